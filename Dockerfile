@@ -3,7 +3,7 @@
 #   docker build --tag bert_jax .                                           CPU
 #   docker build --tag bert_jax --build-arg EXTRAS=tpu,gcs,tensorflow .     TPU, with gs:// paths
 #   docker build --tag bert_jax --build-arg EXTRAS=cuda,tensorflow .        NVIDIA GPU
-#   docker run --init --rm bert_jax python -m launch.pretrain --help
+#   docker run --init --rm bert_jax python -m bert_jax.launch.pretrain --help
 
 # The environment is made in a stage of its own, so that nothing is left of its making.
 FROM python:3.12-slim-bookworm AS environment

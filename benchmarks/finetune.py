@@ -3,7 +3,7 @@
   python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER
   --json=FILE [--seeds=0,1,2,3,4]
 
-WORKDIR is that of a sweep of launch.finetune over seeds; each of PyTorch's runs has its settings,
+WORKDIR is that of a sweep of bert-finetune over seeds; each of PyTorch's runs has its settings,
 which must be those that both know: algorithm adamw, schedule linear, nothing frozen. transformers'
 tokenizer cuts the texts and its model learns from them; the task's own scorer scores both. Rows are
 padded to the longest of their batch; where the sweep has length_buckets, rows of like length share
@@ -22,14 +22,14 @@ from typing import Any
 
 from absl import flags, logging
 
-from configs.errors import UserError
-from launch import app
+from bert_jax.configs.errors import UserError
+from bert_jax.cli import app
 
 _RUNS = flags.DEFINE_string('runs', None, 'workdir of the sweep', required=True)
 _TASK = flags.DEFINE_string(
     'task',
     None,
-    'a classification or regression task of one text or two, as launch.finetune has it',
+    'a classification or regression task of one text or two, as bert-finetune has it',
     required=True,
 )
 _DATA_DIR = flags.DEFINE_string('data_dir', '', 'folder of its files')
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the seeds that are missing and prints both means and their difference."""
     del argv
     from benchmarks import machine
-    from input_pipeline.tasks import load_task
+    from bert_jax.input_pipeline.tasks import load_task
 
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = sweep(pathlib.Path(_RUNS.value))
@@ -82,11 +82,11 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
 
     UserError where the runs differ in more than the seed, or this loop has no such setting.
     """
-    from configs import schema
+    from bert_jax.configs import schema
 
     if not (folder / 'sweep.json').exists():
         raise UserError(
-            f'--runs={folder}: no sweep.json in it: name the workdir of a finished launch.finetune'
+            f'--runs={folder}: no sweep.json in it: name the workdir of a finished bert-finetune'
             ' --sweep'
         )
     rows = json.loads((folder / 'sweep.json').read_text())['runs']
@@ -143,8 +143,8 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     import torch
     import transformers
 
-    from input_pipeline.tasks.batching import subset
-    from launch.finetuning.finetuner import total_steps
+    from bert_jax.input_pipeline.tasks.batching import subset
+    from bert_jax.runs.finetuning.finetuner import total_steps
 
     # The model as transformers has it, with this run's dropouts; without a setting the encoder's
     # own.

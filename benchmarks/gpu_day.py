@@ -34,8 +34,8 @@ from typing import Any
 
 from absl import flags
 
-from configs.errors import UserError
-from launch import app
+from bert_jax.configs.errors import UserError
+from bert_jax.cli import app
 
 _TEXT = flags.DEFINE_multi_string('text', [], 'raw text, globs; documents between blank lines')
 _MRPC = flags.DEFINE_string('mrpc', None, "folder of MRPC's own files; none: that part is left out")
@@ -129,13 +129,13 @@ def records(day: Day) -> dict[str, Any]:
     """Vocabulary and records of both lengths; -> how many examples."""
     text, vocabulary = [f'--input={text}' for text in _TEXT.value], f'{day.output}/vocabulary'
     if not os.path.exists(vocabulary):
-        day.run('records', 'launch.train_vocab', *text, f'--output={vocabulary}')
+        day.run('records', 'bert_jax.launch.train_vocab', *text, f'--output={vocabulary}')
     counts = {}
     for length in (128, 512):
         folder = f'{day.output}/records{length}'
         day.run(
             'records',
-            'launch.preprocess',
+            'bert_jax.launch.preprocess',
             *text,
             '--segment',
             f'--tokenizer={vocabulary}',
@@ -238,7 +238,7 @@ def mrpc(day: Day) -> dict[str, Any]:
     """Dev scores of MRPC from the pre-trained weights and from random ones, three seeds each."""
     day.run(
         'mrpc',
-        'launch.finetune',
+        'bert_jax.launch.finetune',
         '--task=mrpc',
         f'--data_dir={_MRPC.value}',
         f'--init_from={day.output}/pretrain',
@@ -265,7 +265,7 @@ def pretrain(
     *options: str,
     size: int = 0,
 ) -> None:
-    """launch.pretrain on the records of that length, in OUTPUT/name."""
+    """bert-pretrain on the records of that length, in OUTPUT/name."""
     vocabulary = json.loads((day.output / f'records{length}' / 'manifest.json').read_text())
     phase = {'seq_len': length, 'steps': steps, 'batch_size': size or (32 if on_gpu(day) else 8)}
     settings = [
@@ -277,7 +277,7 @@ def pretrain(
     ]
     day.run(
         log,
-        'launch.pretrain',
+        'bert_jax.launch.pretrain',
         f'--config={preset(day)}',
         f'--data={day.output}/records{length}',
         f'--workdir={day.output}/{name}',
@@ -321,8 +321,8 @@ def metrics(workdir: Path) -> list[dict[str, Any]]:
 
 def write_page(day: Day) -> None:
     """day.html: the machine, and a table of each part's figures."""
-    from launch.page.markup import element, table, text_of
-    from launch.page.style import SHEET
+    from bert_jax.reports.page.markup import element, table, text_of
+    from bert_jax.reports.page.style import SHEET
 
     machine = table(
         ('what', 'is'), [(k, str(v)) for k, v in day.found['machine'].items()], 'Machine'

@@ -4,7 +4,7 @@
                                   [--seq_len=128,512] [--workers=1,2] [--scale=10] [--reference=DIR]
                                   [--rounds=3] [--json=FILE]
 
-Runs `launch.preprocess` as a user would and counts the processor time of all its processes, from
+Runs `bert-preprocess` as a user would and counts the processor time of all its processes, from
 their start to their end, and their resident memory together, sampled 20 times a second. With
 --scale the text becomes so many times as large: further variants of it have other numbers and
 another order of words. Segmenting is done before and timed apart. With --reference=DIR, a clone of
@@ -31,7 +31,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks import machine, processes
-from launch import app
+from bert_jax.cli import app
 
 _INPUT = flags.DEFINE_string(
     'input',
@@ -81,8 +81,8 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 
 def main(argv: Sequence[str]) -> None:
     """Measures, prints, and writes the JSON."""
-    from configs.errors import UserError
-    from input_pipeline.tokenizer import Tokenizer
+    from bert_jax.configs.errors import UserError
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
 
     # What may be wrong is found before an hour of measuring.
     tokenizer = Tokenizer.load(_TOKENIZER.value)
@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
 
 def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path, dict[str, float]]:
     """Writes the text to `target`, one sentence a line; (target, {bytes, cpu_seconds} of that)."""
-    from input_pipeline.text import corpus
+    from bert_jax.input_pipeline.text import corpus
 
     # Timed apart, because the original has no such step.
     cpu = time.process_time()
@@ -189,14 +189,14 @@ def run_job(
     text: pathlib.Path, output: pathlib.Path, seq_len: int, workers: int
 ) -> tuple[processes.Cost, int, int]:
     """Runs the job once: (cost, examples, bytes of their records)."""
-    from input_pipeline.records.shards import Manifest
+    from bert_jax.input_pipeline.records.shards import Manifest
 
     # As a user runs it, in a process of its own; records are counted by its manifest and deleted.
     cost = processes.run(
         [
             sys.executable,
             '-m',
-            'launch.preprocess',
+            'bert_jax.launch.preprocess',
             *command(text, output, seq_len),
             f'--workers={workers}',
         ]
@@ -334,7 +334,7 @@ def run_reference(
     program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
 ) -> tuple[processes.Cost, int]:
     """Runs the original with the options of the job: (cost, examples)."""
-    from input_pipeline.records.frames import frame_bounds
+    from bert_jax.input_pipeline.records.frames import frame_bounds
 
     # The original wants a plain vocabulary file and its own names of the same options.
     output, vocabulary = folder / 'reference.tfrecord', folder / 'vocab.txt'

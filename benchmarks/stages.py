@@ -1,6 +1,6 @@
 """The offline job in one process, with the processor time of each of its stages.
 
-  python -m benchmarks.stages FILE.json [--flags of launch.preprocess]
+  python -m benchmarks.stages FILE.json [--flags of bert-preprocess]
 
 Clocks are put around the functions of the stages, which are called for a document or for a thousand
 examples at a time, so that measuring costs little. A stage's time is its own: without that of the
@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from input_pipeline.preprocess import job, runs, stages
-from input_pipeline.records import fields, shards
-from input_pipeline.text import corpus
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.preprocess import job, runs, stages
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 # (name of the stage, module or class, function that is the stage).
 CLOCKS: tuple[tuple[str, Any, str], ...] = (
@@ -82,7 +82,7 @@ class Clock:
 
 
 def main() -> None:
-    """Runs launch.preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
+    """Runs bert-preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
     clock, file = Clock(), sys.argv.pop(1)
 
     # The program is changed before it runs: each function is replaced, where its callers look it
@@ -91,7 +91,7 @@ def main() -> None:
         setattr(owner, attribute, clock.around(name, getattr(owner, attribute)))
     sys.argv.append('--workers=1')
     try:
-        runpy.run_module('launch.preprocess', run_name='__main__', alter_sys=True)
+        runpy.run_module('bert_jax.launch.preprocess', run_name='__main__', alter_sys=True)
     finally:
         with open(file, 'w') as out:
             json.dump(clock.seconds, out)

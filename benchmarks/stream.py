@@ -21,7 +21,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks import processes
-from launch import app
+from bert_jax.cli import app
 
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 256, 'records a batch')
 _SECONDS = flags.DEFINE_float('seconds', 2, 'how long each reader runs in a round')
@@ -33,8 +33,8 @@ _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 def main(argv: Sequence[str]) -> None:
     """Measures all readers in turn, prints medians and ratios, and writes the JSON."""
     from benchmarks import machine
-    from configs.errors import UserError
-    from input_pipeline.records.stream import RecordStream
+    from bert_jax.configs.errors import UserError
+    from bert_jax.input_pipeline.records.stream import RecordStream
 
     if len(argv) != 2:
         raise UserError('name one records directory: python -m benchmarks.stream RECORDS')
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
 
 def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:
     """TensorFlow's reader over the training files of the stream's directory, again and again."""
-    from input_pipeline.records import tf_data
+    from bert_jax.input_pipeline.records import tf_data
 
     # The same features as ours, by the manifest; no shuffling, no options, one thread for parsing.
     tf = tf_data.tensorflow()

@@ -29,8 +29,8 @@ from typing import Any
 from absl import flags, logging
 
 from bert_jax.mesh import before_jax
-from configs.errors import UserError
-from launch import app
+from bert_jax.configs.errors import UserError
+from bert_jax.cli import app
 
 _CASES = flags.DEFINE_list(
     'cases',
@@ -76,7 +76,7 @@ Program = Callable[[int], None]  # runs so many steps and waits for the last
 def main(argv: Sequence[str]) -> None:
     """Measures every case and prints a line for each program."""
     del argv
-    before_jax.set_up()  # as launch.pretrain
+    before_jax.set_up()  # as bert-pretrain
     import jax
 
     from benchmarks import machine
@@ -158,8 +158,8 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
 
 def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
     """The preset's configuration with this machine's arithmetic and `changes`, and the length."""
-    from configs.load import load
-    from configs.overrides import apply
+    from bert_jax.configs.load import load
+    from bert_jax.configs.overrides import apply
 
     preset, _, length = case.partition(':')
     if not length.isdecimal():
@@ -237,7 +237,7 @@ def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
 
 
 def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
-    """-> (program, state, batch on the device), as launch.pretrain makes them."""
+    """-> (program, state, batch on the device), as bert-pretrain makes them."""
     import jax
 
     from bert_jax.mesh import sharding
@@ -252,7 +252,7 @@ def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
 
 
 def ours(config: Any, seq_len: int, size: int) -> Program:
-    """launch.pretrain's own step."""
+    """bert_jax.launch.pretrain's own step."""
     import jax
 
     # The state is given away in each step (donated), so the newest one is kept here.

@@ -1,7 +1,7 @@
 """The one exception that means "the user can mend this", and what is told of others.
 
 Every package raises `UserError` for a bad flag, a missing file, data that do not fit
-the configuration and the like; `launch/app.py` prints it as one line and exits with 2.
+the configuration and the like; `bert_jax/cli/app.py` prints it as one line and exits with 2.
 An exception of any other kind is a defect of ours and keeps its traceback.
 """
 

@@ -12,8 +12,8 @@ import runpy
 import traceback
 from typing import Any
 
-from configs import schema
-from configs.errors import UserError, did_you_mean
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError, did_you_mean
 
 
 def presets(kind: type[schema.Config] | None = None) -> list[str]:

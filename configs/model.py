@@ -17,8 +17,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from configs.errors import UserError
-from configs.section import ABOVE_0, COUNT, COUNT_OR_0, RATE, Section, setting
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.section import ABOVE_0, COUNT, COUNT_OR_0, RATE, Section, setting
 
 Method = Literal['full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3', 'adamix', 'spafit']
 # The matrices of a block, by the names that they have in it.
@@ -286,7 +286,7 @@ class ModelConfig(Section):
     )
     retvec: Literal['frozen', 'trained'] = setting(
         'frozen',
-        'retvec only: its network stays as launch.train_retvec left it (RETVec), or is trained on',
+        'retvec only: its network stays as bert-train-retvec left it (RETVec), or is trained on',
         is_later=True,
     )
 

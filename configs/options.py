@@ -1,7 +1,7 @@
 """What a command can be told, as fields of frozen dataclasses that say what they mean.
 
 Owns what is written beside a field: its help, the interval it must lie in, how it is written on a
-command line. launch/flags.py makes flags of it. It must not know any option: those stand where they
+command line. bert_jax/cli/flags.py makes flags of it. It must not know any option: those stand where they
 are used, input_pipeline/preprocess/options.py for one, in files that import nothing heavy, because
 `--help` reads them.
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from configs.errors import UserError
-from configs.schema import inside
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import inside
 
 _KEY = 'option'  # of a field's metadata
 

@@ -1,7 +1,7 @@
 """`--set a.b=c`: changes single settings of a configuration, with their types checked.
 
 This file owns the spelling of names and values on a command line; what settings exist and
-which values contradict each other is `configs.schema`'s. All changes are applied before the
+which values contradict each other is `bert_jax.configs.schema`'s. All changes are applied before the
 result is checked as a whole, so that two that only fit together may come in any order.
 """
 
@@ -16,8 +16,8 @@ import typing
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from configs.errors import UserError
-from configs.section import Section, from_dict, inside
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.section import Section, from_dict, inside
 
 C = TypeVar('C', bound=Section)
 

@@ -15,11 +15,11 @@ import types
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from configs.errors import UserError, reading
-from configs.files.json_object import parse
-from configs.model import ModelConfig as ModelConfig
-from configs.model import TuningConfig as TuningConfig
-from configs.section import (
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.json_object import parse
+from bert_jax.configs.model import ModelConfig as ModelConfig
+from bert_jax.configs.model import TuningConfig as TuningConfig
+from bert_jax.configs.section import (
     ABOVE_0,
     COUNT,
     COUNT_OR_0,
@@ -34,7 +34,7 @@ from configs.section import (
     setting,
     to_dict,
 )
-from configs.section import kinds as kinds  # callers know the schema alone
+from bert_jax.configs.section import kinds as kinds  # callers know the schema alone
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class RuntimeConfig(Section):
     stall_minutes: float = setting(
         30.0,
         'a process in which no step is done for so long ends, to be started again '
-        '(launch.supervise); 0: never',
+        '(bert-supervise); 0: never',
         kind='runtime',
         within='[0, 525600]',
     )

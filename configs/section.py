@@ -26,7 +26,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 # Intervals that many settings share. float32 bounds keep a value from becoming 0 or infinite on the
 # device.

@@ -12,9 +12,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from configs.errors import UserError, did_you_mean
-from configs.schema import FinetuneConfig
-from configs.section import Section
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.configs.section import Section
 
 _TYPES = {bool: 'true|false', int: 'whole number', float: 'number', str: 'text'}
 

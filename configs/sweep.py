@@ -1,7 +1,7 @@
 """`--sweep="a.b=1,2;seed=0,1"`: a grid of settings, as configurations with names.
 
 This file owns the spelling of a grid and the names of its points; what a setting may be is
-`configs.overrides`'. The last setting named changes fastest.
+`bert_jax.configs.overrides`'. The last setting named changes fastest.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar, get_args
 
-from configs.errors import UserError
-from configs.model import Method
-from configs.overrides import apply
-from configs.section import Section
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import Method
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.section import Section
 
 C = TypeVar('C', bound=Section)
 

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).parents[1]
 PUBLIC = {
     'A model in memory': {
-        'launch/inference/bert.py': ['Bert', 'Outputs'],
-        'launch/inference/predictor.py': ['Predictor'],
+        'bert_jax/inference/bert.py': ['Bert', 'Outputs'],
+        'bert_jax/inference/predictor.py': ['Predictor'],
     },
     'A run of your own': {
-        'launch/workdir/own_run.py': ['own_run'],
+        'bert_jax/runs/workdir/own_run.py': ['own_run'],
         'bert_jax/train/loop.py': [
             *('train', 'prefetch', 'Run', 'Evaluation', 'Verdict', 'Ended', 'Writer'),
         ],
-        'launch/workdir/trackers.py': ['WandbWriter', 'MlflowWriter'],
+        'bert_jax/runs/workdir/trackers.py': ['WandbWriter', 'MlflowWriter'],
     },
     'Objectives, models and steps': {
         'bert_jax/train/losses.py': ['Objective', 'cross_entropy'],
@@ -36,9 +36,9 @@ PUBLIC = {
     'Settings and records': {
         'configs/load.py': ['load'],
         'configs/schema.py': ['Phase', 'PretrainConfig'],
-        'launch/pretraining/records.py': ['match_phases', 'Records'],
-        'launch/pretraining/train.py': ['PhaseTraining'],
-        'launch/pretraining/held_out.py': ['measure'],
+        'bert_jax/runs/pretraining/records.py': ['match_phases', 'Records'],
+        'bert_jax/runs/pretraining/train.py': ['PhaseTraining'],
+        'bert_jax/runs/pretraining/held_out.py': ['measure'],
     },
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import filelock
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 LOCK = '.lock'
 

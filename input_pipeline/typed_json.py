@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.files.json_object import parse
+from bert_jax.configs.files.json_object import parse
 
 _PLAIN = (int, float, str, bool, types.NoneType)  # their own form in JSON, and only that one
 

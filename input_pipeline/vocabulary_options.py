@@ -1,7 +1,7 @@
 """What the training of a vocabulary can be told: typed options with their help.
 
 Apart from its trainer, input_pipeline/tokenizer/vocabulary.py, because the flags of
-launch.train_vocab are made from here, and a room of tokenizers is too heavy for `--help`.
+bert-train-vocab are made from here, and a room of tokenizers is too heavy for `--help`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from configs.options import check_intervals, option
+from bert_jax.configs.options import check_intervals, option
 
 
 @dataclass(frozen=True)

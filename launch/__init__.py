@@ -16,6 +16,6 @@ if sys.platform == 'win32':
     sys.stderr.write('bert_jax runs on Linux and macOS: on Windows use it inside WSL\n')
     raise SystemExit(2)
 
-from launch.neighbours import prefer_ours
+from bert_jax.launch.neighbours import prefer_ours
 
 prefer_ours()

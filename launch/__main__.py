@@ -1,9 +1,9 @@
 """The commands of bert_jax, in the order in which they are needed.
 
-  python -m launch
-  python -m launch pretrain --help
+  bert-jax
+  bert-jax pretrain --help
 
-The second is the same as `python -m launch.pretrain --help`.
+The second is the same as `bert-pretrain --help`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 import runpy
 import sys
 
-from configs.errors import UserError, did_you_mean
-from launch import app
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.cli import app
 
 # From raw text to a model in use; what each does stands at the head of its file.
 COMMANDS = (
@@ -54,18 +54,18 @@ def main() -> None:
         app.refuse_replaced(name)
         if name not in COMMANDS:
             raise UserError(
-                f'{name}: no such command{did_you_mean(name, COMMANDS)}: `python -m launch` lists'
+                f'{name}: no such command{did_you_mean(name, COMMANDS)}: `bert-jax` lists'
                 ' them'
             )
     sys.argv = sys.argv[1:]
-    runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
+    runpy.run_module(f'bert_jax.launch.{name}', run_name='__main__', alter_sys=True)
 
 
 def listing() -> str:
     """How a command is run, and every command with what it does, a line each."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f'  {name:{width}}{_summary(name)}' for name in COMMANDS]
-    usage = ['usage: python -m launch NAME [--flags]; python -m launch NAME --help', '']
+    usage = ['usage: bert-jax NAME [--flags]; bert-jax NAME --help', '']
     return '\n'.join([*usage, *lines])
 
 

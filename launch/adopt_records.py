@@ -1,6 +1,6 @@
-"""Takes records of google-research/bert under a manifest, so that launch.pretrain trains on them.
+"""Takes records of google-research/bert under a manifest, so that bert-pretrain trains on them.
 
-  python -m launch.adopt_records --input='tf_examples.tfrecord*' --tokenizer=DIR --output=records
+  bert-adopt-records --input='tf_examples.tfrecord*' --tokenizer=DIR --output=records
 
 Every record is read and checked against the tokenizer: fields, lengths, ids, masks, and where
 [CLS] and [SEP] stand. --output is the folder in which all of them lie, or a new one, into which
@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs.errors import UserError, reading
-from configs.options import option, required
-from launch import app, flags
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from input_pipeline.records import foreign
-    from input_pipeline.records.shards import Manifest, ShardInfo
-    from input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.records import foreign
+    from bert_jax.input_pipeline.records.shards import Manifest, ShardInfo
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 # How the name of a half-made file or folder is known for that of its whole.
 _HALF = re.compile(r'\.(.+)\.[0-9a-f]{12}\.tmp')
@@ -72,16 +72,16 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
     from pathlib import Path
 
-    from input_pipeline.progress import Progress
-    from input_pipeline.records import foreign
-    from input_pipeline.records.shards import MANIFEST
-    from input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.progress import Progress
+    from bert_jax.input_pipeline.records import foreign
+    from bert_jax.input_pipeline.records.shards import MANIFEST
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
 
     # All that can be refused before hours of reading.
     output = Path(options.output)
     if (output / MANIFEST).exists():
         raise UserError(
-            f'--output={output}: has a {MANIFEST} already: python -m launch.verify_data {output}'
+            f'--output={output}: has a {MANIFEST} already: bert-verify-data {output}'
             ' compares its records with it'
         )
     app.check_output('output', options.output)
@@ -129,7 +129,7 @@ def manifest_of(
     warnings: Sequence[str],
 ) -> Manifest:
     """Returns the manifest of records that another program made."""
-    from input_pipeline.records.shards import Manifest
+    from bert_jax.input_pipeline.records.shards import Manifest
 
     assert reader.spec is not None, 'no file without a record is read to its end'
     return Manifest(
@@ -157,7 +157,7 @@ def files_of(options: Options) -> dict[str, list[Path]]:
     """The files of each split. UserError for one that is named twice, by path, name or content."""
     from pathlib import Path
 
-    from input_pipeline.text.inputs.listing import matching
+    from bert_jax.input_pipeline.text.inputs.listing import matching
 
     # A manifest knows its files by name, and a record must not be learnt and scored.
     splits: dict[str, list[Path]] = {}
@@ -192,7 +192,7 @@ def check_folder(output: Path, paths: Sequence[Path]) -> bool:
 
     What an interrupted command has brought there is no other thing.
     """
-    from input_pipeline.records.shards import MANIFEST
+    from bert_jax.input_pipeline.records.shards import MANIFEST
 
     if all(path.parent.resolve() == output.resolve() for path in paths):
         return True
@@ -219,7 +219,7 @@ def same(one: Path, other: Path) -> bool:
 
 def bring(source: Path, target: Path) -> None:
     """The file under its new name: linked, which takes no room, or copied to another disk."""
-    from configs.files.atomic import atomic_file
+    from bert_jax.configs.files.atomic import atomic_file
 
     # An interrupted command has brought it, and `check_folder` has compared it.
     if target.exists():
@@ -257,7 +257,7 @@ def say(options: Options, manifest: Any, tokens: Sequence[str]) -> None:
         )
     print(f'the first record: {" ".join(tokens)[:300]}')
     print(f'not known: {", ".join(UNKNOWN)}')
-    print(f'{options.output}: ready for python -m launch.pretrain --data={options.output}')
+    print(f'{options.output}: ready for bert-pretrain --data={options.output}')
 
 
 if __name__ == '__main__':

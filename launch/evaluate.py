@@ -1,16 +1,16 @@
 """Scores a fine-tuned model on a split, a predictions file, or a pre-trained model on held-out
 records.
 
-a workdir of launch.finetune:
-  python -m launch.evaluate --workdir=DIR [--split=dev] [--task=NAME --data_dir=DIR]
+a workdir of bert-finetune:
+  bert-evaluate --workdir=DIR [--split=dev] [--task=NAME --data_dir=DIR]
 the same with typos in 5, 10 and 20 % of the words (docs/embeddings.md):
-  python -m launch.evaluate --workdir=DIR --noise=typos:0.05,0.1,0.2
+  bert-evaluate --workdir=DIR --noise=typos:0.05,0.1,0.2
 anyone's answers:
-  python -m launch.evaluate --predictions=FILE --task=NAME --data_dir=DIR [--split=dev]
+  bert-evaluate --predictions=FILE --task=NAME --data_dir=DIR [--split=dev]
 held-out MLM and NSP:
-  python -m launch.evaluate --workdir=DIR --data=RECORDS
+  bert-evaluate --workdir=DIR --data=RECORDS
 GLUE's table and submission:
-  python -m launch.evaluate --suite=glue --runs="runs/*" [--output=ZIP]
+  bert-evaluate --suite=glue --runs="runs/*" [--output=ZIP]
 
 Every setting that the workdir knows is read from it. Results go to eval/SPLIT.json in the workdir.
 """
@@ -22,16 +22,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from configs.errors import UserError
-from configs.options import option
-from launch import app, flags
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
+from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True)
 class Options:
     """What is scored: a model, a file of predictions, or the runs of a suite."""
 
-    workdir: str | None = option(None, 'folder of a run of launch.finetune or launch.pretrain')
+    workdir: str | None = option(None, 'folder of a run of bert-finetune or bert-pretrain')
     task: str | None = option(
         None,
         "a task's name or a path ending in .json; default: the one the workdir was fine-tuned on",
@@ -43,7 +43,7 @@ class Options:
     predictions: str | None = option(
         None, "score this file, in the task's official format, instead of a model"
     )
-    data: str | None = option(None, 'records directory, for a workdir of launch.pretrain')
+    data: str | None = option(None, 'records directory, for a workdir of bert-pretrain')
     noise: str | None = option(
         None,
         'scores with typos: KINDS:SHARE,SHARE,..., shares of the words from 0 to 1; KINDS is typos'
@@ -57,7 +57,7 @@ class Options:
     )
     runs: str | None = option(
         None,
-        'with --suite: a glob of workdirs of launch.finetune, sweeps too; the best on dev stands'
+        'with --suite: a glob of workdirs of bert-finetune, sweeps too; the best on dev stands'
         ' for its task',
     )
     output: str = option('glue_submission.zip', 'with --suite: the zip to write')
@@ -75,8 +75,8 @@ def main(argv: Sequence[str]) -> None:
     # A suite first: it takes other flags, and prints a table in place of an object.
     if options.suite:
         if not options.runs:
-            raise UserError('--suite needs --runs, a glob of workdirs of launch.finetune')
-        from launch.finetuning import glue
+            raise UserError('--suite needs --runs, a glob of workdirs of bert-finetune')
+        from bert_jax.runs.finetuning import glue
 
         runs = glue.find_runs(options.runs)
         # The table at once: to make the submission may predict test sets for hours.
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> None:
     # Then what is scored: a file, a pre-trained model on records, or a fine-tuned one on its task.
     # Each branch imports only what it needs.
     if options.workdir:
-        from launch.workdir.workdir import Workdir
+        from bert_jax.runs.workdir.workdir import Workdir
 
         Workdir(options.workdir).check(flag='workdir')
     if options.predictions:
@@ -98,11 +98,11 @@ def main(argv: Sequence[str]) -> None:
     elif not options.workdir:
         raise UserError('name --workdir, or --predictions with --task and --data_dir')
     elif options.data:
-        from launch.pretraining import held_out
+        from bert_jax.runs.pretraining import held_out
 
         report = held_out.evaluate(options.workdir, options.data, options.split or 'eval')
     elif options.noise:
-        from launch.robustness import noise
+        from bert_jax.runs.robustness import noise
 
         # A table, as of a suite; the same numbers are in the workdir.
         print(
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> None:
         )
         return
     else:
-        from launch.finetuning import evaluation
+        from bert_jax.runs.finetuning import evaluation
 
         report = evaluation.evaluate(options.workdir, options.task, options.data_dir, options.split)
     print(json.dumps(report, indent=2))
@@ -147,8 +147,8 @@ def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> d
 
     -> {'task', 'split', 'metrics', 'examples'}. UserError where the file does not fit the split.
     """
-    from input_pipeline.tasks import load_task
-    from input_pipeline.text.whole_text import located
+    from bert_jax.input_pipeline.tasks import load_task
+    from bert_jax.input_pipeline.text.whole_text import located
 
     # Answers that are there need no model, and so no jax.
     if not task_name:

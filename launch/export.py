@@ -1,12 +1,12 @@
 """Writes a trained model in another program's format, tokenizer beside it; converts any format that
 is read to any that is written.
 
-a run of launch.pretrain or launch.finetune:
-  python -m launch.export --workdir=DIR --format=huggingface --output=DIR
+a run of bert-pretrain or bert-finetune:
+  bert-export --workdir=DIR --format=huggingface --output=DIR
 a Google checkpoint:
-  python -m launch.export --init_from=DIR/bert_model.ckpt --output=DIR
+  bert-export --init_from=DIR/bert_model.ckpt --output=DIR
 a Hugging Face BERT directory, of any age:
-  python -m launch.export --init_from=DIR --format=google --output=DIR
+  bert-export --init_from=DIR --format=google --output=DIR
 
 huggingface: loads in transformers under the class that its config.json names: BertForPreTraining
 after pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, Literal
 
 from absl import logging
 
-from configs.errors import UserError, require_extra
-from configs.options import option, required
-from launch import app, flags
-from launch.inference.options import TrainedModel
+from bert_jax.configs.errors import UserError, require_extra
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
+from bert_jax.inference.options import TrainedModel
 
 if TYPE_CHECKING:
     from etils import epath
 
     from bert_jax.interchange.parameters import Model, Reading
-    from input_pipeline.tokenizer import Tokenizer
-    from launch.sources.source import Source
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.runs.sources.source import Source
 
 Format = Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model']
 
@@ -83,8 +83,8 @@ def main(argv: Sequence[str]) -> None:
         raise UserError('--base is of --format=peft: leave it out')
 
     from bert_jax.interchange.parameters import with_stored_words
-    from launch.inference.predictor import trained_with
-    from launch.sources.source import fold, plain, print_names, read_source, saved_in
+    from bert_jax.inference.predictor import trained_with
+    from bert_jax.runs.sources.source import fold, plain, print_names, read_source, saved_in
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
     if source.model.embedding == 'retvec':
         raise UserError(
             f'{source.where} reads whole words by their characters (model.embedding=retvec), and no'
-            ' other program has its tokenizer: it answers by launch.predict and launch.inference'
+            ' other program has its tokenizer: it answers by bert-predict and bert_jax.inference'
         )
     of_ours = options.format in ('stablehlo', 'saved_model')
     if options.format != 'peft':
@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
 def _base(options: Options, model: Model) -> Source:
     """The encoder of an adapter. UserError where peft has no such method, or would not find it."""
     from bert_jax.interchange import peft_settings
-    from launch.sources import source
+    from bert_jax.runs.sources import source
 
     peft_settings.check_method(model.config.tuning)
     where = options.model.where
@@ -160,7 +160,7 @@ def export(
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
-    from launch.workdir.folder import new_folder
+    from bert_jax.runs.workdir.folder import new_folder
 
     with new_folder(output) as folder:
         if form == 'huggingface':
@@ -238,7 +238,7 @@ def _serving(
 ) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import serving
     from bert_jax.interchange.parameters import Reading
-    from launch.inference import serving_folder
+    from bert_jax.inference import serving_folder
 
     # Nothing reads a program back as weights; its name map is the identity.
     left_out = serving_folder.write(folder, model, tokenizer, form, max_length, texts)

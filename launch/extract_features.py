@@ -1,9 +1,9 @@
 """Writes a model's hidden states for every text of a file, as numpy arrays (paper section 5.3: the
 feature-based approach).
 
-  python -m launch.extract_features --init_from=DIR --input=texts.txt --output=features.npz \\
+  bert-extract-features --init_from=DIR --input=texts.txt --output=features.npz \\
       --layers=-1,-2,-3,-4
-  python -m launch.extract_features --workdir=DIR --input=pairs.tsv --output=vectors \\
+  bert-extract-features --workdir=DIR --input=pairs.tsv --output=vectors \\
       --pool=mean --float16
 
 An --output that ends in .npz is one file; any other is a folder of .npy files, which np.load(...,
@@ -19,10 +19,10 @@ from typing import Literal
 
 from absl import logging
 
-from configs.errors import UserError
-from configs.options import option, required
-from launch import app, flags
-from launch.inference.options import RecordFile, TrainedModel
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
+from bert_jax.inference.options import RecordFile, TrainedModel
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ def main(argv: Sequence[str]) -> None:
 
     import numpy as np
 
-    from input_pipeline.progress import Progress
-    from input_pipeline.tasks.features import say_cut
-    from input_pipeline.text.record_files import Reader, parse_columns, parse_shard
-    from launch.inference.extractor import Extractor
-    from launch.inference.feature_files import FeatureFiles
-    from launch.sources.source import load_source
-    from launch.workdir.resumable import growing, was_finished
+    from bert_jax.input_pipeline.progress import Progress
+    from bert_jax.input_pipeline.tasks.features import say_cut
+    from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
+    from bert_jax.inference.extractor import Extractor
+    from bert_jax.inference.feature_files import FeatureFiles
+    from bert_jax.runs.sources.source import load_source
+    from bert_jax.runs.workdir.resumable import growing, was_finished
 
     # The input before the model: a mistyped column should not wait for weights.
     shard = parse_shard(options.file.shard)

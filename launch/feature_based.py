@@ -1,9 +1,9 @@
 """Beside fine-tuning, the feature-based approach on a tagging task: the encoder stays as it is
 (paper section 5.3, Table 7).
 
-  python -m launch.feature_based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \\
+  bert-feature-based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \\
       --workdir=DIR [--seeds=0,1,2]
-  python -m launch.feature_based ... --approaches=last,concat_last4 --set train_examples=3000 \\
+  bert-feature-based ... --approaches=last,concat_last4 --set train_examples=3000 \\
       --set_bilstm lstm_width=256
 
 What the frozen encoder says of every word is computed once and kept in DIR/features; a fresh
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from absl import logging
 
 from bert_jax.mesh import before_jax, determinism
-from configs.errors import UserError
-from configs.options import option, required
-from configs.schema import FeatureSet
-from launch import app, flags
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option, required
+from bert_jax.configs.schema import FeatureSet
+from bert_jax.cli import app, flags
 
 # Fine-tuning stands first, as the row that the others are compared with.
 _ALL = ('finetune', *typing.get_args(FeatureSet))
@@ -41,7 +41,7 @@ class Options:
         '',
         "the folder that holds the task's own files; not needed for a .json task beside its files",
     )
-    init_from: str = required('the encoder, any source that launch.finetune takes')
+    init_from: str = required('the encoder, any source that bert-finetune takes')
     workdir: str = required('folder of all runs, and of the features')
     approaches: tuple[str, ...] = option(_ALL, 'rows of the table, in this order', commas=True)
     seeds: tuple[str, ...] = option(('0',), 'each approach is run with each of them', commas=True)
@@ -82,10 +82,10 @@ def main(argv: Sequence[str]) -> int:
             f'--seeds={",".join(options.seeds)}: write different numbers with commas between, as in'
             ' --seeds=0,1,2'
         )
-    from configs import overrides
-    from configs.presets import finetune
-    from configs.sweep import Point
-    from input_pipeline.tasks import load_task
+    from bert_jax.configs import overrides
+    from bert_jax.configs.presets import finetune
+    from bert_jax.configs.sweep import Point
+    from bert_jax.input_pipeline.tasks import load_task
 
     # One point for each row and seed. Settings come from the row's own preset, then --set, then
     # what is set for its kind alone.
@@ -114,13 +114,13 @@ def main(argv: Sequence[str]) -> int:
             for seed in seeds
         ]
 
-    from launch.finetuning import finetuner, machine, results
-    from launch.finetuning.approach import FineTuning
-    from launch.finetuning.feature_based import FeatureBased
-    from launch.finetuning.task_data import TaskData, task_identity
-    from launch.sources import source
-    from launch.workdir import running
-    from launch.workdir.workdir import Workdir
+    from bert_jax.runs.finetuning import finetuner, machine, results
+    from bert_jax.runs.finetuning.approach import FineTuning
+    from bert_jax.runs.finetuning.feature_based import FeatureBased
+    from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+    from bert_jax.runs.sources import source
+    from bert_jax.runs.workdir import running
+    from bert_jax.runs.workdir.workdir import Workdir
 
     # One encoder, one task and one mesh for all runs; two runners, for the rows are of two kinds.
     with Workdir(options.workdir).lock():

@@ -1,10 +1,10 @@
 """Fills in the masks of a text with the words that a pre-trained model finds likely.
 
-  python -m launch.fill_mask --workdir=runs/mini "The capital of France is [MASK]."
-  python -m launch.fill_mask --init_from=google-bert/bert-base-uncased --top=10 --json < texts.txt
+  bert-fill-mask --workdir=runs/mini "The capital of France is [MASK]."
+  bert-fill-mask --init_from=google-bert/bert-base-uncased --top=10 --json < texts.txt
 
 Without a text it answers line after line of stdin, on a terminal after a prompt. `[MASK]` is
-understood whatever the model's own mask token is. Whole files are faster by launch.predict.
+understood whatever the model's own mask token is. Whole files are faster by bert-predict.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from configs.options import option
-from launch import app, flags
-from launch.inference.options import TrainedModel
+from bert_jax.configs.options import option
+from bert_jax.cli import app, flags
+from bert_jax.inference.options import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ def main(argv: Sequence[str]) -> None:
     """Answers the texts of the command line, or those of stdin."""
     options = flags.read(Options)
 
-    from launch.inference.mask_filler import MaskFiller
-    from launch.inference.questions import answer_each
-    from launch.sources.source import read_source
+    from bert_jax.inference.mask_filler import MaskFiller
+    from bert_jax.inference.questions import answer_each
+    from bert_jax.runs.sources.source import read_source
 
     filler = MaskFiller(read_source(options.model.where), options.top)
 

@@ -1,9 +1,9 @@
 """Fine-tunes an encoder on a task and scores the dev split; with --sweep, a grid of runs in one
 process.
 
-  python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
-  python -m launch.finetune ... --set epochs=4 --set optimizer.peak_lr=3e-5
-  python -m launch.finetune ... --sweep="optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"
+  bert-finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
+  bert-finetune ... --set epochs=4 --set optimizer.peak_lr=3e-5
+  bert-finetune ... --sweep="optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"
 
 Without --config the settings are the paper's for the task (configs/presets/finetune.py), and with
 tuning.method the rates are that method's. Runs that are done are taken as they are.
@@ -19,9 +19,9 @@ from typing import Literal
 from absl import logging
 
 from bert_jax.mesh import before_jax, determinism
-from configs import schema
-from configs.options import option, required
-from launch import app, flags
+from bert_jax.configs import schema
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Options:
         "the folder that holds the task's own files; not needed for a .json task beside its files",
     )
     init_from: str = required(
-        'the encoder to start from: a workdir of launch.pretrain or launch.finetune, a Hugging Face'
+        'the encoder to start from: a workdir of bert-pretrain or bert-finetune, a Hugging Face'
         ' BERT directory or name, or a Google checkpoint (DIR or DIR/bert_model.ckpt)'
     )
     print_map: bool = option(
@@ -73,9 +73,9 @@ def main(argv: Sequence[str]) -> int:
     options = flags.read(Options)
 
     before_jax.set_up(options.deterministic)
-    from configs import sweep
-    from configs.presets.finetune import METHODS, changed, recipe
-    from input_pipeline.tasks import load_task
+    from bert_jax.configs import sweep
+    from bert_jax.configs.presets.finetune import METHODS, changed, recipe
+    from bert_jax.input_pipeline.tasks import load_task
 
     # The task and the settings first: most mistakes are in them, and to find them needs no jax.
     task = load_task(options.task, options.data_dir)
@@ -95,12 +95,12 @@ def main(argv: Sequence[str]) -> int:
             method, recipe_of.source, ', '.join(recipe_of.settings),
         )  # fmt: skip
 
-    from launch.finetuning import finetuner, machine, results
-    from launch.finetuning.approach import FineTuning
-    from launch.finetuning.task_data import TaskData, task_identity
-    from launch.sources import source
-    from launch.workdir import running
-    from launch.workdir.workdir import Workdir
+    from bert_jax.runs.finetuning import finetuner, machine, results
+    from bert_jax.runs.finetuning.approach import FineTuning
+    from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+    from bert_jax.runs.sources import source
+    from bert_jax.runs.workdir import running
+    from bert_jax.runs.workdir.workdir import Workdir
 
     # From here on the folder is this command's, so two sweeps cannot mix their runs in it.
     with Workdir(options.workdir).lock():

@@ -1,11 +1,11 @@
 """Folds what tuning has added into BERT's own weights: a workdir that needs no encoder beside it.
 
-  python -m launch.merge --workdir=DIR --output=DIR
+  bert-merge --workdir=DIR --output=DIR
 
 Of tuning.method=lora, ia3, bitfit and spafit; the answers are the same but for rounding. AdaMix's
 experts become one adapter, their mean, which still needs its encoder. Adapters cannot be folded:
 they are layers of their own. An adapter of Hugging Face's peft is folded by
-`python -m launch.export --init_from=DIR --output=DIR`.
+`bert-export --init_from=DIR --output=DIR`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from configs.options import required
-from launch import app, flags
+from bert_jax.configs.options import required
+from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Options:
     """What is folded, and where to."""
 
     workdir: str = required(
-        'folder of a tuned run of launch.finetune; its newest checkpoint is taken'
+        'folder of a tuned run of bert-finetune; its newest checkpoint is taken'
     )
     output: str = required('workdir to write; it must be new or empty')
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
     app.check_output('output', options.output)
 
-    from launch.sources.merged import merge
+    from bert_jax.runs.sources.merged import merge
 
     print(merge(options.workdir, options.output))
 

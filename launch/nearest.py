@@ -1,9 +1,9 @@
 """Finds the sentences of a file that are nearest in meaning to a query, by a model's hidden states.
 
-  python -m launch.nearest --workdir=runs/mini --input=sentences.txt "Where is the station?"
-  python -m launch.nearest --init_from=DIR --input=sentences.tsv --pool=cls --json < queries.txt
+  bert-nearest --workdir=runs/mini --input=sentences.txt "Where is the station?"
+  bert-nearest --init_from=DIR --input=sentences.tsv --pool=cls --json < queries.txt
 
-Near is the cosine of the vectors that launch.extract_features writes: one layer, pooled. Without a
+Near is the cosine of the vectors that bert-extract-features writes: one layer, pooled. Without a
 query it answers line after line of stdin, on a terminal after a prompt. All sentences are read
 first, and stay in memory.
 """
@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from configs.errors import UserError
-from configs.options import option, required
-from launch import app, flags
-from launch.inference.options import TrainedModel
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
+from bert_jax.inference.options import TrainedModel
 
 if TYPE_CHECKING:
-    from launch.inference.similarity import Near
+    from bert_jax.inference.similarity import Near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,12 @@ def main(argv: Sequence[str]) -> None:
     """Answers the queries of the command line, or those of stdin."""
     options = flags.read(Options)
 
-    from input_pipeline.tasks.features import say_cut
-    from input_pipeline.text.record_files import Reader, parse_columns
-    from launch.inference.extractor import Extractor
-    from launch.inference.questions import answer_each
-    from launch.inference.similarity import Sentences
-    from launch.sources.source import load_source
+    from bert_jax.input_pipeline.tasks.features import say_cut
+    from bert_jax.input_pipeline.text.record_files import Reader, parse_columns
+    from bert_jax.inference.extractor import Extractor
+    from bert_jax.inference.questions import answer_each
+    from bert_jax.inference.similarity import Sentences
+    from bert_jax.runs.sources.source import load_source
 
     reader = Reader(options.input, ('text',), (), parse_columns(options.columns))
     _ = reader.size  # a file that is not there is told before the model is read

@@ -1,6 +1,6 @@
 """Before paying: what a pre-training run needs and costs on TPUs or GPUs, told without having them.
 
-  python -m launch.plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \\
+  bert-plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \\
       [--all_layers] [--json=FILE]
 
 With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology:
@@ -20,10 +20,10 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from configs.errors import UserError
-from configs.schema import PretrainConfig
-from launch import app, flags
-from launch.pretraining.planning import Options
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.cli import app, flags
+from bert_jax.runs.pretraining.planning import Options
 
 app.define_config_flags()
 flags.define(Options)
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     UserError, after that, where a phase does not fit.
     """
     del argv
-    from launch.pretraining import planning
+    from bert_jax.runs.pretraining import planning
 
     options = flags.read(Options)
     began = time.monotonic()
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
 
     from bert_jax.costs import plan
-    from launch.pretraining import plan_text
+    from bert_jax.runs.pretraining import plan_text
 
     # Whether anything can be compiled here, and if not, why: said again below the plan.
     missing = '--nocompile was given' if not options.compile else plan.obstacle(where)
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         from etils import epath
 
-        from configs.files.atomic import atomic_write
+        from bert_jax.configs.files.atomic import atomic_write
 
         path = epath.Path(options.json)
         try:

@@ -1,8 +1,8 @@
 """Answers every record of a file with a trained model: text, TSV, CSV or JSON lines in, JSON lines
 out.
 
-  python -m launch.predict --workdir=runs/mrpc --input=pairs.tsv --output=answers.jsonl
-  python -m launch.predict --init_from=DIR --input=texts.txt --output=answers.jsonl
+  bert-predict --workdir=runs/mrpc --input=pairs.tsv --output=answers.jsonl
+  bert-predict --init_from=DIR --input=texts.txt --output=answers.jsonl
 
 An answer stands on the line of its record's place, with the number of its line in the input and its
 id, if it has one. The same command again goes on where a killed one stopped. With --shard=I/N, N
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from absl import logging
 
-from configs.errors import UserError
-from configs.options import option, required
-from launch import app, flags
-from launch.inference.options import RecordFile, TrainedModel
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
+from bert_jax.inference.options import RecordFile, TrainedModel
 
 if TYPE_CHECKING:
-    from input_pipeline.text.record_files import BadRecord
-    from launch.inference import Predictor
+    from bert_jax.input_pipeline.text.record_files import BadRecord
+    from bert_jax.inference import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +61,14 @@ def main(argv: Sequence[str]) -> None:
     del argv
     options = flags.read(Options)
 
-    from input_pipeline.progress import Progress
-    from input_pipeline.text.record_files import Reader, parse_columns, parse_shard
+    from bert_jax.input_pipeline.progress import Progress
+    from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
 
     # Flags that can be wrong by themselves, before jax.
     shard, columns = parse_shard(options.file.shard), parse_columns(options.file.columns)
 
-    from launch.inference import Predictor
-    from launch.workdir.resumable import growing, was_finished
+    from bert_jax.inference import Predictor
+    from bert_jax.runs.workdir.resumable import growing, was_finished
 
     # The model before the input: it says which columns a record must have.
     predictor = Predictor.from_workdir(
@@ -143,7 +143,7 @@ def answers(
 
     Of a bad record it is {'line', 'error'}.
     """
-    from input_pipeline.text.record_files import BadRecord
+    from bert_jax.input_pipeline.text.record_files import BadRecord
 
     # The predictor reads ahead of its answers: what is known of a record waits in a queue.
     waiting: deque[dict[str, Any]] = deque()

@@ -1,13 +1,13 @@
 """Turns text into sharded TFRecords for pre-training, with a manifest.
 
-  python -m launch.preprocess --input='text/*.txt' --tokenizer=vocab --output=records --seq_len=128
+  bert-preprocess --input='text/*.txt' --tokenizer=vocab --output=records --seq_len=128
 
 Text is one sentence a line with blank lines between documents; with --segment, paragraphs;
 also jsonl, WikiExtractor output (all plain or compressed), parquet and prepared tfds datasets.
 The same command again goes on with an interrupted job, or finds it done. The same seed gives
 the same bytes for any number of workers and on Apache Beam (docs/preprocessing.md):
 
-  python -m launch.preprocess --engine=beam ... -- --runner=DataflowRunner --region=...
+  bert-preprocess --engine=beam ... -- --runner=DataflowRunner --region=...
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from configs.errors import UserError
-from input_pipeline.preprocess.options import PreprocessOptions
-from launch import app, flags
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.cli import app, flags
 
 # --help has the mixture beside the inputs that it is about; the manifest has it after the others.
 _OF_INPUTS = ('input', 'language_exponent', 'language_repeats')
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(PreprocessOptions, beam_arguments=tuple(pipeline_options))
 
     # Imported only now, since --help must be quick.
-    from input_pipeline.preprocess.job import preprocess
+    from bert_jax.input_pipeline.preprocess.job import preprocess
 
     preprocess(options)
 

@@ -1,7 +1,7 @@
-"""Pre-trains BERT on records made by launch.preprocess; resumes by itself when the workdir holds a
+"""Pre-trains BERT on records made by bert-preprocess; resumes by itself when the workdir holds a
 checkpoint.
 
-  python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
+  bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from bert_jax.mesh import before_jax, determinism
-from configs import schema
-from configs.errors import UserError, reading
-from configs.options import option
-from launch import app, flags
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.options import option
+from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
-    from launch.pretraining.records import Records
+    from bert_jax.runs.pretraining.records import Records
 
 app.define_config_flags()
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
 def ready() -> tuple[schema.PretrainConfig, list[Records]]:
     """What the flags of this process name, checked without jax."""
     options = flags.read(Options)
-    from launch.pretraining.records import match_phases
+    from bert_jax.runs.pretraining.records import match_phases
 
     # --workdir is required here, since --dry_run and --print_schedule write nothing.
     config = configuration(options)
@@ -138,7 +138,7 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
     if frozen and not (options.init_from or options.dry_run):
         raise UserError(
             'model.embedding=retvec reads words through a trained network: name the workdir of'
-            ' launch.train_retvec with --init_from, or train it here, from nothing, with --set'
+            ' bert-train-retvec with --init_from, or train it here, from nothing, with --set'
             ' model.retvec=trained'
         )
     if not options.workdir and not options.dry_run:
@@ -150,7 +150,7 @@ def configuration(options: Options) -> schema.PretrainConfig:
     """The settings of --config and --set; with --init_from the model is the one there."""
     before = order_begun_with(options.workdir)
     if options.init_from:
-        from launch.pretraining.source_shape import shape_settings
+        from bert_jax.runs.pretraining.source_shape import shape_settings
 
         before += shape_settings(options.init_from, options.data, options.workdir)
     return app.config_from_flags(schema.PretrainConfig, before)
@@ -162,7 +162,7 @@ def order_begun_with(workdir: str | None) -> list[str]:
     None where it is the default. So the command that began a run before there was a choice goes on
     with it.
     """
-    from launch.workdir.workdir import Workdir
+    from bert_jax.runs.workdir.workdir import Workdir
 
     if workdir is None:
         return []
@@ -182,7 +182,7 @@ def order_begun_with(workdir: str | None) -> list[str]:
 def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:
     """What must be the same in all processes of this run."""
     options = flags.read(Options)
-    from launch.pretraining import same_run
+    from bert_jax.runs.pretraining import same_run
 
     # Paths as given: hosts that name another folder would part their checkpoints.
     named = {
@@ -196,7 +196,7 @@ def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:
 def run(config: schema.PretrainConfig, records: list[Records]) -> int:
     """What is asked for, in this process or in this one of several."""
     options = flags.read(Options)
-    from launch.pretraining import train
+    from bert_jax.runs.pretraining import train
 
     if options.dry_run:
         train.print_sizes(config, records)

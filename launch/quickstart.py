@@ -1,6 +1,6 @@
 """From raw text to a scored model: text, vocabulary, records, pre-training, fine-tuning, one table.
 
-  python -m launch.quickstart [--corpus='texts/*.txt' --language=en] [--workdir=runs/quickstart]
+  bert-quickstart [--corpus='texts/*.txt' --language=en] [--workdir=runs/quickstart]
 
 Without --corpus the text is the documentation of the installed Python packages, and the fine-tuning
 task is to tell which library a docstring comes from; with it the text is the user's, in any
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from configs.errors import UserError
-from configs.options import option
-from input_pipeline.text.lines import TextOptions
-from launch import app, flags
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
+from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
-    from configs.schema import PretrainConfig
-    from launch.demo.stages import Done, Stage
+    from bert_jax.configs.schema import PretrainConfig
+    from bert_jax.reports.quickstart.stages import Done, Stage
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ def main(argv: Sequence[str]) -> None:
     del argv
     options = flags.read(Options)
     reading = flags.read(TextOptions, segment=True, language=options.language)
-    from configs.load import load
-    from input_pipeline.text.inputs.listing import refuse_inside
-    from launch.demo import corpus, report
-    from launch.demo.stages import Stages
-    from launch.workdir.folder import lock
+    from bert_jax.configs.load import load
+    from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
+    from bert_jax.reports.quickstart import corpus, report
+    from bert_jax.reports.quickstart.stages import Stages
+    from bert_jax.runs.workdir.folder import lock
 
     # What can be refused, before the first of many minutes.
     sizes = training_sizes(options.train_examples)
@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> None:
 
 def vocabulary_stage(options: Options, cased: bool, text: Done) -> Stage:
     """The vocabulary, learnt from the training side alone; `cased`: what --cased=auto means."""
-    from launch.demo.stages import Stage, binary
+    from bert_jax.reports.quickstart.stages import Stage, binary
 
     if options.cased != 'auto':
         cased = options.cased == 'yes'
@@ -155,9 +155,9 @@ def lines_stage(pieces: int, text: Done, vocabulary: Done) -> Stage:
     Of sentences as long as a row next sentence prediction gets hardly any pair of neighbours: four
     of five pairs would be random ones.
     """
-    from input_pipeline.tokenizer import Tokenizer
-    from launch.demo.pieces import write_lines
-    from launch.demo.stages import Stage
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.reports.quickstart.pieces import write_lines
+    from bert_jax.reports.quickstart.stages import Stage
 
     make = lambda folder: write_lines(
         text.folder, folder, Tokenizer.load(vocabulary.folder), pieces
@@ -172,7 +172,7 @@ def records_stage(
 
     `lines` is the text as it is to be read: its own folder, or `lines_stage`'s.
     """
-    from launch.demo.stages import Stage, binary
+    from bert_jax.reports.quickstart.stages import Stage, binary
 
     # Word pieces that pre-training will read, over those that the text holds: so many copies, each
     # with masks of its own. Ten are the original's dupe_factor, and enough.
@@ -203,8 +203,8 @@ def pretrain_stage(options: Options, config: PretrainConfig, records: Done) -> S
 
     It is evaluated on all held-out records.
     """
-    from configs.schema import to_dict
-    from launch.demo.stages import Stage, binary
+    from bert_jax.configs.schema import to_dict
+    from bert_jax.reports.quickstart.stages import Stage, binary
 
     # The vocabulary's real size: a small text may give fewer entries than were asked for.
     manifest = json.loads((records.folder / 'manifest.json').read_text())
@@ -242,8 +242,8 @@ def finetune_stage(
 
     With several seeds, and in the same number of steps at every size.
     """
-    from configs.presets import quickstart_finetune as recipe
-    from launch.demo.stages import Stage, binary
+    from bert_jax.configs.presets import quickstart_finetune as recipe
+    from bert_jax.reports.quickstart.stages import Stage, binary
 
     # rounded down to whole steps there
     epochs = (options.finetune_steps or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)

@@ -3,9 +3,9 @@
 It has their curves over each other and beside what guessing scores, filled masks, confusion, spread
 over seeds, the settings that differ, and the commands that make them again.
 
-  python -m launch.report --workdir=runs/mini
-  python -m launch.report --workdir=runs/mini --workdir=runs/mrpc --output=both.html
-  python -m launch.report --output=all.html runs/mini runs/mrpc
+  bert-report --workdir=runs/mini
+  bert-report --workdir=runs/mini --workdir=runs/mrpc --output=both.html
+  bert-report --output=all.html runs/mini runs/mrpc
 
 A folder is that of a run or of a sweep, of any kind, done or still going on. The page is one file
 that loads nothing, so it can be sent by mail and opened without a network.
@@ -17,9 +17,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from configs.errors import UserError
-from configs.options import option
-from launch import app, flags
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
+from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def main(argv: Sequence[str]) -> None:
     if not folders:
         raise UserError('--workdir is required: the folder of a run or a sweep, or several')
 
-    from launch.page.page import write_report
-    from launch.page.runs import open_all
+    from bert_jax.reports.page.page import write_report
+    from bert_jax.reports.page.runs import open_all
 
     # Both ends before the work between them: a folder that is none, a page that cannot be written.
     open_all(folders)

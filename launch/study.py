@@ -1,11 +1,11 @@
 """Runs a study: rows that change a few settings of one recipe, each pre-trained and then judged on
 the same tasks, in one table.
 
-  python -m launch.study --study=pretraining_tasks --scale=cpu --dry_run
-  python -m launch.study --study=pretraining_tasks --scale=cpu --corpus=TEXT --workdir=DIR \\
+  bert-study --study=pretraining_tasks --scale=cpu --dry_run
+  bert-study --study=pretraining_tasks --scale=cpu --corpus=TEXT --workdir=DIR \\
       --data_dir=mrpc=glue/MRPC --data_dir=sst2=glue/SST-2 ...
-  python -m launch.study --study=mine.py --corpus=TEXT --workdir=DIR [--only=ROW,...] [--seeds=0,1]
-  python -m launch.study --study=pretraining_tasks --scale=cpu --workdir=DIR --table
+  bert-study --study=mine.py --corpus=TEXT --workdir=DIR [--only=ROW,...] [--seeds=0,1]
+  bert-study --study=pretraining_tasks --scale=cpu --workdir=DIR --table
 
 The same command goes on with a study that was stopped, however that came. Several processes, also
 on machines that share DIR, divide its steps among them. What two rows or two studies in one DIR
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_jax.mesh import before_jax
-from configs import schema
-from configs.errors import UserError, did_you_mean
-from configs.options import option, required
-from launch import app, flags
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
-    from configs.studies.study import Study
-    from launch.studies.plan import Plan
-    from launch.studies.steps import Step
+    from bert_jax.configs.studies.study import Study
+    from bert_jax.reports.studies.plan import Plan
+    from bert_jax.reports.studies.steps import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Options:
     scale: str = option('', "which of the file's studies; not needed where it has one")
     workdir: str = option('', 'folder of all that is made; several studies may share it')
     corpus: tuple[str, ...] = option(
-        (), 'the text, as --input of launch.preprocess; NAME=GLOB where rows name their texts'
+        (), 'the text, as --input of bert-preprocess; NAME=GLOB where rows name their texts'
     )
     data_dir: tuple[str, ...] = option(
         (), "COLUMN=FOLDER or TASK=FOLDER: the folder that holds that task's own files"
@@ -58,7 +58,7 @@ class Options:
     )
     tflops: float | None = option(
         None,
-        '--dry_run: the rate to expect, in 10^12 model FLOP a second (launch.plan estimates it for'
+        '--dry_run: the rate to expect, in 10^12 model FLOP a second (bert-plan estimates it for'
         ' a TPU); default: measured',
         bounds=(1e-6, None),
     )
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     """Makes what is left to make; returns 1 where a row has failed."""
     del argv
     options = flags.read(Options)
-    before_jax.set_up()  # for the steps that --dry_run times, as launch.pretrain's
+    before_jax.set_up()  # for the steps that --dry_run times, as bert-pretrain's
 
     # What would be passed over without a word.
     if options.table and (strange := flags.present('only', 'seeds', 'dry_run')):
@@ -94,8 +94,8 @@ def main(argv: Sequence[str]) -> int:
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for all that is made')
 
-    from launch.studies import estimate, inputs, steps, table
-    from launch.studies.plan import Plan
+    from bert_jax.reports.studies import estimate, inputs, steps, table
+    from bert_jax.reports.studies.plan import Plan
 
     folder, file = steps.Folder(options.workdir or '.'), named(options)
     if options.workdir:
@@ -123,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
 
 def chosen(options: Options) -> Study:
     """The study that --study and --scale name; the rows and seeds asked for are its own."""
-    from configs.studies.study import load
+    from bert_jax.configs.studies.study import load
 
     studies = load(options.study)
     scale = options.scale or (next(iter(studies)) if len(studies) == 1 else '')
@@ -167,7 +167,7 @@ def named(options: Options) -> dict[str, str]:
 
 def outlook(plan: Plan, steps: Sequence[Step], options: Options) -> str:
     """What --dry_run prints."""
-    from launch.studies import estimate
+    from bert_jax.reports.studies import estimate
 
     left = [step for step in steps if not plan.folder.done(step.name)]
     text = [plan.study.title, f'{len(steps) - len(left)} of {len(steps)} steps are done; left:']

@@ -1,8 +1,8 @@
 """Runs a command again until it is done: after a crash, a preemption or a lost host.
 
-  python -m launch.supervise [--max_restarts=1000] -- python -m launch.pretrain ... --workdir=DIR
+  bert-supervise [--max_restarts=1000] -- bert-pretrain ... --workdir=DIR
 
-A run of launch.pretrain goes on from its newest checkpoint, so that to restart is to resume. Exit
+A run of bert-pretrain goes on from its newest checkpoint, so that to restart is to resume. Exit
 code 0 of the command means done, 2 a mistake in its flags or data, which no restart mends: both are
 passed on. Anything else, death by a signal included, is tried again after a pause, which doubles
 while runs keep dying soon. SIGTERM and SIGINT to the supervisor go to the command, which saves; it
@@ -23,9 +23,9 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging
 
-from configs.errors import UserError
-from configs.options import option
-from launch import app, flags
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
+from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ def main(argv: Sequence[str]) -> int:
     command = list(argv[1:])
     if not command:
         raise UserError(
-            'there is no command: write it after --, as in: python -m launch.supervise -- python -m'
-            ' launch.pretrain ...'
+            'there is no command: write it after --, as in: bert-supervise -- python -m'
+            ' bert-pretrain ...'
         )
     return Supervisor(command).run(flags.read(Options))
 

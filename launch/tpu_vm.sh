@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # A run on a Cloud TPU VM, from creation to deletion, on one worker or many.
 #
-#   bash launch/tpu_vm.sh run    --name=NAME --zone=ZONE --type=v5e-16 [--spot] [--queued] -- python -m launch.pretrain ...
+#   bash launch/tpu_vm.sh run    --name=NAME --zone=ZONE --type=v5e-16 [--spot] [--queued] -- python -m bert_jax.launch.pretrain ...
 #   bash launch/tpu_vm.sh create | install | start | logs | status | stop | delete  --name=NAME --zone=ZONE ...
 #
 # `run` is create, install, start and logs, one after the other; each can be had alone.
 #   create   makes the VM (--type; --spot for the cheap kind that can be taken away; --queued waits for a free one,
 #            --valid_for=6h for so long at most) with the software version of that TPU generation
 #   install  copies this checkout (its last commit) to all workers and installs it there, Python 3.12 first where the image is older
-#   start    starts the command after `--` on all workers, supervised (launch.supervise), with --distributed where workers are many
+#   start    starts the command after `--` on all workers, supervised (bert_jax.launch.supervise), with --distributed where workers are many
 #   logs     shows worker 0's log as it grows;   status   the state of the VM, and of the run on each worker
 #   keep     like run, without the log: makes the VM again whenever it was taken away (--spot), until the run is done
 #   stop     asks the run to save and stop;      delete   gives the VM back: until then it is paid for
@@ -60,7 +60,7 @@ set_image() {
     v5e-* | v5litepod-*) image=v2-alpha-tpuv5-lite accelerator=v5litepod-${type##*-} ;;
     v5p-*) image=v2-alpha-tpuv5 accelerator=$type ;;
     v6e-*) image=v2-alpha-tpuv6e accelerator=$type ;;
-    v7* | tpu7*) fail "--type=$type: TPU7x is not served by the Cloud TPU API; create it in a GKE node pool and run launch.supervise there" ;;
+    v7* | tpu7*) fail "--type=$type: TPU7x is not served by the Cloud TPU API; create it in a GKE node pool and run bert_jax.launch.supervise there" ;;
     v2-* | v3-*) fail "--type=$type: this generation is too small and too old for today's jax; use v4, v5e, v5p or v6e" ;;
     '') fail '--type is required, as in --type=v5e-8 (v4-N, v5e-N, v5p-N or v6e-N)' ;;
     *) fail "--type=$type: unknown; use v4-N, v5e-N, v5p-N or v6e-N" ;;
@@ -134,14 +134,14 @@ install_there() {
 
 # setsid and nohup: the run outlives the connection. run.pid says that it goes on, run.code how it ended.
 start() {
-  [ "${#command[@]}" -gt 0 ] || fail 'no command: write it after --, as in: -- python -m launch.pretrain --config=bert_base ...'
+  [ "${#command[@]}" -gt 0 ] || fail 'no command: write it after --, as in: -- python -m bert_jax.launch.pretrain --config=bert_base ...'
   set_image
   local words=("${command[@]}") line
   [ -z "$pod" ] || [[ " ${words[*]} " == *' --distributed '* ]] || words+=(--distributed)
   case "${words[0]}" in python | bert-*) words[0]=.venv/bin/${words[0]} ;; esac
   line=$(printf ' %q' "${words[@]}")
   on_all "cd bert_jax && if [ -f run.pid ] && kill -0 \$(cat run.pid) 2>/dev/null; then echo 'a run is going on: stop it first' >&2; exit 2; fi
-    rm -f run.code; setsid nohup bash -c '.venv/bin/python -m launch.supervise -- \"\$@\"; echo \$? > run.code' run$line >> run.log 2>&1 < /dev/null &
+    rm -f run.code; setsid nohup bash -c '.venv/bin/python -m bert_jax.launch.supervise -- \"\$@\"; echo \$? > run.code' run$line >> run.log 2>&1 < /dev/null &
     echo \$! > run.pid"
 }
 
@@ -187,7 +187,7 @@ delete() {
 [ -n "$dry_run" ] || command -v gcloud >/dev/null || fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install (--dry_run shows the commands)'
 case "$action" in
   run | keep)
-    [ "${#command[@]}" -gt 0 ] || fail 'no command: write it after --, as in: -- python -m launch.pretrain --config=bert_base ...'
+    [ "${#command[@]}" -gt 0 ] || fail 'no command: write it after --, as in: -- python -m bert_jax.launch.pretrain --config=bert_base ...'
     if [ "$action" = keep ] && [ -z "$dry_run" ]; then
       keep
     else

@@ -1,9 +1,9 @@
 """Trains the network that makes a vector of a word's characters (RETVec): a word and its forms with
 typos are to be alike.
 
-  python -m launch.train_vocab --model=words --input=GLOB --output=TOKENIZER --nolower_case
-  python -m launch.train_retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]
-  python -m launch.pretrain --config=retvec_tiny --init_from=DIR --data=RECORDS --workdir=DIR2
+  bert-train-vocab --model=words --input=GLOB --output=TOKENIZER --nolower_case
+  bert-train-retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]
+  bert-pretrain --config=retvec_tiny --init_from=DIR --data=RECORDS --workdir=DIR2
 
 The words are those of the tokenizer, of whatever script; some are held out by a hash of their
 spelling. Resumes by itself when the workdir holds a checkpoint.
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.mesh import before_jax, determinism
-from configs.errors import UserError
-from configs.options import check_intervals, option, required
-from configs.overrides import apply
-from configs.presets.relatives.words import recipe
-from configs.schema import PretrainConfig
-from launch import app, flags
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets.relatives.words import recipe
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.cli import app, flags
 
 app.define_config_flags()
 
@@ -29,7 +29,7 @@ app.define_config_flags()
 class Options:
     """Whose words are trained on, and how they are misspelt."""
 
-    tokenizer: str = required('tokenizer directory of launch.train_vocab --model=words')
+    tokenizer: str = required('tokenizer directory of bert-train-vocab --model=words')
     workdir: str = required('folder of this run: configuration, checkpoints, metrics')
     forms: int = option(
         2, 'forms of a word in a batch: itself, and others with typos', within='[2, 16]'
@@ -66,15 +66,15 @@ def main(argv: Sequence[str]) -> int:
     config = apply(app.config_named(PretrainConfig, recipe()), app.changes())
 
     # What can be refused, before jax is imported.
-    from input_pipeline.text.typos import KINDS
-    from input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.text.typos import KINDS
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
 
     kinds = tuple(KINDS) if options.kinds is None else options.kinds
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise UserError(f'--kinds: {unknown[0]!r} is none of {", ".join(KINDS)}')
     tokenizer = Tokenizer.load(options.tokenizer)
 
-    from launch.pretraining import words
+    from bert_jax.runs.pretraining import words
 
     forms = words.Forms(options.forms, options.typos, kinds)
     return words.train(

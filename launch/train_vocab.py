@@ -1,17 +1,17 @@
 """Trains a vocabulary on text and writes a tokenizer directory.
 
-  python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=30522 [--model=unigram]
-  python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
-  python -m launch.train_vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
-  python -m launch.train_vocab --extend=DIR --words=FILE --output=DIR
-  python -m launch.train_vocab --extend=DIR --markers='[E1],[/E1]' --output=DIR
-  python -m launch.train_vocab --input=de=GLOB --input=ko=GLOB --output=DIR --nolower_case
+  bert-train-vocab --input=GLOB --output=DIR --vocab_size=30522 [--model=unigram]
+  bert-train-vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
+  bert-train-vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
+  bert-train-vocab --extend=DIR --words=FILE --output=DIR
+  bert-train-vocab --extend=DIR --markers='[E1],[/E1]' --output=DIR
+  bert-train-vocab --input=de=GLOB --input=ko=GLOB --output=DIR --nolower_case
 
 The third adds the words that save most pieces, the fourth those in a list, one a line, the fifth
 tokens that mark places in a text. --extend
 gives new words entries of their own in the vocabulary of a model that is there: in its
-[unused] slots first, then at its end. launch.pretrain --init_from goes on from that model with
-records made so. The last counts text of several languages in the mixture that launch.preprocess
+[unused] slots first, then at its end. bert-pretrain --init_from goes on from that model with
+records made so. The last counts text of several languages in the mixture that bert-preprocess
 makes records of (docs/languages.md).
 
 Prints how many entries were made, the share of characters they cover, the share of unknown pieces
@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from configs.errors import UserError, reading
-from configs.options import option, required
-from input_pipeline.text.lines import TextOptions
-from input_pipeline.vocabulary_options import VocabularyOptions
-from launch import app, flags
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.options import option, required
+from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
     from etils import epath
 
-    from input_pipeline.progress import Progress
-    from input_pipeline.text.corpus import Report
-    from input_pipeline.text.inputs.units import AnyUnit
-    from input_pipeline.tokenizer.vocabulary import WordTable
+    from bert_jax.input_pipeline.progress import Progress
+    from bert_jax.input_pipeline.text.corpus import Report
+    from bert_jax.input_pipeline.text.inputs.units import AnyUnit
+    from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Options:
     language_exponent: float | None = option(
         None,
         'with --input=LANGUAGE=PATTERN: the share of each language, in bytes, is raised to this'
-        ' power, as by launch.preprocess; by default 0.7',
+        ' power, as by bert-preprocess; by default 0.7',
         within='[0, 1]',
     )
     language_repeats: tuple[str, ...] = option(
@@ -114,9 +114,9 @@ def main(argv: Sequence[str]) -> None:
 
 def check_flags(options: Options, model: str) -> None:
     """UserError for flags that contradict each other; `model`: the kind to train."""
-    from configs.options import check_intervals
-    from input_pipeline.preprocess.languages import check_mixture, split_inputs
-    from input_pipeline.text.inputs.listing import refuse_inside
+    from bert_jax.configs.options import check_intervals
+    from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
+    from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
 
     check_intervals(options)
     languages = split_inputs('input', options.input or ())
@@ -158,8 +158,8 @@ def train(
     vocabulary: VocabularyOptions, options: Options, text: TextOptions, output: epath.Path
 ) -> None:
     """Reads, trains, writes, reports."""
-    from input_pipeline.text.corpus import Report
-    from input_pipeline.tokenizer.vocabulary import counted, measure, train_on
+    from bert_jax.input_pipeline.text.corpus import Report
+    from bert_jax.input_pipeline.tokenizer.vocabulary import counted, measure, train_on
 
     # One pass: lines are counted as they are read, and `read` adds up what was left out.
     read = Report()
@@ -183,8 +183,8 @@ def extend(
     directory: str, options: Options, min_frequency: int, text: TextOptions, output: epath.Path
 ) -> None:
     """Adds new words to the tokenizer in `directory`: finds or reads them, writes, reports."""
-    from input_pipeline.text.corpus import Report
-    from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+    from bert_jax.input_pipeline.text.corpus import Report
+    from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 
     # The words come from a file or from text, and markers from the command alone.
     tokenizer, fit = Tokenizer.load(directory), ''
@@ -267,10 +267,10 @@ def count(
 
     What was read is added up in `read`.
     """
-    from input_pipeline.preprocess import plan
-    from input_pipeline.preprocess.languages import mixture, too_often
-    from input_pipeline.progress import Progress
-    from input_pipeline.text.corpus import Report
+    from bert_jax.input_pipeline.preprocess import plan
+    from bert_jax.input_pipeline.preprocess.languages import mixture, too_often
+    from bert_jax.input_pipeline.progress import Progress
+    from bert_jax.input_pipeline.text.corpus import Report
 
     units = plan.units_of('input', options.input or (), text, read)
     tables, sizes, begun = {}, {}, 0
@@ -302,7 +302,7 @@ def count(
 
 def mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
     """One table of all languages."""
-    from input_pipeline.tokenizer.vocabulary import WordTable
+    from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
 
     if not repeats:
         return tables['']
@@ -316,7 +316,7 @@ def lines(
 
     done: bytes that were read before, of those of `progress`.
     """
-    from input_pipeline.text import corpus
+    from bert_jax.input_pipeline.text import corpus
 
     # By bytes of whole units: a unit is a file, or a stretch of one.
     for unit in units:

@@ -1,8 +1,8 @@
 """Fine-tunes on one or several languages and scores on all: a matrix, with word pieces in common.
 
-  python -m launch.transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \\
+  bert-transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \\
       --init_from=WORKDIR --workdir=DIR [--train=en --train=en+de] [--seeds=0,1,2]
-  python -m launch.transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
+  bert-transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
 
 A language is a name for a task and its files: classification, pairs, spans, choices or tagging,
 with the same labels in all. Without --train each language that has a train split is a row. The
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.mesh import before_jax, determinism
-from configs import schema
-from configs.errors import UserError
-from configs.options import option, required
-from launch import app, flags
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Options:
         None, 'the split to score; default: dev, or test where a language has no dev'
     )
     init_from: str = required(
-        'the encoder to start from: a workdir of launch.pretrain, a Hugging Face directory or name,'
+        'the encoder to start from: a workdir of bert-pretrain, a Hugging Face directory or name,'
         ' or a Google checkpoint'
     )
     workdir: str = required('folder of the matrix and of all its runs')
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.read(Options)
     before_jax.set_up(options.deterministic)
-    from configs import sweep
-    from configs.presets.finetune import changed, recipe
-    from launch.crosslingual.languages import languages_of, rows_of
+    from bert_jax.configs import sweep
+    from bert_jax.configs.presets.finetune import changed, recipe
+    from bert_jax.runs.crosslingual.languages import languages_of, rows_of
 
     # Tasks and settings first: most mistakes are in them, and to find them needs no jax.
     languages = languages_of(options.task, options.data_dir, options.split)
@@ -74,11 +74,11 @@ def main(argv: Sequence[str]) -> int:
     change = functools.partial(changed, changes=app.changes())
     points = sweep.grid(begin, f'seed={",".join(map(str, options.seeds))}', change)
 
-    from launch.crosslingual import matrix, transfer
-    from launch.finetuning import machine
-    from launch.sources import source
-    from launch.workdir import running
-    from launch.workdir.workdir import Workdir
+    from bert_jax.runs.crosslingual import matrix, transfer
+    from bert_jax.runs.finetuning import machine
+    from bert_jax.runs.sources import source
+    from bert_jax.runs.workdir import running
+    from bert_jax.runs.workdir.workdir import Workdir
 
     # The folder is this command's. A row is written when it is there, so that a run that is stopped
     # shows the rows before.

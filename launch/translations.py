@@ -2,13 +2,13 @@
 
 Prints how often the nearest text of another language is the translation:
 
-  python -m launch.translations --input=en=en_pud-ud-test.conllu --input=de=de_pud-ud-test.conllu \\
+  bert-translations --input=en=en_pud-ud-test.conllu --input=de=de_pud-ud-test.conllu \\
       --init_from=WORKDIR --output=DIR
-  python -m launch.translations --input=en=xquad.en.json --input=zh=xquad.zh.json --init_from=...
+  bert-translations --input=en=xquad.en.json --input=zh=xquad.zh.json --init_from=...
 
 Text N of a file is the translation of text N of the others: sentences of CoNLL-U files, paragraphs
 of files in SQuAD's format, or lines. No fine-tuning is needed: this is of the encoder alone, and so
-a command beside launch.transfer. DIR gets translations.json, translations.md and translations.png.
+a command beside bert-transfer. DIR gets translations.json, translations.md and translations.png.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from absl import logging
 
-from configs.options import option, required
-from launch import app, flags
-from launch.inference.options import TrainedModel
+from bert_jax.configs.options import option, required
+from bert_jax.cli import app, flags
+from bert_jax.inference.options import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
 
     # Before the model is read: most mistakes are in the files.
-    from launch.crosslingual.parallel import read_parallel
+    from bert_jax.runs.crosslingual.parallel import read_parallel
 
     texts = read_parallel(options.input)
     app.check_output('output', options.output)
 
-    from launch.crosslingual import retrieval
-    from launch.inference.extractor import Extractor
-    from launch.sources.source import load_source
+    from bert_jax.runs.crosslingual import retrieval
+    from bert_jax.inference.extractor import Extractor
+    from bert_jax.runs.sources.source import load_source
 
     source = load_source(options.model.where)
     longest = options.max_seq_length or source.model.max_position

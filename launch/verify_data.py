@@ -1,6 +1,6 @@
 """Reads a records directory back and compares it with all that its manifest promises.
 
-  python -m launch.verify_data RECORDS
+  bert-verify-data RECORDS
 
 Checks that every shard is there, its size, checksums and count, and in each record the
 ranges of ids and positions, masks and labels; then the tokenizer beside the shards. Prints
@@ -13,20 +13,20 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from launch import app
+from bert_jax.cli import app
 
 if TYPE_CHECKING:
-    from input_pipeline.records.shards import Manifest
+    from bert_jax.input_pipeline.records.shards import Manifest
 
 
 def main(argv: Sequence[str]) -> int:
     """Returns 0 where everything is as promised, 2 otherwise."""
-    from configs.errors import UserError
-    from input_pipeline.progress import Progress
-    from input_pipeline.records import shards
+    from bert_jax.configs.errors import UserError
+    from bert_jax.input_pipeline.progress import Progress
+    from bert_jax.input_pipeline.records import shards
 
     if len(argv) != 2:
-        raise UserError('name one records directory: python -m launch.verify_data RECORDS')
+        raise UserError('name one records directory: bert-verify-data RECORDS')
 
     # Every byte of every shard is read; progress is by bytes.
     directory = argv[1]
@@ -95,8 +95,8 @@ def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
     """What is wrong with the copy of the tokenizer that lies beside the shards."""
     from etils import epath
 
-    from configs.errors import UserError
-    from input_pipeline.tokenizer import Tokenizer
+    from bert_jax.configs.errors import UserError
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
 
     # Damaged or another one: ids in the records mean words only with the tokenizer they came from.
     path = epath.Path(directory) / 'tokenizer'

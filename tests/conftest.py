@@ -54,7 +54,7 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
         name: str, *arguments: object, timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [sys.executable, '-m', f'launch.{name}', *map(str, arguments)],
+            [sys.executable, '-m', f'bert_jax.launch.{name}', *map(str, arguments)],
             cwd=pathlib.Path(__file__).parents[1],
             env={
                 **os.environ,
@@ -81,14 +81,14 @@ def signal_handlers() -> Iterator[None]:
 
 @pytest.fixture(scope='session')
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A workdir such as launch.pretrain leaves, of a very small model that knows ENCODER_WORDS."""
+    """A workdir such as bert-pretrain leaves, of a very small model that knows ENCODER_WORDS."""
     from bert_jax.mesh import sharding
     from bert_jax.model import heads
     from bert_jax.train import checkpoint
     from bert_jax.train.state import create_state
-    from configs import schema
-    from input_pipeline.tokenizer import Tokenizer
-    from launch.workdir.workdir import Workdir
+    from bert_jax.configs import schema
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.runs.workdir.workdir import Workdir
 
     folder = tmp_path_factory.mktemp('encoder')
     (folder / 'vocabulary').mkdir()

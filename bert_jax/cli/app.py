@@ -1,6 +1,6 @@
 """How every binary starts and ends: flags, help, one-line errors and exit codes.
 
-A binary makes its flags of its options (launch/flags.py), imports what is heavy inside
+A binary makes its flags of its options (bert_jax/cli/flags.py), imports what is heavy inside
 `main(argv)`, and ends with `if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a
 defect of ours (with its traceback), 2 a mistake the user can mend (one line on stderr), 130
 interrupted, 141 when what reads the output has closed it (`| head`), as a shell tells of any
@@ -27,12 +27,12 @@ from typing import TextIO, TypeVar
 
 from absl import app, flags, logging
 
-from configs.errors import UserError
-from configs.load import load, presets
-from configs.overrides import apply
-from configs.schema import FinetuneConfig, PretrainConfig
-from configs.section import Section
-from configs.settings_text import described
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load, presets
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
+from bert_jax.configs.section import Section
+from bert_jax.configs.settings_text import described
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 # Of the source, or of the installed packages: what lies below it is ours.
@@ -165,15 +165,15 @@ def _discard(stream: TextIO) -> None:
 def console() -> None:
     """Entry of the installed scripts.
 
-    `bert-train-vocab ...` is `python -m launch.train_vocab ...`, and `bert-jax`, which is named as
-    the project, is `python -m launch`.
+    `bert-train-vocab ...` is `bert-train-vocab ...`, and `bert-jax`, which is named as
+    the project, is `bert-jax`.
     """
     # One entry for all commands, which reads its own name; alter_sys, so that `main.__module__` is
     # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     with ending(f'bert-{name}'):
         refuse_replaced(name)
-    module = 'launch' if name == 'jax' else f'launch.{name}'
+    module = 'launch' if name == 'jax' else f'bert_jax.launch.{name}'
     runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
@@ -187,7 +187,7 @@ def refuse_replaced(name: str) -> None:
 def as_typed(text: str) -> str:
     """`text` with the commands in it named as the user names them.
 
-    The source says `python -m launch.train_vocab`, or `launch.train_vocab` for short: both are
+    The source says `bert-train-vocab`, or `bert-train-vocab` for short: both are
     `bert-train-vocab` to someone who has called an installed script.
     """
     # What Python was started with: sys.argv names the command's file, whichever way it was called.
@@ -200,7 +200,7 @@ def as_typed(text: str) -> str:
         return f'bert-{command[1].replace("_", "-")}' if is_command else command[0]
 
     text = re.sub(r'(?:python -m )?\blaunch\.([a-z_]+)\b', script, text)
-    return re.sub(r'\bpython -m launch\b(?!\.)', 'bert-jax', text)
+    return re.sub(r'\bpython -m bert_jax.launch\b(?!\.)', 'bert-jax', text)
 
 
 def define_config_flags() -> None:
@@ -447,7 +447,7 @@ def _too_little(error: BaseException | None) -> str | None:
             return (
                 f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller'
                 ' batch_size, --set runtime.accumulation=2, --set runtime.remat=full or, over'
-                ' several devices, --set runtime.fsdp=2; launch.pretrain --dry_run says what a'
+                ' several devices, --set runtime.fsdp=2; bert-pretrain --dry_run says what a'
                 ' step takes'
             )
         error = error.__cause__ or error.__context__
@@ -478,7 +478,7 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
     lines = [
         (module.__doc__ or '').strip(),
         '',
-        f'usage: python -m launch.{program} [--flags] {arguments}'.rstrip(),
+        f'usage: python -m bert_jax.launch.{program} [--flags] {arguments}'.rstrip(),
         '',
     ]
     for flag in _own_flags():

@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeVar
 
 from absl import flags
 
-from configs.errors import UserError
-from configs.options import Option, described
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import Option, described
 
 T = TypeVar('T')
 

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 _GIB = 2**30
 _DOCS = 'cloud.google.com/tpu/docs'

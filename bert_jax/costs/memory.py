@@ -1,4 +1,4 @@
-"""What a compiled train step takes of one device's memory: for launch.plan, --dry_run and the log.
+"""What a compiled train step takes of one device's memory: for bert-plan, --dry_run and the log.
 
 Owns the split of the compiler's totals, and the line that tells it. It must not know what was
 compiled, or for where.

@@ -15,7 +15,7 @@ import jax
 
 from bert_jax.costs.chips import Topology
 from bert_jax.train.state import TrainState
-from configs.schema import PretrainConfig
+from bert_jax.configs.schema import PretrainConfig
 
 # An evaluation has no backward pass, which is two thirds of a train step: a guess.
 EVALUATION = 1 / 3

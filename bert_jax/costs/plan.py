@@ -1,7 +1,7 @@
 """What a run needs on a topology that is not here: memory, collectives, time.
 
 Two parts. `analytic` counts from shapes, the sharding rules and the chip's figures. `compiled`
-lowers the very train step of launch.pretrain with abstract arguments for the topology's devices and
+lowers the very train step of bert-pretrain with abstract arguments for the topology's devices and
 has it compiled: by libtpu, which needs no TPU, or for the GPUs of this machine. A floor is what no
 program can beat on these chips; all bytes are of one chip.
 """
@@ -24,8 +24,8 @@ from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
 from bert_jax.model import splits
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
-from configs.errors import UserError
-from configs.schema import ModelConfig, Phase, PretrainConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # Of how many layers the two programs are from which deeper ones follow. One alone is another
@@ -46,7 +46,7 @@ _COMPILER_ONLY = {
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
     """Masked positions a sequence, for each phase of `config`; UserError if `given` do not fit.
 
-    given: one for each phase, or none for launch.preprocess's default, 15 % of the length rounded
+    given: one for each phase, or none for bert-preprocess's default, 15 % of the length rounded
     up.
     """
     if given and len(given) != len(config.phases):

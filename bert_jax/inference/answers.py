@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from configs.errors import UserError
-from input_pipeline.tasks.base import Arrays
-from input_pipeline.tasks.features import text_rows
-from input_pipeline.tasks.squad import SpanExample, SpanTask
-from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.squad import SpanExample, SpanTask
+from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
 # Masked words of a text that are answered, as in pre-training (max_predictions_per_seq).

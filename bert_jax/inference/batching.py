@@ -16,10 +16,10 @@ import numpy as np
 
 from bert_jax.costs import memory
 from bert_jax.mesh import sharding
-from configs.errors import UserError
-from configs.schema import RuntimeConfig
-from input_pipeline.tasks.base import Arrays
-from launch.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.runs.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
 
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
 LENGTHS = (32, 64, 128, 256, 512)

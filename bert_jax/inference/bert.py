@@ -1,6 +1,6 @@
 """A trained or fresh model in a program of your own: `Bert.load(...)`, arrays in and arrays out.
 
-  from launch.inference import Bert
+  from bert_jax.inference import Bert
 
   bert = Bert.load('google-bert/bert-base-uncased')     # whatever --init_from takes
   rows = bert.tokenize(['One.', ('A question?', 'An answer.')], multiple=8)
@@ -9,7 +9,7 @@
   bert.fill_mask('Paris is the [MASK] of France.')      # [[{'token': 'capital', ...}, ...]]
 
 Owns the names of these; all of it is done by what the commands use. Answers of a fine-tuned head
-are launch/inference/predictor.py's.
+are bert_jax/inference/predictor.py's.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from bert_jax.model import heads
 from bert_jax.model.hidden_states import Pool
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, pretraining_head
-from configs.errors import UserError
-from configs.schema import ModelConfig
-from input_pipeline.tasks.features import input_rows, pairs_of, say_cut
-from input_pipeline.tokenizer import Tokenizer
-from launch.inference.batching import check_process
-from launch.inference.extractor import Extractor
-from launch.inference.mask_filler import MaskFiller, check_head
-from launch.inference.predictor import check_dtype
-from launch.sources.source import Source, load_source
-from launch.workdir import word_vectors
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.inference.batching import check_process
+from bert_jax.inference.extractor import Extractor
+from bert_jax.inference.mask_filler import MaskFiller, check_head
+from bert_jax.inference.predictor import check_dtype
+from bert_jax.runs.sources.source import Source, load_source
+from bert_jax.runs.workdir import word_vectors
 
 Text = str | tuple[str, str]
 
@@ -89,7 +89,7 @@ class Bert:
         seed: int = 0,
         compute_dtype: str = 'float32',
     ) -> Bert:
-        """A model of random weights, those that launch.pretrain begins with at this seed.
+        """A model of random weights, those that bert-pretrain begins with at this seed.
 
         UserError where config.vocab_size is not the tokenizer's.
         """

@@ -16,15 +16,15 @@ import numpy as np
 from absl import logging
 
 from bert_jax.model import hidden_states as features
-from configs.errors import UserError
-from input_pipeline.tasks.features import truncated_lengths
-from input_pipeline.text.record_files import BadRecord
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer.tokenizer import Encoding
-from launch.finetuning.batch_runner import Result
-from launch.inference.batching import Buckets
-from launch.sources.source import Source
-from launch.workdir import word_vectors
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.features import truncated_lengths
+from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding
+from bert_jax.runs.finetuning.batch_runner import Result
+from bert_jax.inference.batching import Buckets
+from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir import word_vectors
 
 _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
 
@@ -86,7 +86,7 @@ class Extractor:
         compute_dtype: str,
         dtype: str,
     ):
-        """See launch.extract_features' flags for the arguments."""
+        """See bert-extract-features' flags for the arguments."""
         # [CLS], [SEP] and a piece between them.
         if not 3 <= max_seq_length <= source.model.max_position:
             raise UserError(

@@ -17,21 +17,21 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.model.hidden_states import Pool
-from launch.inference.extractor import Part, Row
-from launch.sources.source import Source
+from bert_jax.inference.extractor import Part, Row
+from bert_jax.runs.sources.source import Source
 
 _TOKEN_COLUMNS = ('input_ids', 'segment_ids', 'word_index', 'starts', 'ends')
 
 
 class FeatureFiles:
-    """The files of one run of launch.extract_features.
+    """The files of one run of bert-extract-features.
 
     Attributes:
       names: the files that grow with every part.
     """
 
     def __init__(self, source: Source, layers: Sequence[int], pool: Pool, dtype: str):
-        """See launch.extract_features' flags for the arguments."""
+        """See bert-extract-features' flags for the arguments."""
         # Strings in numpy have one width: that of the longest piece there is.
         self._layers, self._tokenizer = np.array(layers, np.int32), source.tokenizer
         self._pooled = pool != 'none'

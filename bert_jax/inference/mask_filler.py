@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax.train.task_heads import HEADS
-from configs.errors import UserError
-from launch.inference.answers import WithMasks
-from launch.inference.predictor import Predictor
-from launch.sources.source import Source
+from bert_jax.configs.errors import UserError
+from bert_jax.inference.answers import WithMasks
+from bert_jax.inference.predictor import Predictor
+from bert_jax.runs.sources.source import Source
 
 MASK = '[MASK]'
 
@@ -24,7 +24,7 @@ def check_head(source: Source) -> None:
     if 'mlm' not in source.bert.parts:
         raise UserError(
             f'{source.where}: a {source.bert.architecture} has no head for masked words: name the'
-            ' run of launch.pretrain that it came from, or another model with that head'
+            ' run of bert-pretrain that it came from, or another model with that head'
         )
 
 

@@ -1,6 +1,6 @@
 """What the commands that use a trained model are told alike: which one, and which file of records.
 
-Flags are made from here (launch/flags.py), so nothing heavy is imported.
+Flags are made from here (bert_jax/cli/flags.py), so nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from configs.errors import UserError
-from configs.options import option
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class TrainedModel:
 
     workdir: str | None = option(
         None,
-        'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken',
+        'folder of a run of bert-pretrain or bert-finetune; its newest checkpoint is taken',
     )
     init_from: str | None = option(
         None,

@@ -1,6 +1,6 @@
 """A trained model that stays in memory and answers: `Predictor.from_workdir(...)`.
 
-  from launch.inference import Predictor
+  from bert_jax.inference import Predictor
 
   predictor = Predictor.from_workdir('runs/mrpc')
   predictor(('He said so.', 'So he said.'))
@@ -24,16 +24,16 @@ from absl import logging
 from bert_jax.costs import memory
 from bert_jax.interchange import huggingface, serving
 from bert_jax.train.task_heads import HEADS
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.tasks.features import cut_of, say_cut
-from input_pipeline.text.record_files import BadRecord
-from launch.finetuning.batch_runner import Result, gather
-from launch.inference.answers import Answerer
-from launch.inference.batching import Buckets, Resident, check_process, placed
-from launch.inference.served_heads import answerer
-from launch.sources.source import Source, at_step, read_source, read_tuned
-from launch.workdir import word_vectors
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.features import cut_of, say_cut
+from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.runs.finetuning.batch_runner import Result, gather
+from bert_jax.inference.answers import Answerer
+from bert_jax.inference.batching import Buckets, Resident, check_process, placed
+from bert_jax.inference.served_heads import answerer
+from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
+from bert_jax.runs.workdir import word_vectors
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
@@ -166,7 +166,7 @@ class Predictor:
         """Loads a trained model. UserError where it cannot be read, or has no head that answers.
 
         Args:
-          where: a workdir of launch.finetune or launch.pretrain, or any other source that
+          where: a workdir of bert-finetune or bert-pretrain, or any other source that
           --init_from takes.
           max_seq_length: word pieces of the longest row; default: as fine-tuned, else as many as
           the model has positions.

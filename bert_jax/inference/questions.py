@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 
 def answer_each(arguments: Sequence[str], answer: Callable[[str], str]) -> None:

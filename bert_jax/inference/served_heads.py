@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from bert_jax.interchange.parameters import Model, check_parts
 from bert_jax.train.task_heads import CLASSES
-from configs.errors import UserError
-from input_pipeline.tasks.squad import SpanTask
-from input_pipeline.tokenizer import Tokenizer
-from launch.inference import answers
-from launch.inference.answers import Answerer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.squad import SpanTask
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.inference import answers
+from bert_jax.inference.answers import Answerer
 
 
 class Script(NamedTuple):
@@ -181,7 +181,7 @@ def answerer(
     if served is None or served.answerer is None:
         raise UserError(
             f'{model.architecture} has no head that answers: its hidden states are what'
-            ' launch.extract_features writes'
+            ' bert-extract-features writes'
         )
 
     check_parts(model, 'to answer', 'name one that has all, or train it first')

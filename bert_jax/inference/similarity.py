@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from configs.errors import UserError
-from input_pipeline.text.record_files import BadRecord
-from launch.inference.extractor import Extractor
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.inference.extractor import Extractor
 
 _TINY = 1e-12  # a vector of zeros stays one, and is like nothing
 

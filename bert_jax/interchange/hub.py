@@ -10,7 +10,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 # OWNER/MODEL, or MODEL; and after an @ the branch, tag or commit of it.
 _NAME = re.compile(r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?')

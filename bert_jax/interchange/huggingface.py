@@ -32,11 +32,11 @@ from bert_jax.interchange.parameters import (
     brief,
 )
 from bert_jax.train.task_heads import CLASSES, PARTS, of_task
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from configs.model import FAMILIES
-from configs.schema import ModelConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.model import FAMILIES
+from bert_jax.configs.schema import ModelConfig
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
 _SETTINGS = {

@@ -38,10 +38,10 @@ from bert_jax.interchange.peft_settings import (
 )
 from bert_jax.model.added import is_added, neutral
 from bert_jax.train.task_heads import CLASSES, PARTS
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from configs.files.json_object import parse_object, read_object
-from configs.model import TuningConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import parse_object, read_object
+from bert_jax.configs.model import TuningConfig
 
 Tensors = dict[str, np.ndarray]
 

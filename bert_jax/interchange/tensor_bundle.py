@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 _MAGIC = 0xDB4775248B80FB57  # LevelDB's kTableMagicNumber
 _FOOTER = 48  # bytes: two block handles, padded to 40, and the magic number

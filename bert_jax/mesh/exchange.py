@@ -26,8 +26,8 @@ from bert_jax.mesh.sharding import (
     shardings,
     shards_update,
 )
-from configs.errors import UserError
-from configs.schema import RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import RuntimeConfig
 
 # The TPU without sparse cores that was compiled for. On others those reduce-scatter beside the work
 # of all other units; on this one nothing does. Why it is all-to-all there: four layers of

@@ -29,7 +29,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.mesh.process_group import TRY_AGAIN, ProcessGroup, leave, names, objection
 from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 _Made = TypeVar('_Made')
 _SAME_REQUEST_S = 2.0  # seconds within which a second signal to stop is the first one once more
@@ -265,7 +265,7 @@ class StopSignal:
     """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once.
 
     What comes within two seconds is the same request once more: a scheduler may signal every
-    process of a job, and launch.supervise passes on what it gets itself.
+    process of a job, and bert-supervise passes on what it gets itself.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import zlib
 import jax
 from absl import logging
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 # Of all programs in the user's cache; beyond it those go first that were used last the longest ago.
 _MOST_BYTES = 10 << 30

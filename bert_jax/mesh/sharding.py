@@ -22,8 +22,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from configs.errors import UserError
-from configs.schema import RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import RuntimeConfig
 
 BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 

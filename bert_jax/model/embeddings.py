@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from bert_jax.mesh.exchange import look_up
 from bert_jax.model.retvec import WordNetwork, binarise
-from configs.schema import ModelConfig
+from bert_jax.configs.schema import ModelConfig
 
 
 def padded_vocab(vocab_size: int) -> int:
@@ -113,7 +113,7 @@ KINDS: dict[str, type[WordTable]] = {
 def words_of(batch: Mapping[str, jax.Array], config: ModelConfig) -> jax.Array:
     """What of a batch the word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
-    The latter are put into a batch by launch/workdir/word_vectors.py.
+    The latter are put into a batch by bert_jax/runs/workdir/word_vectors.py.
     """
     return batch[KINDS[config.embedding].reads]
 

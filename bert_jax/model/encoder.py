@@ -25,9 +25,9 @@ from bert_jax.model.attention.attention import AttentionMask, attend
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import KINDS
-from configs.errors import UserError
-from configs.model import TuningConfig
-from configs.schema import ModelConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.schema import ModelConfig
 
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).

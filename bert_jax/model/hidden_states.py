@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from bert_jax.model.embeddings import words_of
 from bert_jax.model.encoder import Encoder
-from configs.errors import UserError
-from configs.schema import ModelConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
 
 Pool = Literal['none', 'cls', 'mean', 'max']
 

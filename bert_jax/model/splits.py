@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple
 
 from bert_jax.model.embeddings import padded_vocab
-from configs.errors import UserError
-from configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 
 
 class Dimension(NamedTuple):

@@ -43,7 +43,7 @@ from bert_jax.train.checkpoint_faults import (
     writing,
 )
 from bert_jax.train.state import TrainState
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 # Compared as a tuple: the first number decides, the next breaks ties.
 Score = tuple[float, ...]

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from configs.errors import UserError, chain, no_room
-from configs.files.json_object import parse_object
+from bert_jax.configs.errors import UserError, chain, no_room
+from bert_jax.configs.files.json_object import parse_object
 
 T = TypeVar('T')
 
@@ -42,7 +42,7 @@ class NoRoom(UserError):
 class Unreadable(UserError):
     """A checkpoint cannot be read now, but is not proven damaged: a restart may mend it."""
 
-    exit_code = 75  # EX_TEMPFAIL: launch.supervise starts the command again
+    exit_code = 75  # EX_TEMPFAIL: bert-supervise starts the command again
 
 
 class Damaged(Exception):

@@ -22,8 +22,8 @@ from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.schedule import Hparams
 from bert_jax.train.state import TrainState
 from bert_jax.train.step import warn_of_recompilation
-from configs.errors import UserError
-from configs.schema import RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import RuntimeConfig
 
 
 class TrainStep(Protocol):
@@ -52,7 +52,7 @@ class Line(NamedTuple):
 
 
 class Writer(Protocol):
-    """Where lines of metrics go: launch/workdir has those that write files.
+    """Where lines of metrics go: bert_jax/runs/workdir has those that write files.
 
     One that comes late to an interrupted run is told at which step that goes on: lines of later
     steps that it has been given come again.

@@ -15,7 +15,7 @@ import jax
 from absl import logging
 
 from bert_jax.train.losses import MetricSums
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 
 class Work(NamedTuple):
@@ -111,7 +111,7 @@ class Meter:
                     f'{int(bad)} steps in a row, {first} to {step}, had a non-finite loss or'
                     f' gradient and were discarded{self.read_by(first, step)}: lower'
                     ' optimizer.peak_lr, lengthen the warm-up, or look at the data (python -m'
-                    ' launch.verify_data)'
+                    ' bert-verify-data)'
                 )
             return
         self._newest |= means(host)

@@ -22,7 +22,7 @@ from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import Hparams, hparams_of
 from bert_jax.train.state import TrainState, abstract_state, create_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
-from configs.schema import PretrainConfig
+from bert_jax.configs.schema import PretrainConfig
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 

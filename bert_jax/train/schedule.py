@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs.schema import OptimizerConfig
+from bert_jax.configs.schema import OptimizerConfig
 
 
 class Hparams(NamedTuple):

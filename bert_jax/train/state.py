@@ -20,8 +20,8 @@ from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
-from configs.errors import UserError
-from configs.schema import ModelConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
 
 
 class TrainState(NamedTuple):

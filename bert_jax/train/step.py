@@ -24,7 +24,7 @@ from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.schedule import Hparams, learning_rate
 from bert_jax.train.state import TrainState, joined
-from configs.schema import OptimizerConfig
+from bert_jax.configs.schema import OptimizerConfig
 
 # Initialisation uses the seed's own key; everything else folds in a stream first.
 _DROPOUT_STREAM = 1

@@ -4,7 +4,7 @@ A head is what stands on the encoder for a purpose. A row names its model, its w
 training minimises, what leaves the device, and what other programs call it; training, conversion
 and serving read it and know no head by name. Owns that correspondence and nothing else: models
 are in model/heads.py, losses in losses.py. What a head is asked and answers in words is
-launch/inference/served_heads.py's, the one other table; docs/architecture.md says how to add one.
+bert_jax/inference/served_heads.py's, the one other table; docs/architecture.md says how to add one.
 
 Dims: B batch, T position, K best positions.
 """
@@ -21,8 +21,8 @@ import jax.numpy as jnp
 
 from bert_jax.model import heads
 from bert_jax.train import losses
-from configs.model import FAMILIES
-from configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.configs.model import FAMILIES
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 
 
 @dataclass(frozen=True)

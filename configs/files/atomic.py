@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal, TypeVar, cast
 
-from configs.errors import no_room
+from bert_jax.configs.errors import no_room
 
 Folder = TypeVar('Folder', bound=os.PathLike[str])
 

@@ -1,9 +1,9 @@
 """BERT-Base (12 layers, H=768, A=12): 110,106,428 pre-training parameters (the paper's 110M).
 
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
         --max_predictions=76
-    python -m launch.pretrain --config=bert_base --data=records128 --data=records512 --workdir=DIR
+    bert-pretrain --config=bert_base --data=records128 --data=records512 --workdir=DIR
 
 Recipe: paper, appendix A.2: 256 sequences a step, 900,000 steps at S=128 and 100,000 at S=512, one
 schedule over both; Adam 1e-4, 10,000 steps of warm-up, linear decay, dropout 0.1.
@@ -15,7 +15,7 @@ from 3.3 billion words, a GLUE test average of 79.6 (without WNLI) and SQuAD 1.1
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 
 def get_config() -> PretrainConfig:

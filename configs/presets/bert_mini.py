@@ -1,7 +1,7 @@
 """BERT-Mini (4 layers, H=256, A=4): 11,267,900 pre-training parameters.
 
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    python -m launch.pretrain --config=bert_mini --data=records128 --workdir=DIR
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    bert-pretrain --config=bert_mini --data=records128 --workdir=DIR
 
 One phase at S=128: 51.2 million sequences, 3.6 GFLOP each (bert_jax/costs/flops.py): a large CPU or
 any accelerator.
@@ -12,7 +12,7 @@ smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

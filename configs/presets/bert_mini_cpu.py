@@ -1,10 +1,10 @@
 r"""BERT-Mini on 2 CPU cores, in about an hour, on English Wikipedia: 11,267,900 parameters.
 
-    python -m launch.preprocess --input=wiki_en.txt --segment --tokenizer=vocab \
+    bert-preprocess --input=wiki_en.txt --segment --tokenizer=vocab \
         --output=records32 --seq_len=32 --max_predictions=5 --dupe_factor=1
-    python -m launch.preprocess --input=wiki_en.txt --segment --tokenizer=vocab \
+    bert-preprocess --input=wiki_en.txt --segment --tokenizer=vocab \
         --output=records256 --seq_len=256 --max_predictions=39 --dupe_factor=1
-    python -m launch.pretrain --config=bert_mini_cpu --data=records32 --data=records256 \
+    bert-pretrain --config=bert_mini_cpu --data=records32 --data=records256 \
         --workdir=DIR
 
 The recipe of configs/presets/quickstart.py at twice the width: most steps on short rows, where
@@ -18,7 +18,7 @@ stayed above both). What was measured is in docs/results.md.
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 
 def get_config() -> PretrainConfig:

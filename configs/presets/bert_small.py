@@ -1,7 +1,7 @@
 """BERT-Small (4 layers, H=512, A=8): 29,058,876 pre-training parameters.
 
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    python -m launch.pretrain --config=bert_small --data=records128 --workdir=DIR
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    bert-pretrain --config=bert_small --data=records128 --workdir=DIR
 
 One phase at S=128: 128 million sequences, 12.0 GFLOP each (bert_jax/costs/flops.py): one
 accelerator.
@@ -12,7 +12,7 @@ smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

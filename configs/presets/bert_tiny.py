@@ -1,7 +1,7 @@
 """BERT-Tiny (2 layers, H=128, A=2): 4,433,468 pre-training parameters.
 
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    python -m launch.pretrain --config=bert_tiny --data=records128 --workdir=DIR
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    bert-pretrain --config=bert_tiny --data=records128 --workdir=DIR
 
 One phase at S=128: 25.6 million sequences, 0.8 GFLOP each (bert_jax/costs/flops.py): any hardware.
 Shape: google-research/bert, README, "smaller BERT models" (H/64 heads, feed-forward 4H). Their
@@ -11,7 +11,7 @@ smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

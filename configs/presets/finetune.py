@@ -1,9 +1,9 @@
 """Fine-tuning recipes: the paper's for every task (sections 4, 5.3, A.3), and others by name.
 
-    python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
+    bert-finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
     [--recipe=readme]
 
-launch.finetune takes its task's recipe without `--config`. Where the paper chose on dev among
+bert-finetune takes its task's recipe without `--config`. Where the paper chose on dev among
 several values the recipe holds one of them, and --sweep=glue (configs/sweep.py) the others. A
 change of tuning.method brings that method's own rates, and leaves the task its length, batch and
 epochs: so runs that differ in their method have the same budget.
@@ -17,10 +17,10 @@ import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from configs import overrides
-from configs.errors import UserError
-from configs.model import Method
-from configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs import overrides
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import Method
+from bert_jax.configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, OptimizerConfig, RuntimeConfig
 
 C = TypeVar('C', bound=FinetuneConfig)
 RECIPES = ('paper', 'readme', 'albert', 'roberta')

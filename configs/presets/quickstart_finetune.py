@@ -1,12 +1,12 @@
 """The quickstart's fine-tuning: the same number of steps whatever the size of the training set.
 
-`launch.quickstart` sets train_examples and, so that the steps stay STEPS, epochs. The learning rate
+`bert-quickstart` sets train_examples and, so that the steps stay STEPS, epochs. The learning rate
 is one for both starting points, the pre-trained weights and random ones.
 """
 
 from __future__ import annotations
 
-from configs.schema import FinetuneConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs.schema import FinetuneConfig, OptimizerConfig, RuntimeConfig
 
 STEPS = 200
 BATCH_SIZE = 16

@@ -6,8 +6,8 @@ restarts, as there, and the vocabulary keeps capitals.
 
 from __future__ import annotations
 
-from configs.studies import scales
-from configs.studies.study import Row, Study
+from bert_jax.configs.studies import scales
+from bert_jax.configs.studies.study import Row, Study
 
 ROWS = (
     Row('fine-tuning'),

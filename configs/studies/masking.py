@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs.studies import scales
-from configs.studies.study import Column, Row, Study
+from bert_jax.configs.studies import scales
+from bert_jax.configs.studies.study import Column, Row, Study
 
 # (share of [MASK], of the same token, of a random one), in the paper's order of rows.
 MIXES = (

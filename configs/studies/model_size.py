@@ -6,8 +6,8 @@ paper's width, a third of its layers up to the last row, and heads in proportion
 
 from __future__ import annotations
 
-from configs.studies import scales
-from configs.studies.study import HeldOut, Row, Study
+from bert_jax.configs.studies import scales
+from bert_jax.configs.studies.study import HeldOut, Row, Study
 
 _PERPLEXITY = HeldOut('mlm_perplexity', 'LM ppl')
 

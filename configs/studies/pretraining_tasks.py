@@ -10,8 +10,8 @@ BiLSTM of the row after it is put on top of that model in fine-tuning, at random
 
 from __future__ import annotations
 
-from configs.studies import scales
-from configs.studies.study import Changes, Column, Row, Study
+from bert_jax.configs.studies import scales
+from bert_jax.configs.studies.study import Changes, Column, Row, Study
 
 _NO_NSP: Changes = {'objective': 'full_sentences'}
 # Every token is predicted, and each stands as it is.

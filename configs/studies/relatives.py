@@ -13,8 +13,8 @@ shows a model less text in as many sequences, and the table says how many pieces
 
 from __future__ import annotations
 
-from configs.studies import scales
-from configs.studies.study import Changes, Column, Row, Study
+from bert_jax.configs.studies import scales
+from bert_jax.configs.studies.study import Changes, Column, Row, Study
 
 _SENTENCES: Changes = {
     'objective': 'full_sentences',

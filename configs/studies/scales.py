@@ -18,10 +18,10 @@ needs both sides, stand for SQuAD's spans, whose rows of 384 the encoder does no
 
 from __future__ import annotations
 
-from configs import overrides
-from configs.presets import bert_base
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
-from configs.studies.study import Changes, Column
+from bert_jax.configs import overrides
+from bert_jax.configs.presets import bert_base
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.studies.study import Changes, Column
 
 # Section 4.1.
 GLUE_RATES = (5e-5, 4e-5, 3e-5, 2e-5)

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs.schema import Phase
-from configs.studies import scales
-from configs.studies.study import HeldOut, Row, Study
+from bert_jax.configs.schema import Phase
+from bert_jax.configs.studies import scales
+from bert_jax.configs.studies.study import HeldOut, Row, Study
 
 EXPONENTS = (0.3, 0.5, 0.7, 1.0)
 PHASES = (Phase(32, 2500, 64), Phase(64, 3000, 32))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs.studies import pretraining_tasks, scales
-from configs.studies.study import Row, Study
+from bert_jax.configs.studies import pretraining_tasks, scales
+from bert_jax.configs.studies.study import Row, Study
 
 
 def rows(*checkpoints: int) -> tuple[Row, ...]:

@@ -1,7 +1,7 @@
 """What a study is: one recipe, rows that each change a few settings of it, columns that judge them.
 
 Owns the typed form of a study and what is refused of it before anything runs. It must not know how
-a study is carried out (launch/studies), nor what an option of the records or the vocabulary may be:
+a study is carried out (bert_jax/reports/studies), nor what an option of the records or the vocabulary may be:
 those are checked where they are known.
 
   def get_studies() -> dict[str, Study]:       # by scale
@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from configs import overrides
-from configs.errors import UserError, did_you_mean
-from configs.load import run_file
-from configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, PretrainConfig
+from bert_jax.configs import overrides
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.load import run_file
+from bert_jax.configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, PretrainConfig
 
 # A setting's value as a Python file has it; a tuple is one value with commas on a command line.
 Value = bool | int | float | str | tuple[float, ...] | None
@@ -39,7 +39,7 @@ class Column:
     """A task on which every row is judged, by its score on dev.
 
     Attributes:
-      task: as --task of launch.finetune: a name, or a path ending in .json.
+      task: as --task of bert-finetune: a name, or a path ending in .json.
       name: what stands above the column, and what --data_dir names it by.
       metric: which of the task's scores; '': the one that it selects by.
       approach: fine-tuning, or what a BiLSTM reads of the frozen encoder (for tagging).
@@ -96,7 +96,7 @@ class Row:
     Attributes:
       name: what the line begins with; --only takes it.
       text: which --corpus it reads, by name; '': the one without a name.
-      vocabulary, records: options of launch.train_vocab and launch.preprocess.
+      vocabulary, records: options of bert-train-vocab and bert-preprocess.
       pretraining, finetuning: settings of the two configurations, by their dotted names; the latter
         for all columns that fine-tune.
       approach: in place of the columns' own.
@@ -134,7 +134,7 @@ class Study:
       title: a line above the table.
       pretraining: the recipe; its vocab_size is that of the vocabulary that is made or given.
       columns, rows: the table; differences are to the first row.
-      vocabulary, records: options of launch.train_vocab and launch.preprocess; the length of rows
+      vocabulary, records: options of bert-train-vocab and bert-preprocess; the length of rows
         is that of each phase.
       seeds: of pre-training; all of them read the same records.
       finetuning_seeds: of each run of a column, for every seed of pre-training.
@@ -185,7 +185,7 @@ class Study:
     def records_options(self, row: Row) -> dict[str, Value]:
         """The options of a row's records."""
         options = {**self.records, **row.records}
-        # Said, because what launch.preprocess does by default holds nothing out where that would
+        # Said, because what bert-preprocess does by default holds nothing out where that would
         # be too little for pairs: rows with and without pairs would then read other text.
         return options if 'eval_input' in options else {'eval_fraction': HELD_OUT, **options}
 

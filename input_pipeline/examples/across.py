@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from input_pipeline.examples.pairs import Documents, Examples
-from input_pipeline.randomness import mix
+from bert_jax.input_pipeline.examples.pairs import Documents, Examples
+from bert_jax.input_pipeline.randomness import mix
 
 
 def rows_across(

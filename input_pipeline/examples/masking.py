@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from configs.errors import UserError
-from input_pipeline.randomness import Stream
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.randomness import Stream
 
 
 @dataclass(frozen=True)

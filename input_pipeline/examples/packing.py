@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
 @dataclass(frozen=True)

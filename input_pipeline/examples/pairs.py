@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from configs.errors import UserError
-from input_pipeline.randomness import Stream, mix
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.randomness import Stream, mix
 
 Objective = Literal['nsp', 'sop', 'full_sentences']
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from input_pipeline.examples.pairs import Examples
+from bert_jax.input_pipeline.examples.pairs import Examples
 
 
 @dataclass(frozen=True)

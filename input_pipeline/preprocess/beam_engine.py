@@ -18,12 +18,12 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
-from configs.errors import UserError
-from input_pipeline.preprocess import stages
-from input_pipeline.preprocess.job_directory import Interrupted
-from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.preprocess.runs import DocumentRun, RecordRun, key_range
-from input_pipeline.progress import Progress
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess import stages
+from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.runs import DocumentRun, RecordRun, key_range
+from bert_jax.input_pipeline.progress import Progress
 
 # The stages whose tasks take one range of keys out of every run: what a run is, and which argument
 # is the list of them.

@@ -17,23 +17,23 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
-from input_pipeline import typed_json
-from input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
-from input_pipeline.preprocess.beam_engine import BeamEngine
-from input_pipeline.preprocess.deduplication import Kind, deduplicate
-from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.preprocess.local_engine import LocalEngine
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.preprocess.stages import Recipe, Tokenised
-from input_pipeline.progress import Progress
-from input_pipeline.records import fields
-from input_pipeline.records.shards import Manifest
-from input_pipeline.text import corpus
-from input_pipeline.text.files import changed
-from input_pipeline.text.inputs import digest
-from input_pipeline.text.inputs.units import AnyUnit, SmallFiles, Unit
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline import typed_json
+from bert_jax.input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
+from bert_jax.input_pipeline.preprocess.beam_engine import BeamEngine
+from bert_jax.input_pipeline.preprocess.deduplication import Kind, deduplicate
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.stages import Recipe, Tokenised
+from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.records import fields
+from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.text.files import changed
+from bert_jax.input_pipeline.text.inputs import digest
+from bert_jax.input_pipeline.text.inputs.units import AnyUnit, SmallFiles, Unit
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 # the files of stage 1, and the results of its tasks
 _UNITS, _HELD_OUT = ('unit', 'unit-again'), 'held-out'

@@ -19,13 +19,13 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from configs.files.json_object import parse_object
-from input_pipeline.lock import locked
-from input_pipeline.preprocess import runs
-from input_pipeline.records.shards import MANIFEST, Manifest
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import parse_object
+from bert_jax.input_pipeline.lock import locked
+from bert_jax.input_pipeline.preprocess import runs
+from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
 _REFUSED = 'refused'  # a file that says that a line or a file of the text ended the job

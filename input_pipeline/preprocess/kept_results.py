@@ -16,9 +16,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
-from input_pipeline import typed_json
-from input_pipeline.preprocess.runs import sealed_file, unsealed
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline import typed_json
+from bert_jax.input_pipeline.preprocess.runs import sealed_file, unsealed
 
 _READERS = 32  # files read at once: a bucket in the cloud takes its time for each
 _FAILED = '.failed'

@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from configs.errors import UserError, did_you_mean
-from input_pipeline.randomness import digest64, mix
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.input_pipeline.randomness import digest64, mix
 
 EXPONENT = 0.7  # multilingual BERT's S
 # From which on a text that is repeated teaches less each time: as often as Poro's Finnish, and with

@@ -18,9 +18,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Self
 
-from input_pipeline.preprocess.job_directory import Interrupted
-from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.progress import Progress
+from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.progress import Progress
 
 
 class LocalEngine:

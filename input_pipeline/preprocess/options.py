@@ -1,4 +1,4 @@
-"""What an offline job can be told: the options of launch.preprocess, checked against each other.
+"""What an offline job can be told: the options of bert-preprocess, checked against each other.
 
 Owns their defaults (google-research/bert create_pretraining_data.py:49-65 where it has them), their
 help and which of them exclude each other. It must not know how the job is carried out. Flags are
@@ -12,18 +12,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from configs.errors import UserError
-from configs.options import check_intervals, option, required
-from input_pipeline.text.lines import TextOptions
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.input_pipeline.text.lines import TextOptions
 
 if TYPE_CHECKING:
-    from input_pipeline.examples.masking import MaskingRule
-    from input_pipeline.records.fields import RecordSpec
+    from bert_jax.input_pipeline.examples.masking import MaskingRule
+    from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
 @dataclass(frozen=True)
 class PreprocessOptions:
-    """The options of `launch.preprocess`; None stands for the default that its help describes.
+    """The options of `bert-preprocess`; None stands for the default that its help describes.
 
     UserError for what cannot be, or not together.
     """
@@ -33,7 +33,7 @@ class PreprocessOptions:
         ' hf:NAME:SPLIT (a data set of the Hugging Face Hub); or these as LANGUAGE=PATTERN. Give'
         ' the flag as often as there are inputs'
     )
-    tokenizer: str = required('tokenizer directory (launch.train_vocab makes one)')
+    tokenizer: str = required('tokenizer directory (bert-train-vocab makes one)')
     output: str = required('folder for the records; it appears whole or not at all')
     seq_len: int = option(128, 'tokens a row, [CLS] and [SEP] included', within='[8, 65536]')
     max_predictions: int | None = option(
@@ -142,7 +142,7 @@ class PreprocessOptions:
     text: TextOptions = dataclasses.field(default_factory=TextOptions)
 
     def __post_init__(self) -> None:
-        from input_pipeline.preprocess.languages import check_mixture, split_inputs
+        from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
 
         # Each by itself: its interval, then what an interval cannot say.
         check_intervals(self)
@@ -199,7 +199,7 @@ class PreprocessOptions:
     @property
     def rule(self) -> MaskingRule:
         """The masking rule; by default as many predictions as the longest row has."""
-        from input_pipeline.examples.masking import MaskingRule
+        from bert_jax.input_pipeline.examples.masking import MaskingRule
 
         most = self.max_predictions
         if most is None:
@@ -209,7 +209,7 @@ class PreprocessOptions:
     @property
     def spec(self) -> RecordSpec:
         """The schema of the training records."""
-        from input_pipeline.records.fields import RecordSpec
+        from bert_jax.input_pipeline.records.fields import RecordSpec
 
         return RecordSpec(
             self.seq_len,

@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from configs.errors import UserError
-from input_pipeline.preprocess.languages import EXPONENT, mixture, split_inputs, too_often
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.preprocess.stages import Recipe
-from input_pipeline.preprocess.statistics import plural
-from input_pipeline.text import corpus
-from input_pipeline.text.inputs import digest
-from input_pipeline.text.inputs.listing import refuse_inside
-from input_pipeline.text.inputs.units import AnyUnit
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess.languages import EXPONENT, mixture, split_inputs, too_often
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.stages import Recipe
+from bert_jax.input_pipeline.preprocess.statistics import plural
+from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.text.inputs import digest
+from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
+from bert_jax.input_pipeline.text.inputs.units import AnyUnit
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 EVAL_FRACTION = 0.005  # held out where the user says nothing
 # of an input larger than that only a sample of the sentences is watched for duplicates

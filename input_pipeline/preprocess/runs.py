@@ -20,10 +20,10 @@ from typing import IO
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_file
-from input_pipeline.examples.pairs import Documents
-from input_pipeline.randomness import mix
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.input_pipeline.examples.pairs import Documents
+from bert_jax.input_pipeline.randomness import mix
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that
 # stands before.

@@ -27,19 +27,19 @@ from typing import Any
 
 import numpy as np
 
-from input_pipeline.examples.across import rows_across
-from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
-from input_pipeline.examples.packing import join, pack
-from input_pipeline.examples.pairs import (
+from bert_jax.input_pipeline.examples.across import rows_across
+from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from bert_jax.input_pipeline.examples.packing import join, pack
+from bert_jax.input_pipeline.examples.pairs import (
     Documents,
     Examples,
     Objective,
     make_examples,
     special_tokens,
 )
-from input_pipeline.examples.rows import lay_out
-from input_pipeline.preprocess.languages import whole_passes
-from input_pipeline.preprocess.runs import (
+from bert_jax.input_pipeline.examples.rows import lay_out
+from bert_jax.input_pipeline.preprocess.languages import whole_passes
+from bert_jax.input_pipeline.preprocess.runs import (
     DOCUMENT,
     DocumentRun,
     RecordRun,
@@ -51,11 +51,11 @@ from input_pipeline.preprocess.runs import (
     sorted_documents,
     sorted_records,
 )
-from input_pipeline.randomness import Stream, digest64, mix
-from input_pipeline.records import fields, shards
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.text.corpus import Document
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.randomness import Stream, digest64, mix
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.text.corpus import Document
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 # A unit of more than that, as a large compressed file is, makes several runs: they are sorted in
 # memory

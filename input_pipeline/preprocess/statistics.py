@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.preprocess.stages import Tokenised
-from input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.stages import Tokenised
+from bert_jax.input_pipeline.records.shards import Manifest
 
 # Shares from which a warning is due.
 _MANY_UNKNOWN, _MANY_LONE_SENTENCES, _MANY_DUPLICATES = 0.05, 0.6, 0.3

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError
-from input_pipeline.records import frames, shards
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records import frames, shards
 
 
 class Blocks:
@@ -77,6 +77,6 @@ class Blocks:
             shard.file, number * shards.BLOCK + place, shard.block(number)[0] + byte, reason
         )
         return UserError(
-            f'{self._directory / str(fault)}: python -m launch.verify_data {self._directory} lists'
+            f'{self._directory / str(fault)}: bert-verify-data {self._directory} lists'
             ' every fault'
         )

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from input_pipeline.wire import fields
+from bert_jax.input_pipeline.wire import fields
 
 # Tags of the protobuf fields: (field number << 3) | 2, where 2 means "length-delimited".
 _FIELD_1, _FIELD_2 = 0x0A, 0x12

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from input_pipeline.records import example_proto, tf_data
-from input_pipeline.records.example_proto import BadRecord, Feature
-from input_pipeline.records.frames import FRAME_BYTES
+from bert_jax.input_pipeline.records import example_proto, tf_data
+from bert_jax.input_pipeline.records.example_proto import BadRecord, Feature
+from bert_jax.input_pipeline.records.frames import FRAME_BYTES
 
 __all__ = [
     'BadRecord',

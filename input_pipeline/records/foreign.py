@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from configs.errors import UserError, reading
-from input_pipeline.records import example_proto, fields
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.frames import BadFrame, read_frames
-from input_pipeline.records.shards import BLOCK, ShardInfo
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.records import example_proto, fields
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records.frames import BadFrame, read_frames
+from bert_jax.input_pipeline.records.shards import BLOCK, ShardInfo
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from input_pipeline.records import shards
+from bert_jax.input_pipeline.records import shards
 
 
 class KeptBlocks:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from input_pipeline.randomness import digest64, mix
+from bert_jax.input_pipeline.randomness import digest64, mix
 
 _WINDOW = 256  # blocks that take turns, where there are so many
 

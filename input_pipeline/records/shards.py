@@ -22,13 +22,13 @@ import google_crc32c
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_file
-from configs.files.json_object import parse
-from input_pipeline import typed_json
-from input_pipeline.records import fields
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.frames import (
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.configs.files.json_object import parse
+from bert_jax.input_pipeline import typed_json
+from bert_jax.input_pipeline.records import fields
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records.frames import (
     DAMAGED,
     BadFrame,
     damaged_among,
@@ -229,7 +229,7 @@ class Manifest:
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f'{directory}: no {MANIFEST} in it, so it is no finished records directory: make'
-                ' one with launch.preprocess'
+                ' one with bert-preprocess'
             ) from None
         except OSError as error:
             raise UserError(
@@ -238,7 +238,7 @@ class Manifest:
             ) from None
         except (ValueError, OverflowError) as error:
             raise UserError(
-                f'{path}: broken ({error}): make the records again with launch.preprocess'
+                f'{path}: broken ({error}): make the records again with bert-preprocess'
             ) from None
 
     @classmethod

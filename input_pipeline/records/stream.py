@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError, require_extra
-from input_pipeline.records import fields, shards
-from input_pipeline.records.blocks import Blocks
-from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
-from input_pipeline.records.order import ORDERS
+from bert_jax.configs.errors import UserError, require_extra
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records.blocks import Blocks
+from bert_jax.input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
+from bert_jax.input_pipeline.records.order import ORDERS
 
 _DECODERS = 2  # groups of batches that TensorFlow decodes at a time
 _READERS = 8  # blocks that are read at a time from far away, where each takes long to come
@@ -95,7 +95,7 @@ class RecordStream:
         self._spec, self._shards = self.manifest.spec_of(split), self.manifest.shards(split)
         if not self.manifest.records(split):
             raise UserError(
-                f'{directory}: has no {split} records: make them with launch.preprocess'
+                f'{directory}: has no {split} records: make them with bert-preprocess'
             )
         for fault in shards.check_files(directory, self._shards):
             raise UserError(

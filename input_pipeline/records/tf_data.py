@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from input_pipeline.records.example_proto import Feature
+from bert_jax.input_pipeline.records.example_proto import Feature
 
 
 def parsed(

@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')

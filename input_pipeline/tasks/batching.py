@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from input_pipeline.randomness import Stream, digest64
-from input_pipeline.tasks.base import Arrays, cut, row_lengths
+from bert_jax.input_pipeline.randomness import Stream, digest64
+from bert_jax.input_pipeline.tasks.base import Arrays, cut, row_lengths
 
 # Of tokens: what vector registers and tensor cores are wide, and little padding even for sentences
 # of a few words

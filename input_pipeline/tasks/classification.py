@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from configs.errors import UserError
-from input_pipeline.tasks.base import Arrays, Example, Predictions, Task
-from input_pipeline.tasks.features import text_rows
-from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
-from input_pipeline.tasks.scores.constant_baseline import entropy
-from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.task_file import (
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task
+from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
+from bert_jax.input_pipeline.tasks.scores.constant_baseline import entropy
+from bert_jax.input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
+from bert_jax.input_pipeline.tasks.task_file import (
     TABLE_ENTRIES,
     labels_of,
     require_entries,
     tables_of,
     unknown_label,
 )
-from input_pipeline.text.tables import Table, unique_id
+from bert_jax.input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
 _SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES)

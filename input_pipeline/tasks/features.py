@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_file
-from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
 
 
 def text_rows(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from input_pipeline.tasks.classification import TextTask
-from input_pipeline.text.tables import Table
+from bert_jax.input_pipeline.tasks.classification import TextTask
+from bert_jax.input_pipeline.text.tables import Table
 
 # The place of a label is its index, in the order of run_classifier.py's processors.
 NLI = ('contradiction', 'entailment', 'neutral')

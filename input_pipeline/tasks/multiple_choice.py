@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from configs.errors import UserError
-from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task
-from input_pipeline.tasks.features import text_rows
-from input_pipeline.tasks.predictions import complete, read_labels, write_labels
-from input_pipeline.tasks.scores.labels import accuracy
-from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
-from input_pipeline.text.tables import Column, Table, unique_id
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task
+from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.predictions import complete, read_labels, write_labels
+from bert_jax.input_pipeline.tasks.scores.labels import accuracy
+from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
+from bert_jax.input_pipeline.text.tables import Column, Table, unique_id
 
 KINDS = ('choice',)
 NAMES = ('swag', 'codah')

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from configs.errors import UserError
-from input_pipeline.tasks.base import E, Predictions, Task, write_text
-from input_pipeline.text.tables import Table
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import E, Predictions, Task, write_text
+from bert_jax.input_pipeline.text.tables import Table
 
 _LARGEST = 3.4e38  # of float32, in which numbers are learnt
 

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from configs.errors import UserError
-from input_pipeline.tasks import squad_files
-from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Predictions, Task, write_text
-from input_pipeline.tasks.predictions import require_labels
-from input_pipeline.tasks.scores import squad
-from input_pipeline.tasks.scores.constant_baseline import entropy
-from input_pipeline.tasks.squad_files import SpanExample
-from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
-from input_pipeline.text.tables import FORMATS, Table
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import squad_files
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.predictions import require_labels
+from bert_jax.input_pipeline.tasks.scores import squad
+from bert_jax.input_pipeline.tasks.scores.constant_baseline import entropy
+from bert_jax.input_pipeline.tasks.squad_files import SpanExample
+from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
+from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
 KINDS = ('span',)
 NAMES = ('squad_v1', 'squad_v2')

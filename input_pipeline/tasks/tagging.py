@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from configs.errors import UserError
-from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, write_text
-from input_pipeline.tasks.predictions import complete
-from input_pipeline.tasks.scores import entities
-from input_pipeline.tasks.scores.constant_baseline import entropy
-from input_pipeline.tasks.task_file import (
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.predictions import complete
+from bert_jax.input_pipeline.tasks.scores import entities
+from bert_jax.input_pipeline.tasks.scores.constant_baseline import entropy
+from bert_jax.input_pipeline.tasks.task_file import (
     TABLE_ENTRIES,
     labels_of,
     require_entries,
     tables_of,
     unknown_label,
 )
-from input_pipeline.text.tables import FORMATS, Table, unique_id
-from input_pipeline.text.whole_text import located, plain_name
+from bert_jax.input_pipeline.text.tables import FORMATS, Table, unique_id
+from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
 KINDS = ('tagging',)
 NAMES = ('conll2003', 'conll2003_sentences')

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from configs.errors import UserError
-from input_pipeline.text.tables import FORMATS, Table
-from input_pipeline.text.whole_text import located, plain_name, read_json, well_formed
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.tables import FORMATS, Table
+from bert_jax.input_pipeline.text.whole_text import located, plain_name, read_json, well_formed
 
 
 def read(path: str) -> dict[str, Any]:

@@ -24,11 +24,11 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-from configs.errors import UserError, reading
-from input_pipeline.text.files import chunks, decompressed, opened
-from input_pipeline.text.inputs.formats import Format
-from input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, require_unchanged, units
-from input_pipeline.text.lines import (
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text.files import chunks, decompressed, opened
+from bert_jax.input_pipeline.text.inputs.formats import Format
+from bert_jax.input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, require_unchanged, units
+from bert_jax.input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
     Lines,
@@ -36,8 +36,8 @@ from input_pipeline.text.lines import (
     Text,
     TextOptions,
 )
-from input_pipeline.text.sources import hub, parquet, tfds_files, values
-from input_pipeline.text.wrapping import Widths
+from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files, values
+from bert_jax.input_pipeline.text.wrapping import Widths
 
 _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
 _DOC_BORDER = re.compile(r'</doc>(?=\s*<doc )')

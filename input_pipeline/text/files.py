@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 
 from etils import epath
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 CHUNK = 1 << 20  # bytes read at once
 _ZSTD_CHUNK = 1 << 12  # of input: at the very most 128 MiB of output

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from configs.errors import UserError
-from configs.options import check_intervals, option
-from input_pipeline.text.wrapping import Line, Widths, joined
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import check_intervals, option
+from bert_jax.input_pipeline.text.wrapping import Line, Widths, joined
 
 # A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
 # has to fit in memory

@@ -17,11 +17,11 @@ from typing import Any
 import google_crc32c
 from etils import epath
 
-from configs.errors import UserError, reading
-from input_pipeline.text import rows
-from input_pipeline.text.files import changed, compression_of, decompressed, state
-from input_pipeline.text.inputs.formats import of_lines
-from input_pipeline.text.whole_text import plain_name, well_formed
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text import rows
+from bert_jax.input_pipeline.text.files import changed, compression_of, decompressed, state
+from bert_jax.input_pipeline.text.inputs.formats import of_lines
+from bert_jax.input_pipeline.text.whole_text import plain_name, well_formed
 
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
 _SUFFIXES = {

@@ -13,8 +13,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from configs.errors import UserError
-from input_pipeline.text.whole_text import parse_json, well_formed
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.whole_text import parse_json, well_formed
 
 Column = str | int  # its name, or its place from 0
 # A list where the column is one of a JSON or tensorflow-datasets record, or a list of columns.

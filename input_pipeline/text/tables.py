@@ -18,10 +18,10 @@ from typing import Any
 
 from absl import logging
 
-from configs.errors import UserError
-from input_pipeline.text import rows
-from input_pipeline.text.rows import Cell, Column
-from input_pipeline.text.whole_text import parse_json, plain_name, read_utf8
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text import rows
+from bert_jax.input_pipeline.text.rows import Cell, Column
+from bert_jax.input_pipeline.text.whole_text import parse_json, plain_name, read_utf8
 
 FORMATS = ('tsv', 'csv', 'jsonl')
 _SUFFIXES = {'.tsv': 'tsv', '.txt': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.json': 'jsonl'}
@@ -93,7 +93,7 @@ class Table:
     def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell]]]:
         # A data set: its records have no lines, so they are named by number.
         if self.tfds:
-            from input_pipeline.text.tfds_rows import records
+            from bert_jax.input_pipeline.text.tfds_rows import records
 
             data = records(self.tfds, self.split, self.path, self.class_names)
             yield from self._record_rows(

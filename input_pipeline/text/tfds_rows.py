@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from configs.errors import UserError, require_extra
+from bert_jax.configs.errors import UserError, require_extra
 
 
 def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator[dict[str, Any]]:

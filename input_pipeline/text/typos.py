@@ -21,8 +21,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from configs.errors import UserError
-from input_pipeline.randomness import digest64, mix
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.randomness import digest64, mix
 
 # Keys of a layout by rows; those of a row stand half a key right of those above. ' ': no letter.
 _KEYBOARDS = (

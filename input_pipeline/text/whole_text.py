@@ -11,9 +11,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError, reading
-from configs.files.json_object import parse
-from input_pipeline.text.files import compression_of, decompressed
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.json_object import parse
+from bert_jax.input_pipeline.text.files import compression_of, decompressed
 
 _COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')
 

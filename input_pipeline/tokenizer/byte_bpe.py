@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from configs.errors import UserError
-from input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
 
 # What Unicode calls white space, and so do the library's rules; str.isspace() has four more.
 _SPACES = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tokenizers
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 _WORD_MARK = '\u2581'  # begins the pieces of a unigram model that begin a word
 

@@ -4,7 +4,7 @@ Owns which words of a text are worth an entry, where they go ([unused] slots fir
 that every old entry keeps its id), and which entries of a vocabulary are new against an older one.
 A marker (`[E1]`) is found in a text as it stands, before anything is split or lower-cased: it is an
 added token, as transformers has them. Must not know models: what becomes of the new entries' rows
-is launch/sources/fitting.py's.
+is bert_jax/runs/sources/fitting.py's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
 
 _UNUSED = re.compile(r'\[unused\d+\]')
 

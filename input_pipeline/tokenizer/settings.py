@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.json_object import read_object
-from input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, Normalizer, WordPiece
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, Normalizer, WordPiece
 
 SPECIAL_TOKENS = {
     'pad_token': '[PAD]',

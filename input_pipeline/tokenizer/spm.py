@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import sentencepiece
 
-from configs.errors import UserError
-from input_pipeline.tokenizer import tokenizer_json
-from input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, segments
-from input_pipeline.wire import fields, spans
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import tokenizer_json
+from bert_jax.input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, segments
+from bert_jax.input_pipeline.wire import fields, spans
 
 _UNIGRAM, _BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
 WORD_MARK = '\u2581'  # stands for the space before a word

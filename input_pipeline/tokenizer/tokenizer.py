@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError, reading
-from configs.files.atomic import atomic_folder
-from input_pipeline.tokenizer import settings as tokenizer_settings
-from input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
-from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind, parse_vocab
-from input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, WordPiece
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.atomic import atomic_folder
+from bert_jax.input_pipeline.tokenizer import settings as tokenizer_settings
+from bert_jax.input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind, parse_vocab
+from bert_jax.input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, WordPiece
 
 if TYPE_CHECKING:
-    from input_pipeline.tokenizer.byte_bpe import ByteBpe
-    from input_pipeline.tokenizer.compiled import Compiled
-    from input_pipeline.tokenizer.spm import SentencePiece
-    from input_pipeline.tokenizer.words import Words
+    from bert_jax.input_pipeline.tokenizer.byte_bpe import ByteBpe
+    from bert_jax.input_pipeline.tokenizer.compiled import Compiled
+    from bert_jax.input_pipeline.tokenizer.spm import SentencePiece
+    from bert_jax.input_pipeline.tokenizer.words import Words
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
 _MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
@@ -119,14 +119,14 @@ class Tokenizer:
             vocabulary = ('\n'.join(self._tokens) + '\n').encode()
             self.starts_word = np.array([not token.startswith('##') for token in self._tokens])
         elif kind == 'compiled':
-            from input_pipeline.tokenizer.compiled import Compiled
+            from bert_jax.input_pipeline.tokenizer.compiled import Compiled
 
             compiled = Compiled(vocabulary, special_tokens, where)
             self._model, self._encode_texts = compiled, compiled.encode_batch
             self._tokens = compiled.tokens
             self.starts_word = compiled.starts_word
         elif kind == 'byte_bpe':
-            from input_pipeline.tokenizer.byte_bpe import ByteBpe
+            from bert_jax.input_pipeline.tokenizer.byte_bpe import ByteBpe
 
             merged = ByteBpe(vocabulary, special_tokens, where)
             self._byte_bpe, self._encode_texts = merged, merged.encode_batch
@@ -135,13 +135,13 @@ class Tokenizer:
             self._tokens = merged.tokens
             self.starts_word = merged.starts_word
         elif kind == 'words':
-            from input_pipeline.tokenizer.words import Words
+            from bert_jax.input_pipeline.tokenizer.words import Words
 
             whole = Words(vocabulary, special_tokens[1], normalizer, where)
             self._model, ids_of = whole, whole.ids
             self._tokens, self.starts_word = whole.tokens, whole.starts_word
         else:
-            from input_pipeline.tokenizer.spm import SentencePiece
+            from bert_jax.input_pipeline.tokenizer.spm import SentencePiece
 
             pieces = SentencePiece(vocabulary, normalizer, where)
             self._model, ids_of = pieces, pieces.ids

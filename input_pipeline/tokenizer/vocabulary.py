@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer import byte_bpe as bytewise
-from input_pipeline.tokenizer import words as words_file
-from input_pipeline.tokenizer.directories import byte_bpe_files
-from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
-from input_pipeline.tokenizer.wordpiece import Normalizer
-from input_pipeline.vocabulary_options import VocabularyOptions
-from input_pipeline.wire import fields
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer import byte_bpe as bytewise
+from bert_jax.input_pipeline.tokenizer import words as words_file
+from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
+from bert_jax.input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.input_pipeline.wire import fields
 
 # words as they stand in the text, before they are normalised and added to the table
 _RAW_WORDS = 1 << 20
@@ -396,7 +396,7 @@ def _long_words(counts: dict[str, int]) -> list[str]:
 
 def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
     """The content of an spm.model with the five special tokens first."""
-    from input_pipeline.tokenizer.spm import with_exact_sums
+    from bert_jax.input_pipeline.tokenizer.spm import with_exact_sums
 
     characters, half = _characters(counts), _half(options)
     kept, coverage = _alphabet(characters, options, dict.fromkeys(characters, 1), half)

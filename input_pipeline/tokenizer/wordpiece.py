@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from input_pipeline.tokenizer import tokenizer_json
+from bert_jax.input_pipeline.tokenizer import tokenizer_json
 
 MAX_WORD_CHARS = 200  # longer words are [UNK] (tokenization.py:303); Hugging Face has 100
 # str.split() takes these control characters for spaces, but Google's cleaning deletes them first

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from configs.errors import UserError
-from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
 
 CHARACTERS = 16  # of a word that are looked at
 

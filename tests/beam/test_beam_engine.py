@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.preprocess import stages
-from input_pipeline.preprocess.job import preprocess
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.preprocess.plan import plan_buckets
-from input_pipeline.preprocess.runs import DocumentRun, RecordRun
-from input_pipeline.records import shards
-from input_pipeline.text.corpus import TextOptions
-from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess import stages
+from bert_jax.input_pipeline.preprocess.job import preprocess
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.plan import plan_buckets
+from bert_jax.input_pipeline.preprocess.runs import DocumentRun, RecordRun
+from bert_jax.input_pipeline.records import shards
+from bert_jax.input_pipeline.text.corpus import TextOptions
+from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 
 pytest.importorskip(
     'apache_beam', reason='Apache Beam is not installed: bash launch/test.sh --beam'
@@ -108,7 +108,7 @@ def digests(folder):
 @pytest.fixture
 def many_buckets(monkeypatch):
     """Buckets so small that documents have to be brought together from all files."""
-    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
     assert plan_buckets(30_000, 300) == 4
 
 
@@ -192,13 +192,13 @@ def test_same_bytes_on_a_cluster(tmp_path, text, many_buckets, cluster):
     processes, modules = zip(*loaded.values())
     assert len({os.getpid(), *processes}) == 3
     for found in modules:
-        assert 'input_pipeline.preprocess.stages' in found and not {'tensorflow', 'jax'} & found
+        assert 'bert_jax.input_pipeline.preprocess.stages' in found and not {'tensorflow', 'jax'} & found
 
 
 def test_what_workers_load():
     code = (
         'import sys, apache_beam.runners.worker.sdk_worker_main,'
-        ' input_pipeline.preprocess.beam_engine; print({"tensorflow", "jax"} & set(sys.modules))'
+        ' bert_jax.input_pipeline.preprocess.beam_engine; print({"tensorflow", "jax"} & set(sys.modules))'
     )
     found = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=ROOT
@@ -332,7 +332,7 @@ def test_a_sentencepiece_vocabulary(tmp_path, text):
 
 def test_bad_records_are_refused_and_left_out_alike(tmp_path, text, monkeypatch):
     """Refused on Beam, then gone on with where they are left out: the local engine's bytes."""
-    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 1)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._UNIT_FILES', 1)
     for i in range(3):
         documents = (text / f'{i}.txt').read_text().split('\n\n')
         lines = [json.dumps({'text': document}) for document in documents]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from etils import epath
 
-from configs.files.atomic import atomic_file, atomic_folder, atomic_write
+from bert_jax.configs.files.atomic import atomic_file, atomic_folder, atomic_write
 from tests.helpers.full_disk import files_of_at_most
 
 

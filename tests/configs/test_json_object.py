@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from configs.errors import UserError
-from configs.files.json_object import parse, read_object
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.json_object import parse, read_object
 
 
 def test_an_object_with_or_without_a_byte_order_mark(tmp_path):

@@ -10,10 +10,10 @@ import typing
 
 import pytest
 
-from configs import schema, section
-from configs.errors import UserError
-from configs.load import load, presets
-from configs.overrides import apply
+from bert_jax.configs import schema, section
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load, presets
+from bert_jax.configs.overrides import apply
 
 MODELS = ['bert_base', 'bert_large', 'bert_medium', 'bert_mini', 'bert_small', 'bert_tiny']
 
@@ -46,7 +46,7 @@ def test_a_python_file(tmp_path):
     path = tmp_path / 'mine.py'
     lines = (
         'import dataclasses',
-        'from configs.presets import bert_tiny',
+        'from bert_jax.configs.presets import bert_tiny',
         'def get_config():',
         '    return dataclasses.replace(bert_tiny.get_config(), seed=5)',
     )
@@ -80,7 +80,7 @@ def test_a_saved_configuration(tmp_path):
         (
             'a.py',
             (
-                'from configs.schema import ModelConfig\ndef get_config():\n    return'
+                'from bert_jax.configs.schema import ModelConfig\ndef get_config():\n    return'
                 ' ModelConfig(num_heads=7)\n'
             ),
             'a.py:3: ModelConfig.num_heads=7: must be a divisor',
@@ -140,7 +140,7 @@ def test_a_value_that_no_run_can_have_is_refused_by_name_in_a_saved_file(tmp_pat
 def test_a_number_that_no_run_can_have_is_refused_in_a_python_file(tmp_path):
     path = tmp_path / 'mine.py'
     for wrong in ('PretrainConfig(seed=-5)', 'FinetuneConfig(epochs=float("nan"))'):
-        path.write_text(f'from configs.schema import *\ndef get_config():\n    return {wrong}\n')
+        path.write_text(f'from bert_jax.configs.schema import *\ndef get_config():\n    return {wrong}\n')
         message = r'mine.py:3: .*Config.(seed=-5|epochs=nan): must be in'
         with pytest.raises(UserError, match=message):
             load(str(path))

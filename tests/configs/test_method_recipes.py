@@ -7,11 +7,11 @@ from typing import get_args
 
 import pytest
 
-from configs import sweep
-from configs.errors import UserError
-from configs.model import Method
-from configs.presets.finetune import METHODS, changed, recipe
-from configs.schema import FinetuneConfig
+from bert_jax.configs import sweep
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import Method
+from bert_jax.configs.presets.finetune import METHODS, changed, recipe
+from bert_jax.configs.schema import FinetuneConfig
 
 MRPC = recipe('mrpc')
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from configs import sweep
-from configs.errors import UserError
-from configs.overrides import apply, names
-from configs.schema import FeatureConfig, FinetuneConfig, ModelConfig, Phase, PretrainConfig
+from bert_jax.configs import sweep
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.overrides import apply, names
+from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, ModelConfig, Phase, PretrainConfig
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from configs.errors import UserError
-from configs.overrides import apply, names
-from configs.schema import FeatureConfig, FinetuneConfig, PretrainConfig
-from configs.settings_text import described
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.overrides import apply, names
+from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, PretrainConfig
+from bert_jax.configs.settings_text import described
 
 
 @pytest.mark.parametrize('cls', [PretrainConfig, FinetuneConfig, FeatureConfig])

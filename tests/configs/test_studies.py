@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from configs.errors import UserError
-from configs.load import load
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
-from configs.studies import study
-from configs.studies.study import Column, HeldOut, Row, Study
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.studies import study
+from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
 
 BASE = PretrainConfig(
     model=ModelConfig(max_position=64),

@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from configs import schema
-from configs.load import load
-from configs.overrides import apply
+from bert_jax.configs import schema
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
 from tests.helpers import pages
 from tests.helpers.pages import ROOT, Command
 
@@ -38,12 +38,12 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ): 'it needs a cluster; tests/launch/cluster has stand-ins',
     ('*', r'docker|Dockerfile'): 'it needs docker',
     ('*', r'--input=hf:'): 'it needs the Hub; tests/input_pipeline/text reads local data sets',
-    ('*', r'HOST:\d+'): 'it needs two machines; tests/launch/pretraining starts such processes',
+    ('*', r'HOST:\d+'): 'it needs two machines; tests/bert_jax/runs/pretraining starts such processes',
     ('*', r'--engine=beam'): 'it needs .venv-beam; tests/beam runs it',
-    ('*', r'--suite=glue'): 'it needs runs of all GLUE tasks; tests/launch/finetuning makes them',
+    ('*', r'--suite=glue'): 'it needs runs of all GLUE tasks; tests/bert_jax/runs/finetuning makes them',
     ('*', r'-m benchmarks\.'): RECORD,
     ('docs/results.md', ''): RECORD,
-    ('docs/studies.md', r'--workdir='): 'it takes hours; tests/launch/studies runs a small one',
+    ('docs/studies.md', r'--workdir='): 'it takes hours; tests/bert_jax/reports/studies runs a small one',
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
 NOT_COMMANDS = {  # page, how a block without a command begins
@@ -133,7 +133,7 @@ def flags() -> dict[str, set[str]]:
     """{NAME of a program: its flags}, by its --help."""
 
     def of(file: pathlib.Path) -> set[str]:
-        command = [sys.executable, '-m', f'launch.{file.stem}', '--help']
+        command = [sys.executable, '-m', f'bert_jax.launch.{file.stem}', '--help']
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
         found = re.findall(r'^  --(\[no\])?(\w+)$', said, re.M)
         return {name for _, name in found} | {f'no{name}' for no, name in found if no}
@@ -153,7 +153,7 @@ def unknown_flags(command: Command, flags: dict[str, set[str]]) -> list[str]:
     name, arguments = command.ours
     place = f'{command.page}:{command.line}'
     if name not in flags:
-        return [f'{place}: no launch.{name}']
+        return [f'{place}: no bert_jax.launch.{name}']
     given = {word[2:].split('=')[0] for word in arguments if word.startswith('--')}
     return [f'{place}: {name} has no --{flag}' for flag in given - flags[name]]
 
@@ -306,7 +306,7 @@ class Shell:
         programs = {'python': f'exec {sys.executable} "$@"'}
         for file in (ROOT / 'launch').glob('*.py'):
             name = 'bert-' + file.stem.replace('_', '-')
-            programs[name] = f'exec {sys.executable} -m launch.{file.stem} "$@"'
+            programs[name] = f'exec {sys.executable} -m bert_jax.launch.{file.stem} "$@"'
         for name, line in programs.items():
             (self.bin / name).write_text(f'#!/bin/sh\n{line}\n')
             (self.bin / name).chmod(0o755)

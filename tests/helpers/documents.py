@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from input_pipeline.examples.pairs import Documents
-from input_pipeline.randomness import mix
+from bert_jax.input_pipeline.examples.pairs import Documents
+from bert_jax.input_pipeline.randomness import mix
 
 
 def make_documents(count=300, seed=0, most_sentences=30, most_tokens=40):

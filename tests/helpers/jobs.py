@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline.preprocess.job import preprocess
-from input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.job import preprocess
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PLAIN = [f'w{chr(97 + i)}{chr(97 + j)}' for i in range(10) for j in range(10)]

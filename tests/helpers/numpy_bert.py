@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.train.state import init_params
-from configs.schema import ModelConfig
+from bert_jax.configs.schema import ModelConfig
 
 
 def make_batch(

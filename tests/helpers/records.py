@@ -7,9 +7,9 @@ import itertools
 
 import numpy as np
 
-from input_pipeline.records import fields, shards
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.stream import RecordStream
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records.stream import RecordStream
 
 SPEC = RecordSpec(16, 4, 'static')
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from launch import export
-from launch.inference.predictor import Predictor
-from launch.sources import source
+from bert_jax.launch import export
+from bert_jax.inference.predictor import Predictor
+from bert_jax.runs.sources import source
 
 
 def serves_itself(workdir: pathlib.Path, folder: pathlib.Path, *texts: str) -> None:

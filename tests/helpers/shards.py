@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 
-from input_pipeline.records import fields, frames, shards
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.records import fields, frames, shards
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records.shards import Manifest
 from tests.helpers.records import example_columns
 
 SPEC = RecordSpec(16, 4, 'static')

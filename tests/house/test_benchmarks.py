@@ -16,7 +16,7 @@ import time
 import pytest
 
 from benchmarks import preprocess, processes, stages
-from configs import schema
+from bert_jax.configs import schema
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The flags, modules and way of starting of google-research/bert's program; one example a line and

@@ -151,10 +151,10 @@ def test_what_was_installed_runs_beside_packages_of_the_same_names(installed, tm
 
 def test_modules_of_what_was_installed_run_from_any_folder(installed, tmp_path):
     listed = subprocess.run(
-        [sys.executable, '-m', 'launch'],
+        [sys.executable, '-m', 'bert_jax.launch'],
         cwd=tmp_path,
         env={**os.environ, 'PYTHONPATH': str(installed)},
         capture_output=True,
         text=True,
     )
-    assert listed.returncode == 0 and 'python -m launch NAME' in listed.stdout, listed.stderr
+    assert listed.returncode == 0 and 'bert-jax NAME' in listed.stdout, listed.stderr

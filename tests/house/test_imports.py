@@ -169,16 +169,16 @@ def test_binaries_import_at_their_top_only_what_help_needs():
     files = {f'launch/{name}.py' for name in BINARIES}
     allowed = sys.stdlib_module_names | {'absl', 'configs'}
     light = (
-        'launch.app',
-        'launch.flags',
+        'bert_jax.cli.app',
+        'bert_jax.cli.flags',
         'bert_jax.mesh.before_jax',
         'bert_jax.mesh.determinism',
-        'input_pipeline.preprocess.options.PreprocessOptions',
-        'input_pipeline.text.lines.TextOptions',
-        'input_pipeline.vocabulary_options.VocabularyOptions',
-        'launch.inference.options.RecordFile',
-        'launch.inference.options.TrainedModel',
-        'launch.pretraining.planning.Options',
+        'bert_jax.input_pipeline.preprocess.options.PreprocessOptions',
+        'bert_jax.input_pipeline.text.lines.TextOptions',
+        'bert_jax.input_pipeline.vocabulary_options.VocabularyOptions',
+        'bert_jax.inference.options.RecordFile',
+        'bert_jax.inference.options.TrainedModel',
+        'bert_jax.runs.pretraining.planning.Options',
     )
     at_top = [i for i in IMPORTS['launch'] if i.file in files and not i.deferred]
     refuse([i for i in at_top if i.top not in allowed and i.name not in light])
@@ -190,7 +190,7 @@ def test_help_imports_nothing_heavy(name):
 import runpy, sys
 sys.argv = ['{name}', '--help']
 try:
-    runpy.run_module('launch.{name}', run_name='__main__', alter_sys=True)
+    runpy.run_module('bert_jax.launch.{name}', run_name='__main__', alter_sys=True)
 except SystemExit as end:
     assert end.code == 0, end.code
 heavy = {sorted(ACCELERATOR | TENSORFLOW | {'numpy', 'scipy', 'tokenizers', 'etils'})}
@@ -198,7 +198,7 @@ assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)
 """
     result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, '')
-    assert f'usage: python -m launch.{name}' in result.stdout
+    assert f'usage: python -m bert_jax.launch.{name}' in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -232,5 +232,5 @@ def test_setup_cfg_lists_every_package_and_every_binary():
     assert set(settings['options']['packages'].split()) == folders
     # jax: `bert-jax`, the list of all commands; slurm, jobset: replaced by templates
     names = ['jax', 'slurm', 'jobset', *BINARIES]
-    scripts = {f'bert-{name.replace("_", "-")} = launch.app:console' for name in names}
+    scripts = {f'bert-{name.replace("_", "-")} = bert_jax.cli.app:console' for name in names}
     assert set(settings['options.entry_points']['console_scripts'].strip().splitlines()) == scripts

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.lock import locked
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.lock import locked
 from tests.helpers.full_disk import files_of_at_most
 
 OWNER = """
 import sys, time
-from input_pipeline.lock import locked
+from bert_jax.input_pipeline.lock import locked
 with locked(sys.argv[1], '--output'):
     print('locked', flush=True)
     time.sleep(600)

@@ -11,17 +11,17 @@ import sys
 
 import pytest
 
-from input_pipeline import progress
-from input_pipeline.progress import Progress, Status, clock, eta, rate
+from bert_jax.input_pipeline import progress
+from bert_jax.input_pipeline.progress import Progress, Status, clock, eta, rate
 from tests.helpers.terminal import Terminal, pictures, screen
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
 import sys, time, types
 from absl import logging
-from configs.errors import UserError
-from input_pipeline.progress import Progress
-from launch import app
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.progress import Progress
+from bert_jax.cli import app
 
 def main(argv):
     steps = 1000 if 'long' in argv else 12

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline import typed_json
-from input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline import typed_json
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 
 
 @dataclass

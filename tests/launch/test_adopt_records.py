@@ -1,4 +1,4 @@
-"""launch.adopt_records on records written byte by byte in the format of google-research/bert.
+"""bert-adopt-records on records written byte by byte in the format of google-research/bert.
 
 The writer here is protobuf's and TFRecord's own definition, and none of our code.
 """
@@ -13,9 +13,9 @@ import struct
 import google_crc32c
 import pytest
 
-from input_pipeline.records import shards
-from input_pipeline.records.stream import RecordStream
-from launch.workdir.metrics import read_metrics
+from bert_jax.input_pipeline.records import shards
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.runs.workdir.metrics import read_metrics
 
 S, P = 32, 5
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from configs import schema
+from bert_jax.configs import schema
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = '''"""Counts sheep.
@@ -19,9 +19,9 @@ PROGRAM = '''"""Counts sheep.
 More about sheep."""
 import errno
 from absl import flags
-from configs.errors import UserError
-from configs.schema import PretrainConfig
-from launch import app
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.cli import app
 
 app.define_config_flags()
 DATA = flags.DEFINE_string('data', None, 'where the sheep are', required=True)
@@ -198,7 +198,7 @@ def test_a_reader_that_leaves_early_is_no_error(name, arguments, unbuffered):
     os.close(reading)
     try:
         result = subprocess.run(
-            [sys.executable, '-m', f'launch.{name}', *arguments],
+            [sys.executable, '-m', f'bert_jax.launch.{name}', *arguments],
             cwd=ROOT,
             env={**os.environ, 'PYTHONUNBUFFERED': unbuffered},
             stdout=writing,
@@ -211,7 +211,7 @@ def test_a_reader_that_leaves_early_is_no_error(name, arguments, unbuffered):
 
 
 def test_a_full_disk_behind_the_output_is_one_line():
-    command = f'{sys.executable} -m launch.pretrain --help > /dev/full'
+    command = f'{sys.executable} -m bert_jax.launch.pretrain --help > /dev/full'
     result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (2, '')
     assert result.stderr.startswith('pretrain: error: disk full') and result.stderr.count('\n') == 1
@@ -268,7 +268,7 @@ def own_package(folder, name):
 )
 def test_a_package_of_the_users_by_a_name_of_ours_is_passed_by(tmp_path, name):
     """It lies in the current folder, where `python -m` looks first."""
-    command = [sys.executable, '-m', 'launch.plan', '--config=bert_tiny', '--topology=v5e:1x1']
+    command = [sys.executable, '-m', 'bert_jax.launch.plan', '--config=bert_tiny', '--topology=v5e:1x1']
     command += ['--nocompile', '--set=runtime.fsdp=3']
     environment = own_package(tmp_path, name)
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -283,7 +283,7 @@ def script(tmp_path):
     def run(name, *arguments):
         file = tmp_path / 'bin' / f'bert-{name}'
         file.parent.mkdir(exist_ok=True)
-        file.write_text('from launch.app import console\nconsole()\n')
+        file.write_text('from bert_jax.cli.app import console\nconsole()\n')
         return subprocess.run(
             [sys.executable, file, *arguments],
             cwd=tmp_path,
@@ -309,12 +309,12 @@ def test_commands_are_named_as_the_user_names_them(script, binary):
     installed, module = script('pretrain', '--help').stdout, binary('pretrain', '--help').stdout
     assert '\n  bert-pretrain --config=bert_base' in installed
     assert 'made by bert-preprocess' in installed and 'launch.' not in installed
-    assert '\n  python -m launch.pretrain --config=bert_base' in module
-    assert 'made by launch.preprocess' in module and 'bert-pre' not in module
+    assert '\n  bert-pretrain --config=bert_base' in module
+    assert 'made by bert-preprocess' in module and 'bert-pre' not in module
 
     command = ['pretrain', '--config=bert_tiny', '--workdir=none']
     assert 'directory (bert-preprocess makes one)' in script(*command).stderr
-    assert 'directory (launch.preprocess makes one)' in binary(*command).stderr
+    assert 'directory (bert-preprocess makes one)' in binary(*command).stderr
 
 
 def test_the_script_named_as_the_project_lists_the_commands_and_runs_them(script):
@@ -332,7 +332,7 @@ def test_each_example_of_a_help_text_is_a_line_that_can_be_copied(path):
     """What does not fit on its line goes on after a backslash, as a shell has it."""
     lines = (ast.get_docstring(ast.parse(path.read_text())) or '').splitlines()
     for above, line in itertools.pairwise(lines):
-        for command in line.split(' -- '):  # launch.supervise -- a command
+        for command in line.split(' -- '):  # bert-supervise -- a command
             assert ' python -m ' not in command.strip()
         if above.strip().startswith('python -m ') and not above.endswith('\\'):
             assert not line or line.startswith('  python -m ') or line.endswith(':'), line
@@ -340,7 +340,7 @@ def test_each_example_of_a_help_text_is_a_line_that_can_be_copied(path):
 
 def test_an_output_below_a_file_is_refused_before_the_training(tmp_path):
     (tmp_path / 'a').touch()
-    command = [sys.executable, '-m', 'launch.train_vocab', '--input=none', '--output=a/b']
+    command = [sys.executable, '-m', 'bert_jax.launch.train_vocab', '--input=none', '--output=a/b']
     environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 2

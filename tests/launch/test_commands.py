@@ -1,4 +1,4 @@
-"""`python -m launch`: every command in a line, in the order of need, and the way to each."""
+"""`bert-jax`: every command in a line, in the order of need, and the way to each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def launch(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, '-X', 'importtime', '-m', 'launch', *arguments]
+    command = [sys.executable, '-X', 'importtime', '-m', 'bert_jax.launch', *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -22,7 +22,7 @@ def test_every_command_has_a_line_and_nothing_heavy_is_imported():
     usage, empty, *lines = run.stdout.splitlines()
     files = (ROOT / 'launch').glob('*.py')
     commands = {file.stem for file in files if "\nif __name__ == '__main__':" in file.read_text()}
-    assert usage.startswith('usage: python -m launch NAME') and not empty
+    assert usage.startswith('usage: bert-jax NAME') and not empty
     assert sorted(line.split()[0] for line in lines) == sorted(commands)
     assert all(len(line.split()) > 4 for line in lines)
     imported = {line.rpartition('|')[2].strip() for line in run.stderr.splitlines()}
@@ -42,11 +42,11 @@ def test_help_is_the_list(asked):
 
 def test_a_command_is_run_by_its_name():
     run = launch('verify_data', '--help')
-    assert run.returncode == 0 and 'usage: python -m launch.verify_data' in run.stdout
+    assert run.returncode == 0 and 'usage: bert-verify-data' in run.stdout
 
 
 def test_a_misspelt_command_is_one_line():
-    command = [sys.executable, '-m', 'launch', 'pretain']
+    command = [sys.executable, '-m', 'bert_jax.launch', 'pretain']
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
     assert 'pretain: no such command (did you mean pretrain?)' in run.stderr
@@ -55,9 +55,9 @@ def test_a_misspelt_command_is_one_line():
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])
 def test_a_command_that_was_replaced_names_its_template(name):
     script = (
-        f'import sys; from launch.app import console; sys.argv = ["bin/bert-{name}"]; console()'
+        f'import sys; from bert_jax.cli.app import console; sys.argv = ["bin/bert-{name}"]; console()'
     )
-    for way in (['-c', script], ['-m', 'launch', name]):
+    for way in (['-c', script], ['-m', 'bert_jax.launch', name]):
         run = subprocess.run([sys.executable, *way], cwd=ROOT, capture_output=True, text=True)
         assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
         (template,) = re.findall(r'copy (\S+) and edit the copy', run.stderr)

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from bert_jax.train.checkpoint import load_params, saved_steps
-from launch.pretraining.baselines import baselines
-from launch.workdir import notes
-from launch.workdir.metrics import read_metrics
-from launch.workdir.workdir import Workdir
+from bert_jax.runs.pretraining.baselines import baselines
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.workdir import Workdir
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOPICS = {
@@ -103,7 +103,7 @@ def pretrain_command(folder: pathlib.Path, workdir: str) -> list[str]:
     return [
         sys.executable,
         '-m',
-        'launch.pretrain',
+        'bert_jax.launch.pretrain',
         '--config=quickstart',
         f'--data={records}',
         f'--workdir={folder / workdir}',
@@ -180,7 +180,7 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
     workdir = Workdir(folder / 'disturbed')
     begun = notes.starts(workdir)
     assert len(begun) == 3 and begun[0].step == 0 < begun[-1].step < 30
-    assert {start.command.split()[:3][-1] for start in begun} == {'launch.pretrain'}
+    assert {start.command.split()[:3][-1] for start in begun} == {'bert_jax.launch.pretrain'}
     (guess,) = notes.guesses(workdir)
     assert guess.scores['mlm_loss'] == pytest.approx(unigram)
     assert guess.records == str(folder / 'records')

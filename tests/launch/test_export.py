@@ -1,4 +1,4 @@
-"""launch.export from workdirs of pre-training and fine-tuning.
+"""bert-export from workdirs of pre-training and fine-tuning.
 
 The same weights under transformers' names, the right class and labels.
 """
@@ -17,12 +17,12 @@ from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.train import checkpoint
 from bert_jax.train.state import create_state
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
-from launch import export
-from launch.sources.source import read_source
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.launch import export
+from bert_jax.runs.sources.source import read_source
+from bert_jax.runs.workdir.workdir import Workdir
 
 MODEL = schema.ModelConfig(
     vocab_size=25,

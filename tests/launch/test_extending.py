@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from bert_jax.train.loop import Line
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.records.shards import Manifest
-from launch.inference import Bert
-from launch.sources.source import load_source
-from launch.workdir.metrics import read_metrics
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.inference import Bert
+from bert_jax.runs.sources.source import load_source
+from bert_jax.runs.workdir.metrics import read_metrics
 from tests.helpers import jobs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def executed(word: str, **names: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory) -> str:
-    """Records that launch.preprocess's job made of a small text."""
+    """Records that bert-preprocess's job made of a small text."""
     folder = tmp_path_factory.mktemp('extending')
     names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(8) for j in range(8)]
     (folder / 'vocabulary').mkdir()
@@ -199,7 +199,7 @@ def test_outputs_embeddings_and_words_agree_with_each_other_whatever_the_padding
     text = f'{words[0]} [MASK]'
     (best,) = bert.fill_mask(text, 2)
     assert bert.fill_mask([text, text], 2) == [[best], [best]]
-    for refused in (words[0], [text, words[0]]):  # as by launch.fill_mask
+    for refused in (words[0], [text, words[0]]):  # as by bert-fill-mask
         with pytest.raises(UserError, match=rf"'{words[0]}': no \[MASK\] in it"):
             bert.fill_mask(refused)
     with pytest.raises(UserError, match='must be a text'):

@@ -1,4 +1,4 @@
-"""launch.extract_features: what its arrays hold, and that parts make the whole.
+"""bert-extract-features: what its arrays hold, and that parts make the whole.
 
 Also which word each piece is of.
 """
@@ -19,12 +19,12 @@ from bert_jax.interchange import huggingface
 from bert_jax.model import hidden_states
 from bert_jax.model.attention.attention import AttentionMask
 from bert_jax.model.encoder import Embeddings, Layer
-from configs.errors import UserError
-from input_pipeline.text.record_files import BadRecord
-from launch import extract_features
-from launch.inference.extractor import Extractor, row_of
-from launch.inference.feature_files import FeatureFiles
-from launch.sources.source import Source
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.launch import extract_features
+from bert_jax.inference.extractor import Extractor, row_of
+from bert_jax.inference.feature_files import FeatureFiles
+from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 
 TEXTS = ['Unables, who?', 'paris', '', 'the  capital of France. ' * 14, 'what is a film']
@@ -167,7 +167,7 @@ def test_rows_of_pairs_and_of_words():
 
 def test_memory_is_bounded_by_chunks(monkeypatch):
     """Nothing is read further ahead than two chunks."""
-    from launch.inference import extractor as feature_extractor
+    from bert_jax.inference import extractor as feature_extractor
 
     monkeypatch.setattr(feature_extractor, '_CHUNK_TOKENS', 12)
     source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)

@@ -1,4 +1,4 @@
-"""launch.fill_mask and launch.nearest from the command line."""
+"""bert-fill-mask and bert-nearest from the command line."""
 
 from __future__ import annotations
 

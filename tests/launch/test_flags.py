@@ -18,14 +18,14 @@ COMMANDS = sorted(
     for path in (ROOT / 'launch').glob('*.py')
     if "\nif __name__ == '__main__':" in path.read_text()
 )
-SHARED = {'config', 'set'}  # of launch/app.py, in the commands that take a configuration
+SHARED = {'config', 'set'}  # of bert_jax/cli/app.py, in the commands that take a configuration
 # Words do not depend on where sentences end; the quickstart always looks for them.
 NO_FLAGS = {'train_vocab': {'segment', 'language'}, 'quickstart': {'segment'}}
 DESCRIBE = """
 import dataclasses, importlib, json, sys, typing
 from absl import flags
-from configs.options import described
-from launch import app
+from bert_jax.configs.options import described
+from bert_jax.cli import app
 
 def helps(options):
     hints, found = typing.get_type_hints(options), {}
@@ -50,8 +50,8 @@ PROGRAM = '''"""Shears sheep."""
 from dataclasses import dataclass
 from typing import Literal
 
-from configs.options import check_intervals, option, required
-from launch import app, flags
+from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.cli import app, flags
 
 @dataclass(frozen=True)
 class Wool:
@@ -97,7 +97,7 @@ def program(tmp_path):
 
 @pytest.mark.parametrize('name', COMMANDS)
 def test_every_field_has_its_flag_and_every_flag_its_field_and_help_shows_it(name):
-    code = f'import sys; sys.argv = ["launch.{name}"]\n{DESCRIBE}'
+    code = f'import sys; sys.argv = ["bert_jax.launch.{name}"]\n{DESCRIBE}'
     done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     helps, made, usage = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""launch.merge: tuned weights become a workdir of their own; and adapters through the commands."""
+"""bert-merge: tuned weights become a workdir of their own; and adapters through the commands."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from flax import traverse_util
 from bert_jax.model import heads
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, joined, split
-from configs import schema
-from configs.errors import UserError
-from configs.model import TuningConfig
-from input_pipeline.tokenizer import Tokenizer
-from launch.inference import Predictor
-from launch.sources.merged import merge
-from launch.sources.source import load_source, read_source, shape_of
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import TuningConfig
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.inference import Predictor
+from bert_jax.runs.sources.merged import merge
+from bert_jax.runs.sources.source import load_source, read_source, shape_of
+from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params
 
 MODEL = schema.ModelConfig(

@@ -1,4 +1,4 @@
-"""launch.predict from the command line.
+"""bert-predict from the command line.
 
 A line for each record, in order, also after an interruption and from several processes.
 """
@@ -17,9 +17,9 @@ import pytest
 from bert_jax.interchange import huggingface
 from bert_jax.train import checkpoint
 from bert_jax.train.state import TrainState
-from configs import schema
-from launch.inference import Predictor
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.inference import Predictor
+from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers import tiny_models
 
 

@@ -1,4 +1,4 @@
-"""launch.pretrain on every kind of records that launch.preprocess makes."""
+"""bert-pretrain on every kind of records that bert-preprocess makes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from launch.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.metrics import read_metrics
 
 TRAINING = (
     'phases.0.steps=40',

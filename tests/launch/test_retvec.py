@@ -12,22 +12,22 @@ import pytest
 
 from bert_jax.mesh import sharding
 from bert_jax.train.checkpoint import load_params
-from configs import schema
-from configs.errors import UserError
-from configs.presets.relatives import words as words_preset
-from input_pipeline.preprocess.job import preprocess
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.records import shards
-from input_pipeline.records.stream import RecordStream
-from input_pipeline.text.typos import Typos
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer.vocabulary import VocabularyOptions
-from input_pipeline.tokenizer.vocabulary import train as train_vocabulary
-from launch.finetuning import evaluation
-from launch.inference import Bert, Predictor
-from launch.pretraining import dry_run, held_out, train, words
-from launch.pretraining.records import Records
-from launch.sources import source
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.presets.relatives import words as words_preset
+from bert_jax.input_pipeline.preprocess.job import preprocess
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.records import shards
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.input_pipeline.text.typos import Typos
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
+from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
+from bert_jax.runs.finetuning import evaluation
+from bert_jax.inference import Bert, Predictor
+from bert_jax.runs.pretraining import dry_run, held_out, train, words
+from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.sources import source
 from tests.helpers import finetuning
 from tests.helpers.numpy_bert import dense, numpy_forward
 from tests.helpers.numpy_retvec import code_points, numpy_network
@@ -343,7 +343,7 @@ def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
                 '--set=phases.0.seq_len=16',
                 f'--set=model.vocab_size={LISTED}',
             ),
-            'name the workdir of launch.train_retvec with --init_from',
+            'name the workdir of bert-train-retvec with --init_from',
         ),
         (
             'pretrain',

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from configs import schema
-from configs.load import load
-from configs.overrides import apply
-from configs.presets.finetune import recipe
+from bert_jax.configs import schema
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets.finetune import recipe
 
 
 def test_the_printed_configuration_of_a_run_is_read_back_as_it_is(binary, tmp_path):

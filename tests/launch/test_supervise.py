@@ -25,7 +25,7 @@ os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
 
 
 def supervise(*arguments: str) -> list[str]:
-    return [sys.executable, '-m', 'launch.supervise', '--pause_s=0.01', *arguments]
+    return [sys.executable, '-m', 'bert_jax.launch.supervise', '--pause_s=0.01', *arguments]
 
 
 def outcome(tmp_path: pathlib.Path, codes: str, *flags: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""launch.verify_data as a shell sees it: what it says of whole and of damaged records."""
+"""bert-verify-data as a shell sees it: what it says of whole and of damaged records."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import json
 import google_crc32c
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.records.shards import Manifest
-from input_pipeline.records.stream import RecordStream
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from tests.helpers.records import example_columns
 from tests.helpers.shards import SPEC, make_directory
 

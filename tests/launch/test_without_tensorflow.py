@@ -135,8 +135,8 @@ def test_what_needs_it_says_so_in_one_line(without, name, arguments, said):
 
 
 def test_a_task_of_tensorflow_datasets_is_refused_when_it_is_read(monkeypatch):
-    from configs.errors import UserError
-    from input_pipeline.tasks import load_task
+    from bert_jax.configs.errors import UserError
+    from bert_jax.input_pipeline.tasks import load_task
 
     monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
     with pytest.raises(UserError) as refused:

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 import transformers
 
-from launch.inference.predictor import Predictor
+from bert_jax.inference.predictor import Predictor
 
 
 def pipeline(task: str, where: pathlib.Path, **options):

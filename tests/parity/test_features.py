@@ -1,4 +1,4 @@
-"""launch.extract_features against transformers.
+"""bert-extract-features against transformers.
 
 Every layer's hidden states with real weights (MiniLM), on real sentences.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from input_pipeline.text.record_files import Reader
-from launch.inference.extractor import Extractor
-from launch.sources.source import load_source
+from bert_jax.input_pipeline.text.record_files import Reader
+from bert_jax.inference.extractor import Extractor
+from bert_jax.runs.sources.source import load_source
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)

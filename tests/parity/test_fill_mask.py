@@ -1,13 +1,13 @@
-"""launch.fill_mask against transformers' fill-mask pipeline, on an exported model."""
+"""bert-fill-mask against transformers' fill-mask pipeline, on an exported model."""
 
 from __future__ import annotations
 
 import pytest
 
 from bert_jax.interchange import huggingface
-from input_pipeline.tokenizer import vocabulary
-from launch.inference.mask_filler import MaskFiller
-from launch.sources.source import read_source
+from bert_jax.input_pipeline.tokenizer import vocabulary
+from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.runs.sources.source import read_source
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)

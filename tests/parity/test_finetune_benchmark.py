@@ -17,7 +17,7 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-from configs import schema
+from bert_jax.configs import schema
 from tests.parity import reference
 
 # Warnings of torch and transformers are not ours to mend.

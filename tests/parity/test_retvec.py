@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.retvec import binarise
-from input_pipeline.tokenizer.words import spell
+from bert_jax.input_pipeline.tokenizer.words import spell
 
 _REASON = 'retvec is not installed: pip install --no-deps retvec, beside TensorFlow'
 pytest.importorskip('retvec', reason=_REASON)

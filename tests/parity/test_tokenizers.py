@@ -11,9 +11,9 @@ import unicodedata
 
 import pytest
 
-from input_pipeline.tasks import features
-from input_pipeline.tokenizer import Tokenizer, vocabulary
-from input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.tasks import features
+from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
 from tests.helpers import tokenizer_folders
 
 transformers = pytest.importorskip(

@@ -1,4 +1,4 @@
-"""The train step of launch.pretrain as libtpu compiles it for a v5e:2x4 that is not there.
+"""The train step of bert-pretrain as libtpu compiles it for a v5e:2x4 that is not there.
 
 Each check reads the compiled program: what goes over the wires, how often, and what a chip holds.
 """
@@ -21,9 +21,9 @@ from bert_jax.costs.chips import Topology, topology
 from bert_jax.mesh import sharding
 from bert_jax.mesh.sharding import path_of
 from bert_jax.train.program import InputKind, argument_shapes
-from configs.load import load
-from configs.overrides import apply
-from configs.schema import RuntimeConfig
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.schema import RuntimeConfig
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
 # padded to 1024.

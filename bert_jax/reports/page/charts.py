@@ -1,7 +1,7 @@
 """The charts of the page: every metric of several runs over each other, and sweeps over seeds.
 
 Owns which metrics have a chart, in which order, and which runs share a colour. How a chart is drawn
-is launch/workdir/plots.py's.
+is bert_jax/runs/workdir/plots.py's.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from launch.finetuning import results
-from launch.page.markup import Child, Element, element, folded, table
-from launch.page.runs import Run, Sweep
-from launch.page.svg import drawing
-from launch.page.tables import NONE, shown
-from launch.workdir.plots import (
+from bert_jax.runs.finetuning import results
+from bert_jax.reports.page.markup import Child, Element, element, folded, table
+from bert_jax.reports.page.runs import Run, Sweep
+from bert_jax.reports.page.svg import drawing
+from bert_jax.reports.page.tables import NONE, shown
+from bert_jax.runs.workdir.plots import (
     COLOURS,
     Chart,
     Curve,

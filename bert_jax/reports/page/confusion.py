@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from launch.page.runs import Run
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.reports.page.runs import Run
 
 KINDS = ('classification', 'pair')
 

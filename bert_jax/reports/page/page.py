@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from launch.page import charts, tables
-from launch.page.confusion import confusion
-from launch.page.markup import Child, Element, element, table, text_of
-from launch.page.runs import Run, Sweep, all_runs, open_all
-from launch.page.samples import Samples, samples
-from launch.page.style import SHEET
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.reports.page import charts, tables
+from bert_jax.reports.page.confusion import confusion
+from bert_jax.reports.page.markup import Child, Element, element, table, text_of
+from bert_jax.reports.page.runs import Run, Sweep, all_runs, open_all
+from bert_jax.reports.page.samples import Samples, samples
+from bert_jax.reports.page.style import SHEET
 
 # Nothing may be loaded, from anywhere: the browser holds the page to it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -168,7 +168,7 @@ def _answers(words: Sequence[tuple[str, float]], hidden: str) -> Element:
 
 def _matrices(opened: Sequence[Run | Sweep]) -> list[Element]:
     """The confusion of each run, and of a sweep's best."""
-    from launch.finetuning.results import best_of
+    from bert_jax.runs.finetuning.results import best_of
 
     made: list[Element] = []
     for one in opened:

@@ -13,15 +13,15 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
-from configs import schema
-from configs.errors import UserError, reading
-from configs.files.json_object import read_object
-from launch.workdir import notes
-from launch.workdir.changes import leaves
-from launch.workdir.metrics import read_metrics
-from launch.workdir.notes import Guess, Start
-from launch.workdir.plots import points
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.changes import leaves
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.notes import Guess, Start
+from bert_jax.runs.workdir.plots import points
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def pretraining(self) -> bool:
-        """Whether it is of launch.pretrain, or of a program around the same loop."""
+        """Whether it is of bert-pretrain, or of a program around the same loop."""
         return isinstance(self.config, schema.PretrainConfig)
 
     @property

@@ -1,7 +1,7 @@
 """Held-out text with a word hidden, and what a pre-training run fills in before and after training.
 
 Owns which words are hidden: in each of the first held-out records the first masked place that is a
-whole word. It must not know how a model answers (launch/inference/mask_filler.py).
+whole word. It must not know how a model answers (bert_jax/inference/mask_filler.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
-from launch.page.runs import Run
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.reports.page.runs import Run
 
 # Word pieces on either side of the hidden one: a text that is read at a glance.
 _AROUND = 24
@@ -53,8 +53,8 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     UserError, which says why, where the run has no checkpoint yet, its records are gone or hold
     nothing out, or its model has no head for masked words.
     """
-    from launch.inference.mask_filler import MASK, MaskFiller
-    from launch.sources.source import read_source
+    from bert_jax.inference.mask_filler import MASK, MaskFiller
+    from bert_jax.runs.sources.source import read_source
 
     # What is cheap to refuse first: to read a model takes a while.
     assert isinstance(run.config, schema.PretrainConfig), 'only pre-training has held-out records'
@@ -85,11 +85,11 @@ def _first_weights(
     config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None
 ) -> tuple[dict[str, Any], str]:
     """The weights that a run began with, made or read again, and what they are in words."""
-    from launch.sources import word_network
+    from bert_jax.runs.sources import word_network
 
     begun = word_network.is_workdir(init_from)
     if init_from and not begun:
-        from launch.sources.fitting import for_pretraining
+        from bert_jax.runs.sources.fitting import for_pretraining
 
         source = for_pretraining(init_from, tokenizer, config.model, config.seed)
         return source.params, f'the weights of {source.where}'
@@ -98,7 +98,7 @@ def _first_weights(
 
     from bert_jax.model.heads import Pretraining
     from bert_jax.train.state import init_params
-    from launch.workdir import word_vectors
+    from bert_jax.runs.workdir import word_vectors
 
     # A function of the seed alone, so that they are those of the run's step 0.
     make = jax.jit(lambda seed: init_params(Pretraining(config.model), seed))
@@ -112,8 +112,8 @@ def _first_weights(
 
 def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
     """A hidden word of each held-out record that has a whole one, in the order of the records."""
-    from input_pipeline.records.shards import Manifest
-    from input_pipeline.records.stream import RecordStream
+    from bert_jax.input_pipeline.records.shards import Manifest
+    from bert_jax.input_pipeline.records.stream import RecordStream
 
     manifest = Manifest.load(records)
     if manifest.tokenizer_fingerprint != tokenizer.fingerprint:

@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from launch.page.markup import Child, Element, element, folded, table
-from launch.page.runs import Run, Sweep, all_runs
-from launch.workdir.plots import quantity
+from bert_jax.reports.page.markup import Child, Element, element, folded, table
+from bert_jax.reports.page.runs import Run, Sweep, all_runs
+from bert_jax.runs.workdir.plots import quantity
 
 NONE = '–'
 
@@ -83,7 +83,7 @@ def finetuning_results(runs: Sequence[Run]) -> Element:
 
 
 def scored_afterwards(runs: Sequence[Run]) -> Element | None:
-    """What launch.evaluate has found since, split by split; None where it has not been run."""
+    """What bert-evaluate has found since, split by split; None where it has not been run."""
     rows = [
         [run.name, split, f'{result["step"]:,}', name, shown(name, value)]
         for run in runs
@@ -93,8 +93,8 @@ def scored_afterwards(runs: Sequence[Run]) -> Element | None:
     ]
     if not rows:
         return None
-    made = table(['run', 'split', 'step', 'metric', 'value'], rows, 'Scored by launch.evaluate')
-    return folded(f'Scored by launch.evaluate ({len(rows)} numbers)', made)
+    made = table(['run', 'split', 'step', 'metric', 'value'], rows, 'Scored by bert-evaluate')
+    return folded(f'Scored by bert-evaluate ({len(rows)} numbers)', made)
 
 
 def differences(opened: Sequence[Run | Sweep]) -> list[Element]:
@@ -184,9 +184,9 @@ def _from_settings(run: Run) -> str:
     folder, config = str(run.workdir), f'--config={run.workdir.config_file}'
     if run.pretraining:
         init = [f'--init_from={run.data["init_from"]}'] if 'init_from' in run.data else []
-        words = ['launch.pretrain', config, '--data=RECORDS', *init]
+        words = ['bert_jax.launch.pretrain', config, '--data=RECORDS', *init]
     else:
         data = run.data
         options = [f'--{name}={data[name]}' for name in ('task', 'data_dir', 'init_from')]
-        words = ['launch.finetune', config, *options]
+        words = ['bert_jax.launch.finetune', config, *options]
     return shlex.join(['python', '-m', *words, f'--workdir={folder}-again'])

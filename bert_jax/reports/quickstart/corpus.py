@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UserError
-from input_pipeline.text.lines import TextOptions
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.lines import TextOptions
 
 # Enough for several megabytes of prose and ten classes of a task.
 PACKAGES = 20
@@ -40,7 +40,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def make(self, folder: Path) -> None:
-        """Writes the text folder (launch/demo/text_split.py)."""
+        """Writes the text folder (bert_jax/reports/quickstart/text_split.py)."""
 
     @abc.abstractmethod
     def cased(self, text: Path) -> bool:
@@ -62,7 +62,7 @@ class Docstrings(Source):
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
-        from launch.demo import docstrings
+        from bert_jax.reports.quickstart import docstrings
 
         self._packages = docstrings.installed_packages(PACKAGES)
         if not self._packages:
@@ -76,8 +76,8 @@ class Docstrings(Source):
         }
 
     def make(self, folder: Path) -> None:
-        from launch.demo import docstrings, text_split
-        from launch.demo.stages import say
+        from bert_jax.reports.quickstart import docstrings, text_split
+        from bert_jax.reports.quickstart.stages import say
 
         counts = text_split.split(docstrings.read(self._packages), str(folder))
         say(describe(counts, 'modules'))
@@ -87,7 +87,7 @@ class Docstrings(Source):
         return False  # English, as the paper has it
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
-        from launch.demo import tasks, text_split
+        from bert_jax.reports.quickstart import tasks, text_split
 
         del vocabulary, pieces  # a docstring says at its beginning what it is about
         tasks.library_task(text_split.read(str(text)), str(folder))
@@ -103,8 +103,8 @@ class Corpus(Source):
     def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
         from etils import epath
 
-        from input_pipeline.text.corpus import units
-        from launch.demo.stages import fingerprint
+        from bert_jax.input_pipeline.text.corpus import units
+        from bert_jax.reports.quickstart.stages import fingerprint
 
         # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._options, self._limit = patterns, options, limit
@@ -116,8 +116,8 @@ class Corpus(Source):
         self.inputs = {'corpus': files, 'options': dataclasses.asdict(options), 'limit': limit}
 
     def make(self, folder: Path) -> None:
-        from launch.demo import text_split
-        from launch.demo.stages import say
+        from bert_jax.reports.quickstart import text_split
+        from bert_jax.reports.quickstart.stages import say
 
         counts = text_split.split(self._sample(), str(folder))
         say(describe(counts, 'parts of documents'))
@@ -128,8 +128,8 @@ class Corpus(Source):
         return self._options.language.split('-')[0] != 'en' or not is_latin(text / 'train.txt')
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
-        from input_pipeline.tokenizer import Tokenizer
-        from launch.demo import tasks, text_split
+        from bert_jax.input_pipeline.tokenizer import Tokenizer
+        from bert_jax.reports.quickstart import tasks, text_split
 
         tokenizer, documents = Tokenizer.load(vocabulary), text_split.read(str(text))
         tasks.mixing_task(documents, tokenizer, pieces, str(folder))
@@ -139,9 +139,9 @@ class Corpus(Source):
 
         In the order of the text.
         """
-        from input_pipeline.text.corpus import Report, read_documents
-        from launch.demo.stages import say
-        from launch.demo.text_split import Document, hashed
+        from bert_jax.input_pipeline.text.corpus import Report, read_documents
+        from bert_jax.reports.quickstart.stages import say
+        from bert_jax.reports.quickstart.text_split import Document, hashed
 
         # A heap of what is kept, largest hash on top: the smallest hashes are a sample that does
         # not depend on the order of the files, and memory holds no more than the limit.

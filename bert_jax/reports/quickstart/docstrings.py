@@ -21,7 +21,7 @@ from pathlib import Path
 
 import sentencex
 
-from launch.demo.text_split import Document
+from bert_jax.reports.quickstart.text_split import Document
 
 # Installers and test tools come and go in an environment; the corpus should not change with them.
 _TOOLS = {'pip', 'setuptools', 'wheel', 'pytest', 'pytest-xdist', 'bert-jax'}

@@ -9,9 +9,9 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.files.json_object import read_object
-from launch.demo.stages import command
-from launch.demo.text_split import HELD_OUT
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.reports.quickstart.stages import command
+from bert_jax.reports.quickstart.text_split import HELD_OUT
 
 # How much longer the next pre-training is.
 LONGER = 4

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from configs.files.atomic import atomic_file
-from input_pipeline.tokenizer import Tokenizer
-from launch.demo import text_split
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.reports.quickstart import text_split
 
 
 def parts(sentence: str, tokenizer: Tokenizer, most: int) -> list[str]:

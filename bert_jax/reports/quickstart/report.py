@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launch.demo.next_steps import Step, next_steps
-from launch.demo.results import fill_in, gather
-from launch.demo.stages import Stages, say
+from bert_jax.reports.quickstart.next_steps import Step, next_steps
+from bert_jax.reports.quickstart.results import fill_in, gather
+from bert_jax.reports.quickstart.stages import Stages, say
 
 # The stages that are runs, or sweeps of them.
 RUNS = ('pretrain', 'finetune_')
@@ -22,9 +22,9 @@ def write(stages: Stages, title: str, question: str) -> str:
 
     That is the table, masked words, and what to do next.
     """
-    from launch.page.page import write_report
-    from launch.workdir.plots import plot_run
-    from launch.workdir.workdir import Workdir
+    from bert_jax.reports.page.page import write_report
+    from bert_jax.runs.workdir.plots import plot_run
+    from bert_jax.runs.workdir.workdir import Workdir
 
     # Numbers first, as data; the page and the table are made of them.
     folder, pretrained = stages.workdir, Workdir(stages.done['pretrain'].folder)

@@ -15,13 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import UserError
-from configs.files.json_object import read_object
-from launch.demo.stages import Stages
-from launch.workdir import notes
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.reports.quickstart.stages import Stages
+from bert_jax.runs.workdir import notes
 
 if TYPE_CHECKING:
-    from launch.page.samples import Samples
+    from bert_jax.reports.page.samples import Samples
 
 # Of an evaluation on held-out records, as metrics.jsonl has them.
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
@@ -58,9 +58,9 @@ def gather(stages: Stages, title: str, question: str, filled: Samples | str) -> 
 
 def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     """The pre-training run: its scores on all held-out records, beside what guessing scores."""
-    from launch.pretraining.baselines import baselines
-    from launch.workdir.metrics import read_metrics
-    from launch.workdir.workdir import Workdir
+    from bert_jax.runs.pretraining.baselines import baselines
+    from bert_jax.runs.workdir.metrics import read_metrics
+    from bert_jax.runs.workdir.workdir import Workdir
 
     workdir = Workdir(folder)
 
@@ -119,8 +119,8 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
 
 def fill_in(folder: Path) -> Samples | str:
     """What the pre-training run fills into masked words of held-out text, or why it cannot."""
-    from launch.page.runs import Run, open_all
-    from launch.page.samples import samples
+    from bert_jax.reports.page.runs import Run, open_all
+    from bert_jax.reports.page.samples import samples
 
     (run,) = open_all([folder])
     assert isinstance(run, Run), 'the pre-training stage is one run'

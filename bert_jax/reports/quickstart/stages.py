@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from launch import app
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.cli import app
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,15 +119,15 @@ def command(name: str, *arguments: str) -> list[str]:
     `bert-NAME` to who has called `bert-quickstart`, else `python -m launch.NAME`. Either is of the
     environment that this program runs in, which need not be active: plain `python` may be another.
     """
-    typed = app.as_typed(f'launch.{name}')
-    if typed != f'launch.{name}':
+    typed = app.as_typed(f'bert_jax.launch.{name}')
+    if typed != f'bert_jax.launch.{name}':
         # Beside the script that was called; by its name alone where a shell would find the same.
         script = Path(sys.orig_argv[1]).absolute().with_name(typed)
         return [typed if shutil.which(typed) == str(script) else _short(script), *arguments]
 
     # A package of the user's in the current folder may have the name of one of ours: -P passes it.
     passing_over = [] if Path.cwd() == Path(__file__).parents[2] else ['-P']
-    return [_short(Path(sys.executable)), *passing_over, '-m', f'launch.{name}', *arguments]
+    return [_short(Path(sys.executable)), *passing_over, '-m', f'bert_jax.launch.{name}', *arguments]
 
 
 def _short(path: Path) -> str:
@@ -146,7 +146,7 @@ def binary(name: str, *arguments: str) -> None:
     say('$ ' + shlex.join(line))
     code = subprocess.run(line, check=False).returncode
     if code:
-        failed = app.as_typed(f'launch.{name}')
+        failed = app.as_typed(f'bert_jax.launch.{name}')
         say(f'{failed} failed (exit code {code}), see above; the same command goes on from here')
         sys.exit(code if code > 0 else 128 - code)
 

@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_file, atomic_write
-from input_pipeline.tokenizer import Tokenizer
-from launch.demo.pieces import passages, words
-from launch.demo.text_split import Document, hashed
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file, atomic_write
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.reports.quickstart.pieces import passages, words
+from bert_jax.reports.quickstart.text_split import Document, hashed
 
 # Of a thousand examples an accuracy has a standard error of 1.6 % at most.
 MAX_TRAIN, MAX_HELD_OUT = 4000, 1000
-# `dev` is what launch.finetune scores; the quickstart selects nothing on it
+# `dev` is what bert-finetune scores; the quickstart selects nothing on it
 FILES = {
     'train': 'train.jsonl',
     'dev': 'held_out.jsonl',

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_file, atomic_write
-from launch.demo.near_duplicates import NearDuplicates
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file, atomic_write
+from bert_jax.reports.quickstart.near_duplicates import NearDuplicates
 
 TRAIN, HELD_OUT, DOCUMENTS, COUNTS = 'train.txt', 'held_out.txt', 'documents.jsonl', 'counts.json'
 # More than the usual few percent: tasks are cut from the held-out side too.

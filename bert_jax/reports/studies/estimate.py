@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.costs import flops
-from configs.errors import UserError
-from configs.overrides import apply
-from configs.presets import finetune
-from configs.schema import FinetuneConfig, Phase, PretrainConfig
-from configs.studies.study import Column
-from input_pipeline.tasks import BY_NAME
-from launch.studies.plan import Plan
-from launch.studies.steps import Step
-from launch.workdir.metrics import read_metrics
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets import finetune
+from bert_jax.configs.schema import FinetuneConfig, Phase, PretrainConfig
+from bert_jax.configs.studies.study import Column
+from bert_jax.input_pipeline.tasks import BY_NAME
+from bert_jax.reports.studies.plan import Plan
+from bert_jax.reports.studies.steps import Step
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.workdir import Workdir
 
 # Of English and Korean text alike, about.
 BYTES_PER_PIECE = 4.5
@@ -188,7 +188,7 @@ def _options(plan: Plan, row: str) -> dict[str, object]:
 
 
 def _predictions(plan: Plan, step: str) -> dict[int, int]:
-    """Masked places of a row by its length, as launch.preprocess has it."""
+    """Masked places of a row by its length, as bert-preprocess has it."""
     row, config = next(
         (row, run.config) for (row, _), run in plan.pretraining.items() if run.step == step
     )
@@ -203,7 +203,7 @@ def _predictions(plan: Plan, step: str) -> dict[int, int]:
 
 def records_bytes(plan: Plan, text: str, length: int, options: dict[str, object]) -> float:
     """Of the records of a text, about, and of what the job writes on the way."""
-    from input_pipeline.records.fields import RecordSpec, most_bytes
+    from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
 
     dynamic = options.get('masking') == 'dynamic'
     passes = int(str(options.get('dupe_factor') or (1 if dynamic else 10)))

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UserError, did_you_mean
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from configs.studies.study import Column, HeldOut, Study
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.studies.study import Column, HeldOut, Study
 
 # In a folder's study.json, and in place of what is not known to a --dry_run.
 FILE = 'study.json'
@@ -147,8 +147,8 @@ def remember(folder: Path, study: Study, inputs: Inputs) -> None:
 
 def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input]:
     """The texts that the rows name."""
-    from input_pipeline.preprocess.languages import split_inputs
-    from input_pipeline.text.inputs.listing import matching
+    from bert_jax.input_pipeline.preprocess.languages import split_inputs
+    from bert_jax.input_pipeline.text.inputs.listing import matching
 
     names = {row.text for row in study.rows}
     patterns: dict[str, list[str]] = {}
@@ -219,7 +219,7 @@ def _task(study: Study, column: Column, folder: str, needed: bool) -> Input:
 
 def _check_task(study: Study, column: Column, folder: str) -> None:
     """UserError for what is no task, and where it has not what the column asks of it."""
-    from input_pipeline.tasks import load_task
+    from bert_jax.input_pipeline.tasks import load_task
 
     task = load_task(column.task, folder)
     if column.metric and column.metric not in task.scores:

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs import schema, sweep
-from configs.errors import UserError, did_you_mean
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from configs.studies.study import Column, HeldOut, Row, Study, as_text, value_text
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.text.lines import TextOptions
-from input_pipeline.vocabulary_options import VocabularyOptions
-from launch.studies.inputs import Inputs
-from launch.studies.steps import Command, Folder, Step, name_of
+from bert_jax.configs import schema, sweep
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.studies.study import Column, HeldOut, Row, Study, as_text, value_text
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.reports.studies.inputs import Inputs
+from bert_jax.reports.studies.steps import Command, Folder, Step, name_of
 
 # Options of the records that are the study's own affair.
 _OURS = ('input', 'tokenizer', 'output', 'seq_len', 'engine', 'beam_arguments', 'overwrite', 'text')

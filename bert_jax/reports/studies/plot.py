@@ -1,6 +1,6 @@
 """A study's picture: a panel for each column, with every seed a point.
 
-Owns the layout of the panels; how spreads and curves are drawn is launch/workdir/plots.py's. Rows
+Owns the layout of the panels; how spreads and curves are drawn is bert_jax/runs/workdir/plots.py's. Rows
 with several checkpoints are curves over the steps, others are spreads.
 """
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from absl import logging
 
-from configs.files.atomic import atomic_file
-from launch.studies.plan import Plan, lines_of
-from launch.studies.scores import Cell
-from launch.workdir.plots import Chart, Curve, Spread, drawn_quietly
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.reports.studies.plan import Plan, lines_of
+from bert_jax.reports.studies.scores import Cell
+from bert_jax.runs.workdir.plots import Chart, Curve, Spread, drawn_quietly
 
 
 def draw(plan: Plan, found: dict[tuple[str, str], Cell], path: Path) -> None:

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from configs.errors import UserError, did_you_mean
-from configs.files.json_object import read_object
-from configs.schema import PretrainConfig
-from configs.studies.study import Column, HeldOut
-from launch.studies.plan import Line, Plan
-from launch.workdir.metrics import read_metrics
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.configs.studies.study import Column, HeldOut
+from bert_jax.reports.studies.plan import Line, Plan
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 class Run(NamedTuple):
@@ -47,7 +47,7 @@ class Cell:
       values: what the spread is over: seed -> score; `over` says of which seeds.
       learning_rate: the one that was chosen, where there was a choice.
       by_pair: (seed, fine-tuning seed) -> score at that rate.
-      failed_runs: runs at that rate that have learnt nothing (launch/finetuning/results.py).
+      failed_runs: runs at that rate that have learnt nothing (bert_jax/runs/finetuning/results.py).
       missing: seeds of pre-training whose results are not there yet.
       failures: why steps of it failed.
     """

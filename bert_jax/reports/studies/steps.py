@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.mesh.process_group import TRY_AGAIN
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from launch.demo.stages import Stages, command, say
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.reports.quickstart.stages import Stages, command, say
 
 _POLL_S = 2.0  # between looks at what another process is making
 _RESTARTS = 3  # of a command that ends with TRY_AGAIN
@@ -174,10 +174,10 @@ def _run(name: str, arguments: list[str], log: Path, lock: int) -> None:
         code = _run_once(line, log, lock)
         if code != TRY_AGAIN or not restarts_left:
             break
-        say(f'launch.{name} ended with exit code {code} and is started again; see {log}')
+        say(f'bert_jax.launch.{name} ended with exit code {code} and is started again; see {log}')
     if code:
         last = log.read_bytes().decode(errors='replace').strip().splitlines()[-1]
-        raise _Failed(f'launch.{name} ended with exit code {code}: {last}')
+        raise _Failed(f'bert_jax.launch.{name} ended with exit code {code}: {last}')
 
 
 def _run_once(line: list[str], log: Path, lock: int) -> int:

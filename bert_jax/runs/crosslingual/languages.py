@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from configs.errors import UserError, did_you_mean
-from input_pipeline.tasks import Example, Task, load_task
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.input_pipeline.tasks import Example, Task, load_task
 
 
 class Language(NamedTuple):

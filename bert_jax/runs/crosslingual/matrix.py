@@ -12,9 +12,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.files.atomic import atomic_write
-from launch.crosslingual.transfer import Cell
-from launch.workdir import plots
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.runs.crosslingual.transfer import Cell
+from bert_jax.runs.workdir import plots
 
 
 def mean_of(cell: Cell) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from configs.errors import UserError
-from input_pipeline.text.inputs.formats import of_lines
-from input_pipeline.text.whole_text import plain_name, read_json, read_utf8
-from launch.crosslingual.languages import named
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.inputs.formats import of_lines
+from bert_jax.input_pipeline.text.whole_text import plain_name, read_json, read_utf8
+from bert_jax.runs.crosslingual.languages import named
 
 
 def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:

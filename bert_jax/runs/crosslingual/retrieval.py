@@ -3,7 +3,7 @@
 Pires et al. 2019, section 4.3: a text is the mean of its pieces' states in a layer, [CLS] and [SEP]
 left out; to the texts of one language is added what parts the two languages on average, and the
 nearest of the other (by Euclidean distance) is looked for. Owns that measure, its table and its
-picture; the states are launch/inference's.
+picture; the states are bert_jax/inference's.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
-from configs.files.atomic import atomic_write
-from input_pipeline.tasks.features import say_cut
-from launch.inference.extractor import Extractor
-from launch.workdir import plots
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.input_pipeline.tasks.features import say_cut
+from bert_jax.inference.extractor import Extractor
+from bert_jax.runs.workdir import plots
 
 
 class Found(NamedTuple):

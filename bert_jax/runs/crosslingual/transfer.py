@@ -2,7 +2,7 @@
 
 Owns how a row of the matrix is made (a sweep over seeds, then every language), what is kept of it,
 and how many pieces two languages have in common. How a run goes and how a split is scored is
-launch/finetuning's; the table and the picture are matrix.py's.
+bert_jax/runs/finetuning's; the table and the picture are matrix.py's.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from configs.errors import UserError
-from configs.schema import FinetuneConfig
-from configs.sweep import Point
-from input_pipeline.tasks import Example
-from input_pipeline.tasks.features import features_of
-from input_pipeline.text.whole_text import read_json
-from launch.crosslingual.languages import Language, training_examples
-from launch.finetuning import evaluation, results
-from launch.finetuning.approach import FineTuning
-from launch.finetuning.finetuner import FineTuner
-from launch.finetuning.machine import Machine
-from launch.finetuning.task_data import TaskData, task_identity
-from launch.sources.source import Source
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.configs.sweep import Point
+from bert_jax.input_pipeline.tasks import Example
+from bert_jax.input_pipeline.tasks.features import features_of
+from bert_jax.input_pipeline.text.whole_text import read_json
+from bert_jax.runs.crosslingual.languages import Language, training_examples
+from bert_jax.runs.finetuning import evaluation, results
+from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.finetuner import FineTuner
+from bert_jax.runs.finetuning.machine import Machine
+from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 class Cell(NamedTuple):

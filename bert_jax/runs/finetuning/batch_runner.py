@@ -3,7 +3,7 @@ encoded and records answered.
 
 Owns how the rows of a batch are cut, filled up, placed on the mesh and run, and how the results
 come back in the rows' order. Which rows go together is a plan: `by_length` makes one for rows that
-are all known, launch/inference/batching.py for rows that come by and by. Must not know what the
+are all known, bert_jax/inference/batching.py for rows that come by and by. Must not know what the
 function computes.
 """
 
@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from bert_jax.mesh import sharding
-from input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from input_pipeline.tasks.batching import length_groups
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.batching import length_groups
 
 # Tokens in an evaluation batch. No gradients are kept, so it may be larger than a training batch;
 # on a CPU what stays in the cache is faster (BERT-tiny, S=64: 4096 takes 0.4 of the time of 16384).

@@ -14,9 +14,9 @@ from typing import Any
 from absl import logging
 
 from bert_jax.train import checkpoint
-from configs.errors import UserError, no_room
-from configs.files.atomic import atomic_write
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError, no_room
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 class BestCheckpoint:

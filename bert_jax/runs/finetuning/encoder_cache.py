@@ -22,12 +22,12 @@ from absl import logging
 
 from bert_jax.mesh import sharding
 from bert_jax.model.hidden_states import make_features
-from configs.errors import UserError
-from configs.schema import ModelConfig
-from input_pipeline.progress import Progress
-from input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from launch.finetuning.batch_runner import by_length, run
-from launch.sources.source import Source
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.runs.finetuning.batch_runner import by_length, run
+from bert_jax.runs.sources.source import Source
 
 _VERSION = 1  # of what the files hold for the same weights and rows
 _LENGTHS = 4  # programs that the encoder is compiled to at most

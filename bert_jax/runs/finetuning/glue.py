@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_file
-from configs.files.json_object import read_object
-from input_pipeline.tasks import load_task
-from input_pipeline.tasks.predictions import label_table
-from launch.finetuning.results import aligned, best_of
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks.predictions import label_table
+from bert_jax.runs.finetuning.results import aligned, best_of
+from bert_jax.runs.workdir.workdir import Workdir
 
 # Column of the paper's Table 1 -> task, split and metric of each number in it.
 _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -90,12 +90,12 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
             files = (Workdir(folder).result('dev'), Workdir(folder).data_file)
             if all(file.exists() for file in files):
                 result, data = (read_object(file) for file in files)
-                if 'task' in result:  # a workdir of launch.pretrain may have a split called dev
+                if 'task' in result:  # a workdir of bert-pretrain may have a split called dev
                     by_task[result['task']].append(TaskRun(folder, result, data['data_dir']))
     if not by_task:
         raise UserError(
             f'--runs={pattern}: no folder that matches is a finished run or sweep of'
-            ' launch.finetune (put the glob in quotes)'
+            ' bert-finetune (put the glob in quotes)'
         )
 
     # One run stands for a task: the best on dev that has learnt something.
@@ -199,7 +199,7 @@ def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
         if lacking := [example.id for example in examples[name] if example.id not in answers]:
             raise UserError(
                 f'{run.folder}: its predictions of {task} {split} lack {len(lacking)} examples, the'
-                f' first is {lacking[0]!r}: predict again (launch.evaluate --workdir={run.folder}'
+                f' first is {lacking[0]!r}: predict again (bert-evaluate --workdir={run.folder}'
                 f' --split={split})'
             )
         texts[name] = label_table({example.id: answers[example.id] for example in examples[name]})
@@ -277,7 +277,7 @@ def _result(
         result = read_object(path)
         if all(result[key] == run.result[key] for key in ('step', 'config_hash')):
             return result
-    from launch.finetuning import evaluation
+    from bert_jax.runs.finetuning import evaluation
 
     return evaluation.evaluate(run.folder, task, data_dir, split)
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from absl import logging
 
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.tasks import Task
-from input_pipeline.tasks.base import Arrays, trim
-from input_pipeline.tasks.batching import subset
-from input_pipeline.tasks.features import features_of
-from input_pipeline.tasks.task_file import is_task_file
-from launch.finetuning import evaluation
-from launch.sources.source import Source
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import Task
+from bert_jax.input_pipeline.tasks.base import Arrays, trim
+from bert_jax.input_pipeline.tasks.batching import subset
+from bert_jax.input_pipeline.tasks.features import features_of
+from bert_jax.input_pipeline.tasks.task_file import is_task_file
+from bert_jax.runs.finetuning import evaluation
+from bert_jax.runs.sources.source import Source
 
 
 def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from configs.schema import FinetuneConfig
-from input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from input_pipeline.tasks.batching import bucketed_batches, training_batches
+from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.batching import bucketed_batches, training_batches
 
 
 class TrainingRows:

@@ -1,6 +1,6 @@
-"""`launch.pretrain --dry_run`: a step of each phase is compiled here, and its sizes are told.
+"""`bert-pretrain --dry_run`: a step of each phase is compiled here, and its sizes are told.
 
-Owns that report. It makes no parameters and writes nothing; launch.plan does the same for devices
+Owns that report. It makes no parameters and writes nothing; bert-plan does the same for devices
 that are not here.
 """
 
@@ -11,10 +11,10 @@ import jax
 from bert_jax.costs import flops, memory, overheads
 from bert_jax.mesh import sharding
 from bert_jax.train.program import pretraining_program
-from configs import schema
-from input_pipeline.records.stream import RecordStream
-from launch.pretraining.records import Records
-from launch.workdir import word_vectors
+from bert_jax.configs import schema
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.workdir import word_vectors
 
 
 def report(

@@ -19,16 +19,16 @@ from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.meter import add_sums, means
 from bert_jax.train.program import pretraining_model
 from bert_jax.train.step import make_eval_step
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.records.shards import Manifest
-from input_pipeline.records.stream import RecordStream
-from launch.finetuning.batch_runner import eval_batch_size
-from launch.finetuning.evaluation import check_writable, config_hash, write_result
-from launch.pretraining.record_checks import check_model_reads
-from launch.sources.source import read_source
-from launch.workdir import word_vectors
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.runs.finetuning.batch_runner import eval_batch_size
+from bert_jax.runs.finetuning.evaluation import check_writable, config_hash, write_result
+from bert_jax.runs.pretraining.record_checks import check_model_reads
+from bert_jax.runs.sources.source import read_source
+from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 def measure(
@@ -85,7 +85,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     config = workdir.config()
     if not isinstance(config, schema.PretrainConfig):
         raise UserError(
-            f'--workdir={workdir} is fine-tuned, and --data is for workdirs of launch.pretrain:'
+            f'--workdir={workdir} is fine-tuned, and --data is for workdirs of bert-pretrain:'
             ' leave --data out'
         )
     check_writable(workdir)

@@ -1,4 +1,4 @@
-"""A plan in words: what launch.plan prints of the data that it also writes as JSON.
+"""A plan in words: what bert-plan prints of the data that it also writes as JSON.
 
 Owns the wording and the units; it computes nothing but shares. Sizes are of one chip, but for those
 of checkpoints, which are of the whole state.

@@ -1,4 +1,4 @@
-"""The whole plan of a pre-training run as data: what launch.plan prints and writes as JSON.
+"""The whole plan of a pre-training run as data: what bert-plan prints and writes as JSON.
 
 Owns what is asked (Options) and the order in which bert_jax/costs answers it, phase by phase. It
 prints nothing and must not know the wording, which is plan_text.py's. What is heavy is imported
@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import UserError, reading
-from configs.options import check_intervals, option, required
-from launch import app
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.cli import app
 
 if TYPE_CHECKING:
     from bert_jax.costs.chips import Topology
-    from configs.schema import PretrainConfig
+    from bert_jax.configs.schema import PretrainConfig
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def make_plan(
     from bert_jax.costs import flops, overheads, plan, search
     from bert_jax.model import splits
     from bert_jax.train.program import departures
-    from input_pipeline.records.fields import RecordSpec, most_bytes
+    from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
 
     # Phase by phase: each has its own length, batch and program.
     chip, phases = where.chip, []

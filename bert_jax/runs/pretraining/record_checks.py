@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from configs import schema
-from configs.errors import UserError
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
 
 if TYPE_CHECKING:
-    from input_pipeline.records.shards import Manifest
+    from bert_jax.input_pipeline.records.shards import Manifest
 
 
 def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: str) -> None:
@@ -42,7 +42,7 @@ def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: 
     if model.embedding == 'retvec' and not manifest.known_words:
         raise UserError(
             f'{flag} has word pieces, and model.embedding=retvec reads whole words: make records'
-            ' with a tokenizer of launch.train_vocab --model=words'
+            ' with a tokenizer of bert-train-vocab --model=words'
         )
 
     # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.

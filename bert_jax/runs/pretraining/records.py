@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.records.shards import Manifest, check_files
-from input_pipeline.tokenizer import Tokenizer
-from launch.pretraining.record_checks import check_model_reads
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.shards import Manifest, check_files
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.runs.pretraining.record_checks import check_model_reads
 
 if TYPE_CHECKING:
     from bert_jax.train.program import InputKind
@@ -85,7 +85,7 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     UserError for a missing, ambiguous, unused or unfit directory.
     """
     if not directories:
-        raise UserError('--data: name the records directory (launch.preprocess makes one)')
+        raise UserError('--data: name the records directory (bert-preprocess makes one)')
 
     # Each directory by itself: may this model read it, does a phase want it, are its files whole.
     candidates = [Records(d, Manifest.load(d)) for d in directories]

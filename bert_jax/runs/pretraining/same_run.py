@@ -13,13 +13,13 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from configs import schema
-from launch import app
-from launch.workdir.changes import leaves
+from bert_jax.configs import schema
+from bert_jax.cli import app
+from bert_jax.runs.workdir.changes import leaves
 
 if TYPE_CHECKING:
-    from launch.sources.source import Source
-    from launch.workdir.workdir import Workdir
+    from bert_jax.runs.sources.source import Source
+    from bert_jax.runs.workdir.workdir import Workdir
 
 # How a host reads its records, where it keeps compiled programs, and when it gives itself up.
 FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_minutes')

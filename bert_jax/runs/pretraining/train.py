@@ -36,16 +36,16 @@ from bert_jax.train.state import (
     parameter_count,
 )
 from bert_jax.train.task_heads import pretraining_head
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.records.stream import RecordStream
-from launch.finetuning.machine import mesh_of
-from launch.pretraining import baselines, dry_run, held_out, same_run
-from launch.pretraining.records import Records
-from launch.sources import fitting, source, word_network
-from launch.sources.source import Source
-from launch.workdir import notes, running, word_vectors
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.runs.finetuning.machine import mesh_of
+from bert_jax.runs.pretraining import baselines, dry_run, held_out, same_run
+from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.sources import fitting, source, word_network
+from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir import notes, running, word_vectors
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 class Options(NamedTuple):

@@ -20,18 +20,18 @@ from bert_jax.mesh import sharding
 from bert_jax.model.retvec import WordSimilarity
 from bert_jax.train import checkpoint, loop, losses, schedule, state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
-from configs.errors import UserError
-from configs.schema import PretrainConfig
-from input_pipeline.randomness import digest64
-from input_pipeline.tasks.base import Arrays
-from input_pipeline.tasks.batching import training_batches
-from input_pipeline.text.typos import KINDS, is_word, one_typo
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer.words import CHARACTERS, spell
-from launch.finetuning.batch_runner import place_global
-from launch.pretraining import held_out
-from launch.workdir import running
-from launch.workdir.own_run import own_run
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.input_pipeline.randomness import digest64
+from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.input_pipeline.tasks.batching import training_batches
+from bert_jax.input_pipeline.text.typos import KINDS, is_word, one_typo
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
+from bert_jax.runs.finetuning.batch_runner import place_global
+from bert_jax.runs.pretraining import held_out
+from bert_jax.runs.workdir import running
+from bert_jax.runs.workdir.own_run import own_run
 
 _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
 
@@ -81,7 +81,7 @@ class WordList:
         if tokenizer.kind != 'words':
             raise UserError(
                 'the tokenizer is one of word pieces, and has no list of words: make one by'
-                ' launch.train_vocab --model=words'
+                ' bert-train-vocab --model=words'
             )
         words = [word for word in tokenizer.tokens(range(tokenizer.known)) if is_word(word)]
         words = [word for word in words if word not in tokenizer.special_tokens]

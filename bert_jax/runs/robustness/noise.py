@@ -11,12 +11,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from configs.errors import UserError, did_you_mean
-from configs.files.atomic import atomic_write
-from input_pipeline.tasks.base import Example, Task
-from input_pipeline.text.typos import KINDS, Typos, is_word
-from launch.finetuning.evaluation import TrainedTask, config_hash
-from launch.workdir import plots
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.input_pipeline.tasks.base import Example, Task
+from bert_jax.input_pipeline.text.typos import KINDS, Typos, is_word
+from bert_jax.runs.finetuning.evaluation import TrainedTask, config_hash
+from bert_jax.runs.workdir import plots
 
 ALL = 'typos'  # the kinds of all
 

@@ -14,12 +14,12 @@ from flax import traverse_util
 
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.task_heads import pretraining_head
-from configs import schema
-from configs.errors import UserError
-from configs.model import TuningConfig
-from input_pipeline.tokenizer import Tokenizer, extension
-from launch.sources.source import Source, complete, plain, read_source
-from launch.workdir import word_vectors
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import TuningConfig
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
+from bert_jax.runs.sources.source import Source, complete, plain, read_source
+from bert_jax.runs.workdir import word_vectors
 
 # Arrays with a row for each entry of the vocabulary.
 _OF_VOCABULARY = {'encoder/embeddings/word', 'mlm/bias', 'mlm/decoder'}
@@ -100,7 +100,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
         raise UserError(
             f'the vocabulary of --data is not that of {source.where}, nor an extension of it:'
             f' {error}; make the records with the tokenizer there, or with one that'
-            ' launch.train_vocab --extend makes of it'
+            ' bert-train-vocab --extend makes of it'
         ) from None
 
     # Rows that pad the source's table are there for new entries, and stay where there are fewer.

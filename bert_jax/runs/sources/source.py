@@ -1,7 +1,7 @@
 """What --init_from and --workdir name: the shape, weights and tokenizer of a trained model, from
 any of five kinds of place.
 
-  DIR                                a workdir of launch.pretrain or launch.finetune: its newest
+  DIR                                a workdir of bert-pretrain or bert-finetune: its newest
                                      checkpoint; DIR/checkpoints/STEP: that one
   DIR                                a Hugging Face BERT, ALBERT or RoBERTa directory (config.json)
   DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json; of ALBERT
@@ -36,16 +36,16 @@ from bert_jax.model.heads import Pretraining
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, pretraining_head
-from configs import schema
-from configs.errors import UserError, reading
-from configs.model import TuningConfig
-from input_pipeline.tokenizer import Tokenizer
-from launch.workdir import word_vectors
-from launch.workdir.workdir import MEND, Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.model import TuningConfig
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir.workdir import MEND, Workdir
 
 # For messages: what a path could have been.
 _KINDS = (
-    'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT or peft directory, or a'
+    'a workdir of bert-pretrain or bert-finetune, a Hugging Face BERT or peft directory, or a'
     ' Google checkpoint with its bert_config.json'
 )
 
@@ -152,7 +152,7 @@ def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
     first: dict[str, Any] | None = None
     for where in wheres:
         workdir = Workdir(where)
-        workdir.check('a workdir of launch.finetune or launch.pretrain')
+        workdir.check('a workdir of bert-finetune or bert-pretrain')
         if workdir.model_config().tuning.method == 'full':
             raise UserError(
                 f'{where} has trained all of its weights, and so has none to share: serve it by'
@@ -274,7 +274,7 @@ def base_of(where: str) -> str:
         if adapter := _adapter_at(where):
             return peft.base_of(adapter)
         workdir = Workdir(where)
-        workdir.check('a workdir that launch.finetune has tuned, or an adapter of peft')
+        workdir.check('a workdir that bert-finetune has tuned, or an adapter of peft')
         return workdir.data(init_from=str)['init_from']
 
 
@@ -349,8 +349,8 @@ def _read_workdir(
     params, step = load_params(workdir, step_named)
     if 'encoder' not in params:
         raise UserError(
-            f'{workdir} holds no encoder: a network of words (launch.train_retvec) is taken by'
-            ' launch.pretrain --init_from alone'
+            f'{workdir} holds no encoder: a network of words (bert-train-retvec) is taken by'
+            ' bert-pretrain --init_from alone'
         )
     if model.tuning.method != 'full':
         rest = (encoder or _encoder_of(workdir)).params['encoder']

@@ -1,7 +1,7 @@
-"""The network of a run of launch.train_retvec, as an encoder begins with it.
+"""The network of a run of bert-train-retvec, as an encoder begins with it.
 
 Owns how such a workdir is told from others, and its weights put into a model. How it is trained is
-launch/pretraining/words.py's.
+bert_jax/runs/pretraining/words.py's.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import load_params_into
-from launch.workdir.workdir import Workdir
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 def is_workdir(where: str | None) -> bool:
-    """Whether that is a workdir of launch.train_retvec."""
+    """Whether that is a workdir of bert-train-retvec."""
     if not where:
         return False
     # Of the workdirs those alone have words in their data.json.

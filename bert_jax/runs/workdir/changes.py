@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
-from configs import schema
+from bert_jax.configs import schema
 
 # What data.json of older runs does not say. It follows from what else they say of their task.
 _SAID_LATER = frozenset({'data.options.texts'})

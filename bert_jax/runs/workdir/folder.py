@@ -2,7 +2,7 @@
 it.
 
 Owns what counts as nothing. Must not know what is written there, but for the files that claim a
-workdir (launch/workdir/workdir.py).
+workdir (bert_jax/runs/workdir/workdir.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_folder
-from input_pipeline.lock import LOCK, locked
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_folder
+from bert_jax.input_pipeline.lock import LOCK, locked
 
 
 @contextlib.contextmanager

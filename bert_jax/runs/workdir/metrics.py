@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from absl import logging
 from etils import epath
 
-from configs.errors import UserError, no_room, reading
-from configs.files.json_object import parse
-from input_pipeline import progress
+from bert_jax.configs.errors import UserError, no_room, reading
+from bert_jax.configs.files.json_object import parse
+from bert_jax.input_pipeline import progress
 
 if TYPE_CHECKING:
     from bert_jax.train.loop import Line, Writer

@@ -21,10 +21,10 @@ from typing import TypeVar
 from absl import logging
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from launch.workdir.workdir import MEND, Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.runs.workdir.workdir import MEND, Workdir
 
 # Whose versions may change a number.
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
@@ -114,7 +114,7 @@ def command_line(argv: list[str]) -> str:
     """
     program = pathlib.Path(argv[0])
     is_ours = program.resolve().parent == pathlib.Path(__file__).resolve().parents[1]
-    words = ['-m', f'launch.{program.stem}'] if is_ours else [argv[0]]
+    words = ['-m', f'bert_jax.launch.{program.stem}'] if is_ours else [argv[0]]
     return shlex.join(['python', *words, *argv[1:]])
 
 

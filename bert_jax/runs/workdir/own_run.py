@@ -1,6 +1,6 @@
 """A run of your own: a workdir around a training that no command here makes (docs/extending.md).
 
-Owns what launch.pretrain does around any state: the folder's lock and claim, the state to go on
+Owns what bert-pretrain does around any state: the folder's lock and claim, the state to go on
 from, signals, the watchdog, metrics and plots. It must not know what is trained.
 """
 
@@ -16,10 +16,10 @@ import jax
 from bert_jax.mesh import processes, program_cache, sharding
 from bert_jax.train import loop
 from bert_jax.train.state import TrainState
-from configs.schema import PretrainConfig
-from input_pipeline.tokenizer import Tokenizer
-from launch.workdir import running, word_vectors
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.runs.workdir import running, word_vectors
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 @contextlib.contextmanager

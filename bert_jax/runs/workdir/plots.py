@@ -1,7 +1,7 @@
 """A run's metrics as pictures: which quantities there are, in which units, beside which guess.
 
 Owns the drawing of curves and of spreads over seeds, for PNG files here and for the page of
-launch/page. Knows the names in metrics.jsonl and nothing of how they came about. Names that
+bert_jax/reports/page. Knows the names in metrics.jsonl and nothing of how they came about. Names that
 are not plain ASCII are not drawn, since no font has the letters of every language.
 """
 
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from absl import logging
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_file
-from launch.workdir.metrics import read_metrics
-from launch.workdir.notes import Guess, guesses
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.notes import Guess, guesses
+from bert_jax.runs.workdir.workdir import Workdir
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,10 +18,10 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from configs.errors import UserError
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from launch.workdir.folder import lock
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.runs.workdir.folder import lock
 
 _NOTE = 'progress.json'
 

@@ -19,10 +19,10 @@ from bert_jax.train import loop
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.meter import Meter
 from bert_jax.train.state import TrainState
-from configs.schema import PretrainConfig, RuntimeConfig
-from input_pipeline.progress import Bar
-from launch.workdir import metrics, notes, plots
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.schema import PretrainConfig, RuntimeConfig
+from bert_jax.input_pipeline.progress import Bar
+from bert_jax.runs.workdir import metrics, notes, plots
+from bert_jax.runs.workdir.workdir import Workdir
 
 # What a checkpoint keeps beside the state: the sums of the steps since the last line.
 MeterState = Mapping[str, Any]

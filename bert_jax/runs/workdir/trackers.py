@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launch.workdir.metrics import scalars
+from bert_jax.runs.workdir.metrics import scalars
 
 if TYPE_CHECKING:
     from bert_jax.train.loop import Line

@@ -16,10 +16,10 @@ from absl import logging
 from flax import traverse_util
 
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
-from configs.errors import UserError
-from configs.model import ModelConfig
-from input_pipeline.tokenizer import Tokenizer, spelling
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import ModelConfig
+from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
+from bert_jax.runs.workdir.workdir import Workdir
 
 _NAMED = 5  # groups of pieces alike that the log names
 

@@ -6,14 +6,14 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   config.json, data.json     which run it is: its settings, and what it reads
   tokenizer/                 a copy of its tokenizer
   checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
-  metrics.jsonl, plots/      launch/workdir/metrics.py, launch/workdir/plots.py
-  starts.json, guessing.json  launch/workdir/notes.py: commands and machines, what guessing scores
+  metrics.jsonl, plots/      bert_jax/runs/workdir/metrics.py, bert_jax/runs/workdir/plots.py
+  starts.json, guessing.json  bert_jax/runs/workdir/notes.py: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ beside them
-  noise/SPLIT-KINDS.json     scores with typos, and their picture (launch/robustness/noise.py)
+  noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness/noise.py)
   features/, profile/        what is slow to make, and what was asked for
 
 A sweep's folder is none: it has workdirs in runs/ and their table in sweep.json, as
-launch/finetuning/results.py lays them out.
+bert_jax/runs/finetuning/results.py lays them out.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 from etils import epath
 
-from configs import schema
-from configs.errors import UserError, reading
-from configs.files.atomic import atomic_write
-from configs.files.json_object import read_object
-from launch.workdir import folder, metrics
-from launch.workdir.changes import Change, RunIdentity, changes
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.runs.workdir import folder, metrics
+from bert_jax.runs.workdir.changes import Change, RunIdentity, changes
 
 if TYPE_CHECKING:
-    from input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 # The end of every line about a file that is damaged or gone.
 MEND = 'put it back from a copy, or use another workdir'
@@ -75,7 +75,7 @@ class Workdir(os.PathLike[str]):
 
     @property
     def best(self) -> epath.Path:
-        """Where the best weights by dev score are kept (launch/finetuning/best.py)."""
+        """Where the best weights by dev score are kept (bert_jax/runs/finetuning/best.py)."""
         return self.path / 'best'
 
     @property
@@ -114,7 +114,7 @@ class Workdir(os.PathLike[str]):
         return self.path / 'predictions' / split
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps a second process out; see launch/workdir/folder.py."""
+        """Keeps a second process out; see bert_jax/runs/workdir/folder.py."""
         return folder.lock(self.name)
 
     def newest_step(self) -> int:
@@ -130,13 +130,13 @@ class Workdir(os.PathLike[str]):
 
     def tokenizer(self) -> Tokenizer:
         """The run's tokenizer. UserError where it cannot be read."""
-        from input_pipeline.tokenizer import Tokenizer
+        from bert_jax.input_pipeline.tokenizer import Tokenizer
 
         return Tokenizer.load(self.tokenizer_folder)
 
     def check(
         self,
-        expected: str = 'a workdir of launch.pretrain or launch.finetune',
+        expected: str = 'a workdir of bert-pretrain or bert-finetune',
         flag: str | None = None,
     ) -> None:
         """UserError where this is no workdir, with the name of the `flag` that it was given by.

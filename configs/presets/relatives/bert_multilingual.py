@@ -1,10 +1,10 @@
 """Multilingual BERT, cased (12 layers, H=768, A=12): 177,853,440 parameters with its pooler.
 
-    python -m launch.train_vocab --input=de=GLOB --input=ko=GLOB ... --vocab_size=119547 \\
+    bert-train-vocab --input=de=GLOB --input=ko=GLOB ... --vocab_size=119547 \\
         --nolower_case --output=DIR
-    python -m launch.preprocess --input=de=GLOB --input=ko=GLOB ... --tokenizer=DIR \\
+    bert-preprocess --input=de=GLOB --input=ko=GLOB ... --tokenizer=DIR \\
         --output=records128 --seq_len=128
-    python -m launch.pretrain --config=bert_multilingual --data=records128 --data=records512 ...
+    bert-pretrain --config=bert_multilingual --data=records128 --data=records512 ...
 
 178,566,653 in pre-training. The shape is that of the released multi_cased_L-12_H-768_A-12:
 BERT-Base with 119,547 entries, 99 of them [unused]. Its page (google-research/bert multilingual.md)
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs.presets import bert_base
-from configs.schema import PretrainConfig
+from bert_jax.configs.presets import bert_base
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:

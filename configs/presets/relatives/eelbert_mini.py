@@ -1,7 +1,7 @@
 """EELBERT-mini: BERT-mini (4 layers, H=256, A=4) without its word table.
 
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    python -m launch.pretrain --config=eelbert_mini --data=records128 --workdir=DIR
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    bert-pretrain --config=eelbert_mini --data=records128 --workdir=DIR
 
 3,357,442 parameters as a classifier of two classes, where BERT-mini has 11,171,074; 11,267,900 in
 pre-training, where the masked-LM head has a decoder of its own.
@@ -10,7 +10,7 @@ Shape: Cohn et al. 2023 (arXiv 2310.20144). Recipe: that of the preset bert_mini
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

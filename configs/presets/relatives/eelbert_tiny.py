@@ -1,7 +1,7 @@
 """EELBERT-tiny: BERT-tiny (2 layers, H=128, A=2) without its word table.
 
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    python -m launch.pretrain --config=eelbert_tiny --data=records128 --workdir=DIR
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    bert-pretrain --config=eelbert_tiny --data=records128 --workdir=DIR
 
 479,362 parameters as a classifier of two classes, where BERT-tiny has 4,386,178; 4,433,468 in
 pre-training, where the masked-LM head has a decoder of its own.
@@ -10,7 +10,7 @@ Shape: Cohn et al. 2023 (arXiv 2310.20144). Recipe: that of the preset bert_tiny
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

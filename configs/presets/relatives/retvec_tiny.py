@@ -1,9 +1,9 @@
 """RETVec-tiny: the encoder of BERT-tiny (2 layers, H=128, A=2) on whole words, by their characters.
 
-    python -m launch.train_vocab --model=words --input=GLOB --output=DIR --nolower_case
-    python -m launch.train_retvec --tokenizer=DIR --workdir=WORDS
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    python -m launch.pretrain --config=retvec_tiny --init_from=WORDS --data=records128 --workdir=DIR
+    bert-train-vocab --model=words --input=GLOB --output=DIR --nolower_case
+    bert-train-retvec --tokenizer=DIR --workdir=WORDS
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    bert-pretrain --config=retvec_tiny --init_from=WORDS --data=records128 --workdir=DIR
 
 711,234 parameters as a classifier of two classes, 198,976 of them in the network of words, where
 BERT-tiny has 4,386,178; 4,665,340 in pre-training, where the masked-LM head has a decoder of its
@@ -13,7 +13,7 @@ are those of the preset bert_tiny: theirs is not published.
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

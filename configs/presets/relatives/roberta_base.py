@@ -1,9 +1,9 @@
 """RoBERTa-base (12 layers, H=768, A=12): 124,645,632 parameters with its pooler.
 
-    python -m launch.train_vocab --model=byte_bpe --vocab_size=50265 --input=GLOB --output=DIR
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+    bert-train-vocab --model=byte_bpe --vocab_size=50265 --input=GLOB --output=DIR
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
         --objective=full_sentences --across_documents --masking=dynamic --mask_rule=roberta
-    python -m launch.pretrain --config=roberta_base --data=records512 --workdir=DIR
+    bert-pretrain --config=roberta_base --data=records512 --workdir=DIR
 
 125,288,025 in pre-training, where no loss reads the 590,592 of the pooler.
 Recipe: that of the paper's final models (Liu et al. 2019, Table 9), 8,192 rows a step, written down
@@ -16,7 +16,7 @@ runtime.accumulation on less.
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 BASE = ModelConfig(
     vocab_size=50265,

@@ -1,6 +1,6 @@
 """RoBERTa-base with 2,048 rows a step and 125,000 steps, as fairseq's own files train it.
 
-    python -m launch.pretrain --config=roberta_base_2k --data=records512 --workdir=DIR
+    bert-pretrain --config=roberta_base_2k --data=records512 --workdir=DIR
 
 Shape and records: those of the preset roberta_base. Recipe: facebookresearch/fairseq
 examples/roberta/config/pretraining/base.yaml.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs.presets.relatives import roberta_base
-from configs.schema import Phase, PretrainConfig
+from bert_jax.configs.presets.relatives import roberta_base
+from bert_jax.configs.schema import Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

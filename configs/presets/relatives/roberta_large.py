@@ -1,6 +1,6 @@
 """RoBERTa-large (24 layers, H=1024, A=16): 355,359,744 parameters with its pooler.
 
-    python -m launch.pretrain --config=roberta_large --data=records512 --workdir=DIR
+    bert-pretrain --config=roberta_large --data=records512 --workdir=DIR
 
 356,461,657 in pre-training, where no loss reads the 1,049,600 of the pooler.
 Records: as for the preset roberta_base. Recipe: that of the paper's final models (Liu et al. 2019,
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs.presets.relatives import roberta_base
-from configs.schema import PretrainConfig
+from bert_jax.configs.presets.relatives import roberta_base
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:

@@ -1,6 +1,6 @@
-"""The recipe by which the network of words is trained: launch.train_retvec begins with it.
+"""The recipe by which the network of words is trained: bert-train-retvec begins with it.
 
-    python -m launch.train_retvec --tokenizer=DIR --workdir=DIR --set phases.0.steps=N
+    bert-train-retvec --tokenizer=DIR --workdir=DIR --set phases.0.steps=N
 
 Published with the code of RETVec (google-research/retvec training/configs/train_full.json and
 train_tf_retvec_models.py): Adam, 1,024 words a step, 350 x 5,000 steps, warm-up over the first
@@ -9,7 +9,7 @@ tenth, then a cosine. On a CPU take fewer: --set phases.0.steps=N --set optimize
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
 
 def recipe() -> PretrainConfig:

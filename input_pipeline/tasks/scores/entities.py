@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from configs.errors import UserError
-from input_pipeline.text.tables import Cell, Table
-from input_pipeline.text.whole_text import read_utf8
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.tables import Cell, Table
+from bert_jax.input_pipeline.text.whole_text import read_utf8
 
 _BLANKS = re.compile('[ \t]+')
 _CONLLU_ID = re.compile(r'\d+([-.]\d+)?')

@@ -20,9 +20,9 @@ import google_crc32c
 import numpy as np
 from etils import epath
 
-from configs.errors import reading
-from input_pipeline.text.files import chunks, opened
-from input_pipeline.text.inputs.units import AnyUnit, Unit
+from bert_jax.configs.errors import reading
+from bert_jax.input_pipeline.text.files import chunks, opened
+from bert_jax.input_pipeline.text.inputs.units import AnyUnit, Unit
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from typing import Literal
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 HEAD_BYTES = 1 << 16  # of a file's beginning, unpacked, by which it is judged
 _LONGEST_LINE = 4096  # bytes, on average, of lines that end in CR alone: one may stand in any

@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from configs.errors import UserError, reading
-from input_pipeline.text.files import (
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text.files import (
     CHUNK,
     Compression,
     changed,
@@ -28,10 +28,10 @@ from input_pipeline.text.files import (
     opened,
     state,
 )
-from input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
-from input_pipeline.text.inputs.listing import below, matching
-from input_pipeline.text.lines import Report, TextOptions
-from input_pipeline.text.sources import hub, parquet, tfds_files
+from bert_jax.input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
+from bert_jax.input_pipeline.text.inputs.listing import below, matching
+from bert_jax.input_pipeline.text.lines import Report, TextOptions
+from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files
 
 UNIT_BYTES = 32 << 20  # of a large corpus
 # A small corpus has smaller units, so that workers have some: 64 to 128, of so many bytes or more.

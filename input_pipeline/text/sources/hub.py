@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from configs.errors import UserError
-from input_pipeline.text.sources.values import missing
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.sources.values import missing
 
 
 @dataclass(frozen=True)

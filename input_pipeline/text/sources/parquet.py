@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from etils import epath
 
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 _ROWS = 256  # read at once
 

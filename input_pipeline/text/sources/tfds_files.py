@@ -12,9 +12,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError, require_extra
-from input_pipeline.records.example_proto import bytes_of
-from input_pipeline.records.frames import BadFrame, read_frames
+from bert_jax.configs.errors import UserError, require_extra
+from bert_jax.input_pipeline.records.example_proto import bytes_of
+from bert_jax.input_pipeline.records.frames import BadFrame, read_frames
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:

@@ -18,9 +18,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
-from input_pipeline.tokenizer import settings
-from input_pipeline.tokenizer.settings import (
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import settings
+from bert_jax.input_pipeline.tokenizer.settings import (
     JSON_CLASSES,
     Stated,
     added_tokens,
@@ -29,7 +29,7 @@ from input_pipeline.tokenizer.settings import (
     sections,
     special_token,
 )
-from input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
 
 _CLASS = 'AlbertTokenizer'
 # In the order of settings.SPECIAL_TOKENS.
@@ -62,7 +62,7 @@ def read(path: epath.Path) -> Stated:
     UserError where it contradicts itself, is damaged, or asks for what cannot be done.
     """
     # Imported here: SentencePiece is loaded for its own models alone.
-    from input_pipeline.tokenizer.spm import albert_json
+    from bert_jax.input_pipeline.tokenizer.spm import albert_json
 
     config, fast = read_json(path / 'tokenizer_config.json'), read_json(path / 'tokenizer.json')
     file = path / 'tokenizer_config.json'
@@ -144,7 +144,7 @@ def _pieces_of_model(file: epath.Path) -> tuple[list[tuple[str, float]], bytes]:
     A piece of digits and a comma is all but ruled out, as in the tokenizer.json files of released
     ALBERTs: Google's own code takes such a piece apart again (tokenization.py, encode_pieces).
     """
-    from input_pipeline.tokenizer.spm import pieces_of
+    from bert_jax.input_pipeline.tokenizer.spm import pieces_of
 
     try:
         pieces, charsmap = pieces_of(file.read_bytes())

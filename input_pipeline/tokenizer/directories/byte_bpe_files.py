@@ -13,8 +13,8 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
-from input_pipeline.tokenizer.settings import (
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.settings import (
     Stated,
     added_tokens,
     entries_of,
@@ -22,7 +22,7 @@ from input_pipeline.tokenizer.settings import (
     sections,
     special_token,
 )
-from input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
 
 # In the order of settings.SPECIAL_TOKENS.
 SPECIAL_TOKENS = {

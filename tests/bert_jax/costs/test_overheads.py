@@ -6,8 +6,8 @@ import pytest
 
 from bert_jax.costs import overheads
 from bert_jax.costs.chips import topology
-from configs.load import load
-from configs.overrides import apply
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
 
 PHASES = [
     {'batch_size': 256, 'bytes_read_per_step': 256_000, 'steps': 9_000, 'checkpoint_bytes': 10**9},
@@ -55,7 +55,7 @@ def test_evaluations():
 
 
 def test_the_plan_says_what_is_too_often():
-    from launch.pretraining import plan_text, planning
+    from bert_jax.runs.pretraining import plan_text, planning
 
     def told(*changes: str) -> str:
         config = apply(load('bert_large'), ['phases.0.batch_size=8192', *changes])

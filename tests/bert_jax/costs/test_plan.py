@@ -15,10 +15,10 @@ import pytest
 from bert_jax.costs import overheads, plan, search
 from bert_jax.costs.chips import CHIPS, topology
 from bert_jax.model import splits
-from configs.errors import UserError
-from configs.load import load
-from configs.overrides import apply
-from configs.schema import ModelConfig, PretrainConfig, RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.schema import ModelConfig, PretrainConfig, RuntimeConfig
 
 BASE = 110_106_428
 WHOLE = 'runtime.shard_optimizer=false'  # each chip has all of the state
@@ -342,7 +342,7 @@ def test_a_candidate_that_the_compiler_fails_on_is_told_and_counted(monkeypatch)
 
 
 def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
-    from launch.pretraining import plan_text
+    from bert_jax.runs.pretraining import plan_text
 
     task, compiler = large(), Compiler(monkeypatch, has=11e9)
     buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
@@ -520,7 +520,7 @@ def test_without_compiling_an_estimate_above_the_memory_is_said_with_a_change_th
 
 
 def test_a_plan_says_what_libtpu_estimates_and_what_not(monkeypatch):
-    from launch.pretraining import plan_text, planning
+    from bert_jax.runs.pretraining import plan_text, planning
 
     def compiled(*task, all_layers=False) -> dict:
         memory = dict.fromkeys(('temporary', 'total', 'left'), 2**30)
@@ -562,7 +562,7 @@ def test_a_plan_for_a_store_that_cannot_be_reached_is_refused_before_anything_is
 ):
     from etils import epath
 
-    from launch.pretraining import planning
+    from bert_jax.runs.pretraining import planning
 
     def unreachable(self):
         raise RuntimeError('no network')

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
-from input_pipeline.tasks import BY_KIND
-from input_pipeline.tasks.classification import TextTask
-from input_pipeline.tasks.multiple_choice import ChoiceTask
-from input_pipeline.tasks.squad import SpanTask
-from input_pipeline.tasks.tagging import TaggingTask
-from launch.inference import serving_folder
-from launch.inference.served_heads import SERVED, script_of
+from bert_jax.input_pipeline.tasks import BY_KIND
+from bert_jax.input_pipeline.tasks.classification import TextTask
+from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
+from bert_jax.input_pipeline.tasks.squad import SpanTask
+from bert_jax.input_pipeline.tasks.tagging import TaggingTask
+from bert_jax.inference import serving_folder
+from bert_jax.inference.served_heads import SERVED, script_of
 from tests.helpers import tiny_models
 
 TASKS = [
@@ -107,13 +107,13 @@ def test_rows_that_share_a_class_share_what_it_computes():
 
 def test_importing_the_room_imports_nothing_heavy_before_the_predictor_is_asked_for():
     code = (
-        'import sys, launch.inference\n'
+        'import sys, bert_jax.inference\n'
         'assert not {"jax", "flax", "numpy", "tensorflow"} & set(sys.modules)\n'
-        'from launch.inference import Predictor\n'
-        'assert Predictor.from_workdir and launch.inference.Predictor is Predictor\n'
-        'try: launch.inference.Oracle\n'
+        'from bert_jax.inference import Predictor\n'
+        'assert Predictor.from_workdir and bert_jax.inference.Predictor is Predictor\n'
+        'try: bert_jax.inference.Oracle\n'
         'except AttributeError as error: print(error)'
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "module 'launch.inference' has no attribute 'Oracle'\n"
+    assert done.stdout == "module 'bert_jax.inference' has no attribute 'Oracle'\n"

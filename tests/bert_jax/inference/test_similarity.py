@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.text.record_files import BadRecord
-from launch.inference.extractor import Extractor
-from launch.inference.similarity import Sentences
-from launch.sources.source import Source
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.inference.extractor import Extractor
+from bert_jax.inference.similarity import Sentences
+from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 
 TEXTS = ['paris is the capital of france', 'a bad film', '', 'a good film', 'who is unable ?']

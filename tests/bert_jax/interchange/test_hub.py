@@ -89,7 +89,7 @@ def fetch(home: pathlib.Path, endpoint: str, *names: str) -> list[str]:
     code = """
 import sys
 from bert_jax.interchange import hub
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 for name in sys.argv[1:]:
     try:
         print(hub.fetch(name))

@@ -24,8 +24,8 @@ import pytest
 from bert_jax.mesh import processes as distributed
 from bert_jax.mesh import roll_call
 from bert_jax.train.checkpoint import load_params
-from configs.errors import UserError
-from launch.workdir.metrics import read_metrics
+from bert_jax.configs.errors import UserError
+from bert_jax.runs.workdir.metrics import read_metrics
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -296,7 +296,7 @@ def test_a_process_started_for_another_number_of_processes_is_told_so():
 MEMBER = """
 import os, sys, time
 from bert_jax.mesh import process_group, roll_call
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 process_group._GRACE_S = 0.5
 port, process, processes = map(int, sys.argv[1:4])
 met = roll_call.roll_call(('localhost', port), process, processes, 60, {})
@@ -424,7 +424,7 @@ with processes.joined_run(cluster, dict, dict):
 
 
 def test_a_request_to_stop_that_comes_by_two_ways_is_one_and_a_later_one_ends_the_process():
-    """Slurm signals every process of a job, and launch.supervise passes on what it gets."""
+    """Slurm signals every process of a job, and bert-supervise passes on what it gets."""
     program = """
 import time
 from bert_jax.mesh import processes
@@ -514,7 +514,7 @@ def pretraining(records: pathlib.Path, workdir: pathlib.Path) -> list[str]:
     size = json.loads((records / 'manifest.json').read_text())['vocab_size']
     changes = [f'--set={change}' for change in (*TRAINING, f'model.vocab_size={size}')]
     places = [f'--data={records}', f'--workdir={workdir}']
-    return [sys.executable, '-m', 'launch.pretrain', '--config=quickstart', *places, *changes]
+    return [sys.executable, '-m', 'bert_jax.launch.pretrain', '--config=quickstart', *places, *changes]
 
 
 def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_why(
@@ -563,7 +563,7 @@ def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path
     supervise = [
         sys.executable,
         '-m',
-        'launch.supervise',
+        'bert_jax.launch.supervise',
         '--pause_s=0.5',
         '--max_restarts=8',
         '--',
@@ -625,7 +625,7 @@ def kill_the_second(workdir: pathlib.Path) -> None:
                 words = entry.read_bytes().split(b'\0')
                 if (
                     b'--process_id=1' in words
-                    and b'launch.supervise' not in words
+                    and b'bert_jax.launch.supervise' not in words
                     and f'--workdir={workdir}'.encode() in words
                 ):
                     os.kill(int(entry.parent.name), signal.SIGKILL)

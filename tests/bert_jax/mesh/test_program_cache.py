@@ -15,7 +15,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.mesh import program_cache
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 SETTINGS = (
     'jax_enable_compilation_cache',

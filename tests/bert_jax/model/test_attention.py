@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.model.attention.attention import AttentionMask, attend, choose
 from bert_jax.model.dropout import DropoutRng, dropout
-from configs.errors import UserError
-from configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 
 BASE = ModelConfig(attention_dropout=0.0)
 

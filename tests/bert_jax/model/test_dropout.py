@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, rounded
 from bert_jax.model.threefry import threefry
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 
 
 def test_dropout_depends_on_step_site_and_row_alone():

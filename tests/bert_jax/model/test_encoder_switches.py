@@ -17,10 +17,10 @@ from bert_jax.interchange import google, huggingface
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.model.encoder import Packing
-from configs import schema
-from configs.errors import UserError
-from configs.schema import ModelConfig, RuntimeConfig
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 
 PLAIN = ModelConfig(

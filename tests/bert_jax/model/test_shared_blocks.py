@@ -17,9 +17,9 @@ from bert_jax.costs import flops
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.hidden_states import make_features
-from configs.errors import UserError
-from configs.load import load
-from configs.schema import (
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.schema import (
     FinetuneConfig,
     ModelConfig,
     OptimizerConfig,

@@ -28,8 +28,8 @@ from bert_jax.train.checkpoint import (
 )
 from bert_jax.train.checkpoint_faults import Unreadable
 from bert_jax.train.state import create_state, load_params_into
-from configs.errors import UserError
-from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from tests.helpers.full_disk import files_of_at_most
 
 CONFIG = ModelConfig(

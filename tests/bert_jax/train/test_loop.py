@@ -19,8 +19,8 @@ from bert_jax.train.losses import Objective
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
-from configs.errors import UserError
-from configs.schema import OptimizerConfig, RuntimeConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 
 OPTIMIZER = OptimizerConfig(algorithm='adamw', schedule='constant', warmup_steps=0, peak_lr=0.1)
 STEPS = 12

@@ -10,13 +10,13 @@ import json
 import numpy as np
 import pytest
 
-from configs.overrides import apply
-from configs.presets.finetune import recipe
-from input_pipeline.tasks import load_task
-from launch.finetuning import finetuner, machine
-from launch.finetuning.approach import FineTuning
-from launch.finetuning.task_data import TaskData, task_identity
-from launch.sources import source
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets.finetune import recipe
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.runs.finetuning import finetuner, machine
+from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.runs.sources import source
 
 ROWS = 50
 NLI = {'contradiction': 'bad', 'entailment': 'good', 'neutral': 'red'}

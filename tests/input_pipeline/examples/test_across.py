@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from input_pipeline.examples.across import rows_across
-from input_pipeline.examples.pairs import Documents
-from input_pipeline.examples.rows import lay_out
+from bert_jax.input_pipeline.examples.across import rows_across
+from bert_jax.input_pipeline.examples.pairs import Documents
+from bert_jax.input_pipeline.examples.rows import lay_out
 
 SEP = 3
 

@@ -10,9 +10,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
-from input_pipeline.randomness import Stream, mix
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from bert_jax.input_pipeline.randomness import Stream, mix
 from tests.helpers.masking import MASK, VOCAB, batch
 
 

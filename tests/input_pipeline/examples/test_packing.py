@@ -10,13 +10,13 @@ import itertools
 import numpy as np
 import pytest
 
-from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
-from input_pipeline.examples.packing import join, pack
-from input_pipeline.examples.pairs import make_examples
-from input_pipeline.examples.rows import lay_out
-from input_pipeline.randomness import Stream
-from input_pipeline.records import fields
-from input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from bert_jax.input_pipeline.examples.packing import join, pack
+from bert_jax.input_pipeline.examples.pairs import make_examples
+from bert_jax.input_pipeline.examples.rows import lay_out
+from bert_jax.input_pipeline.randomness import Stream
+from bert_jax.input_pipeline.records import fields
+from bert_jax.input_pipeline.records.fields import RecordSpec
 from tests.helpers.documents import make_documents
 
 

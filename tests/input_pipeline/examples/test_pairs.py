@@ -12,10 +12,10 @@ import random as python_random
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.examples.pairs import Documents, make_examples, truncate
-from input_pipeline.examples.rows import lay_out
-from input_pipeline.randomness import Stream
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.examples.pairs import Documents, make_examples, truncate
+from bert_jax.input_pipeline.examples.rows import lay_out
+from bert_jax.input_pipeline.randomness import Stream
 from tests.helpers.documents import make_documents
 
 

@@ -10,9 +10,9 @@ import random
 import numpy as np
 import pytest
 
-from input_pipeline.preprocess.job import preprocess
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.preprocess.job import preprocess
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.records import fields, shards
 from tests.helpers.shards import split_frames
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']

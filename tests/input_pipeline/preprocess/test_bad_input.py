@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.records import shards
-from input_pipeline.text.corpus import TextOptions
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records import shards
+from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, run, write_text
 
 
@@ -94,7 +94,7 @@ def test_an_empty_file_alone_and_among_others(tmp_path, vocabulary, clean, capsy
 
 
 def test_a_truncated_gz_leaves_no_records(tmp_path, vocabulary, clean, monkeypatch):
-    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 1)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._UNIT_FILES', 1)
     content = gzip.compress(clean[0].encode())
     put(tmp_path, 'b.txt', content[: len(content) // 2])
     with pytest.raises(UserError, match=r'b\.txt: damaged gzip file .*truncated'):
@@ -193,7 +193,7 @@ def start(tmp_path, text, vocabulary):
     ]
 
     def start(*through):
-        command = [*through, sys.executable, '-m', 'launch.preprocess', *flags]
+        command = [*through, sys.executable, '-m', 'bert_jax.launch.preprocess', *flags]
         return subprocess.Popen(
             command,
             cwd=Path(__file__).parents[3],

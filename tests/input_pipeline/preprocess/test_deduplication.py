@@ -7,17 +7,17 @@ import random
 import numpy as np
 import pytest
 
-from input_pipeline.preprocess import deduplication, stages
-from input_pipeline.preprocess.runs import DocumentRun
-from input_pipeline.records import shards
-from input_pipeline.text import corpus
+from bert_jax.input_pipeline.preprocess import deduplication, stages
+from bert_jax.input_pipeline.preprocess.runs import DocumentRun
+from bert_jax.input_pipeline.records import shards
+from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, run
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Everything in several parts: buckets, runs of a unit, ranges of hashes."""
-    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 2000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 2000)
     monkeypatch.setattr(stages, 'RUN_TOKENS', 4000)
     monkeypatch.setattr(deduplication, 'RANGE_ITEMS', 100)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.preprocess import job_directory
-from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.records import shards
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess import job_directory
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.records import shards
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from tests.helpers.jobs import digests, run, write_text
 
 # Of a job that has 2 units of text, several buckets and 3 shards.
@@ -30,7 +30,7 @@ def text(tmp_path_factory, vocabulary):
     write_text(folder / 'a.txt', vocabulary[2][:150], seed=1)
     write_text(folder / 'b.txt', vocabulary[2][150:200], seed=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
+        patch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
         run(folder, vocabulary, output=f'{folder}/whole', **OPTIONS)
     return folder
 
@@ -38,7 +38,7 @@ def text(tmp_path_factory, vocabulary):
 @pytest.fixture(autouse=True)
 def several_buckets(monkeypatch):
     """In every test, as above."""
-    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
 
 
 @pytest.mark.parametrize('name', ['.tmp/notes.txt', 'tokenizer/vocab.txt', 'tokenizer'])
@@ -138,7 +138,7 @@ def test_after_a_kill_while_files_get_their_names(
                 ),
             )
             if overwrite:
-                patch.setattr('input_pipeline.preprocess.statistics.report', killed)
+                patch.setattr('bert_jax.input_pipeline.preprocess.statistics.report', killed)
         with pytest.raises(Killed):
             run(text, vocabulary, output=f'{tmp_path}/out', overwrite=overwrite, **OPTIONS)
     run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
@@ -153,7 +153,7 @@ def test_another_job_does_not_go_on_with_it(tmp_path, text, vocabulary, monkeypa
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr('input_pipeline.preprocess.stages.write_output', killed)
+        patch.setattr('bert_jax.input_pipeline.preprocess.stages.write_output', killed)
         with pytest.raises(Killed):
             run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
     with pytest.raises(
@@ -197,7 +197,7 @@ def test_code_in_the_scratch_folder_is_not_run(
         )
     options = OPTIONS | {'output': f'{tmp_path}/out'}
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr('input_pipeline.preprocess.stages.write_output', killed)
+        patch.setattr('bert_jax.input_pipeline.preprocess.stages.write_output', killed)
         run(text, vocabulary, **options)
     places = list((tmp_path / 'out' / '.tmp').glob(place)) or [tmp_path / 'out' / '.tmp' / place]
     for path in places:
@@ -227,7 +227,7 @@ def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, vocabulary, monkey
         'eval_input': str(text / 'b.txt'),
     }
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(f'input_pipeline.preprocess.{module}.{stage}', killed)
+        patch.setattr(f'bert_jax.input_pipeline.preprocess.{module}.{stage}', killed)
         run(text, vocabulary, **options)
     scratch = tmp_path / 'out' / '.tmp'
     scratch.rename(tmp_path / 'left')
@@ -267,7 +267,7 @@ def test_work_of_an_older_program_is_refused_in_one_line(tmp_path, text, vocabul
 
     options = OPTIONS | {'output': f'{tmp_path}/out'}
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr('input_pipeline.preprocess.stages.write_output', killed)
+        patch.setattr('bert_jax.input_pipeline.preprocess.stages.write_output', killed)
         patch.setattr(job_directory, '_program', lambda: 'older')
         run(text, vocabulary, **options)
     for path in (tmp_path / 'out' / '.tmp' / 'results').glob('*/*'):
@@ -288,7 +288,7 @@ def test_a_damaged_byte_is_seen(tmp_path, text, vocabulary, monkeypatch, name):
     stage = 'make_records' if name == 'tokens.npy' else 'write_output'
     options = OPTIONS | {'output': f'{tmp_path}/out'}
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(f'input_pipeline.preprocess.stages.{stage}', killed)
+        patch.setattr(f'bert_jax.input_pipeline.preprocess.stages.{stage}', killed)
         run(text, vocabulary, **options)
     scratch = tmp_path / 'out' / '.tmp'
     path = next(iter(scratch.glob('results/*/*' if name == 'results' else f'*.{name}')))
@@ -309,9 +309,9 @@ def test_files_that_became_shorter_are_seen(tmp_path, text, vocabulary, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr(
                 (
-                    'input_pipeline.preprocess.stages.make_records'
+                    'bert_jax.input_pipeline.preprocess.stages.make_records'
                     if name == 'tokens.npy'
-                    else 'input_pipeline.preprocess.stages.write_output'
+                    else 'bert_jax.input_pipeline.preprocess.stages.write_output'
                 ),
                 killed,
             )

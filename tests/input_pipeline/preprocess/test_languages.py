@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.preprocess.languages import language_passes, split_inputs, whole_passes
-from input_pipeline.randomness import mix
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess.languages import language_passes, split_inputs, whole_passes
+from bert_jax.input_pipeline.randomness import mix
 
 
 def test_inputs_name_their_languages(tmp_path, monkeypatch):

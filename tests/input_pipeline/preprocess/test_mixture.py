@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.records import fields, shards
-from input_pipeline.records.stream import RecordStream
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.jobs import digests, run, write_text
 from tests.helpers.shards import split_frames
 

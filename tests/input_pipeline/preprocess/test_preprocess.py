@@ -19,16 +19,16 @@ import pytest
 from etils import epath
 from pyarrow import parquet
 
-from configs.errors import UserError
-from input_pipeline.preprocess import job_directory, stages
-from input_pipeline.preprocess.job import preprocess
-from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.preprocess.local_engine import LocalEngine
-from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.preprocess.plan import plan_buckets
-from input_pipeline.progress import Progress
-from input_pipeline.records import fields, shards
-from input_pipeline.text.corpus import TextOptions
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess import job_directory, stages
+from bert_jax.input_pipeline.preprocess.job import preprocess
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.plan import plan_buckets
+from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, run, write_text
 from tests.helpers.shards import split_frames
 
@@ -120,7 +120,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
     write_text(tmp_path / 'a.txt', vocabulary[2][:150], seed=1)
     write_text(tmp_path / 'b.txt', vocabulary[2][150:300], seed=2)
     # More than one bucket, so that the workers have something to share.
-    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
     kwargs = {'num_shards': 3, 'eval_fraction': 0.1}
     one = run(tmp_path, vocabulary, **kwargs)
     two = run(tmp_path, vocabulary, workers=2, output=f'{tmp_path}/two', **kwargs)
@@ -130,7 +130,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
         and one == two
     )
     monkeypatch.setattr(
-        'input_pipeline.text.corpus.units.__defaults__', (*_units_defaults()[:-1], 3000)
+        'bert_jax.input_pipeline.text.corpus.units.__defaults__', (*_units_defaults()[:-1], 3000)
     )
     assert run(tmp_path, vocabulary, output=f'{tmp_path}/three', **kwargs).records(
         'train'
@@ -146,7 +146,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
 
 
 def _units_defaults():
-    from input_pipeline.text import corpus
+    from bert_jax.input_pipeline.text import corpus
 
     return corpus.units.__defaults__
 
@@ -204,7 +204,7 @@ def test_held_out_documents_and_their_copies_are_not_trained_on(tmp_path, vocabu
 
 
 def test_languages_are_weighed_and_stay_apart(tmp_path, vocabulary, capsys, monkeypatch):
-    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
     large, small = vocabulary[2][:300], vocabulary[2][300:360]
     for language, names in (('en', large), ('ko', small)):
         (tmp_path / language).mkdir()
@@ -425,7 +425,7 @@ def test_a_lone_held_out_document_is_trained_on_by_default(
     texts = write_text(tmp_path / 'a.txt', vocabulary[2][:40])
     lone = min(stages.fingerprint(text.split('\n')) for text in texts)
     monkeypatch.setattr(
-        'input_pipeline.preprocess.plan.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9)
+        'bert_jax.input_pipeline.preprocess.plan.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9)
     )
     manifest = run(tmp_path, vocabulary)
     assert (
@@ -594,7 +594,7 @@ def test_a_shard_is_sorted_by_key_over_all_buckets(tmp_path):
 def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary, monkeypatch):
     write_text(tmp_path / 'a.txt', vocabulary[2][:100])
     run(tmp_path, vocabulary, num_shards=2)
-    monkeypatch.setattr('input_pipeline.preprocess.plan.SHARD_BYTES', 10_000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.SHARD_BYTES', 10_000)
     run(tmp_path, vocabulary, num_shards=2, output=f'{tmp_path}/pieces')
     ours, theirs = (
         {name: digest for name, digest in digests(tmp_path / folder).items() if 'train' in name}
@@ -659,9 +659,9 @@ def test_workers_end_with_a_killed_job(tmp_path):
     """Each worker holds the pipe's other end, so its closing tells that all of them are gone."""
     code = f"""
 import time
-from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.preprocess.local_engine import LocalEngine
-from input_pipeline.progress import Progress
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
+from bert_jax.input_pipeline.progress import Progress
 with LocalEngine(2) as engine:
     engine.run(print, [('ready',)] * 2, [1, 1], Progress('', 2, ''), KeptResults('{tmp_path}/1'))
     print(flush=True)

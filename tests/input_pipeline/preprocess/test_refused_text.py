@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.preprocess import job
-from input_pipeline.text.corpus import TextOptions
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess import job
+from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, run, write_text
 
 SKIP = TextOptions(on_bad_record='skip')
@@ -35,7 +35,7 @@ def folder(tmp_path, vocabulary):
 def units_read(monkeypatch):
     """The names of the units that the job reads, as it reads them; each file is one."""
     names = []
-    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 1)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._UNIT_FILES', 1)
     read = job.corpus.read_unit
 
     def noted(unit, *arguments):

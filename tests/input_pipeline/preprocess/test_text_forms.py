@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.text.corpus import TextOptions
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, run, write_text
 
 
@@ -34,7 +34,7 @@ def test_records_do_not_depend_on_how_small_files_are_put_together(
     assert text['train']['documents'] + text['eval']['documents'] == 60
 
     # A file a unit, by two workers: the same records, and the same manifest.
-    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 1)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._UNIT_FILES', 1)
     other = run(tmp_path, vocabulary, output=f'{tmp_path}/two', workers=2, **options)
     assert one == other and digests(tmp_path / 'two') == digests(tmp_path / 'out')
 

@@ -14,9 +14,9 @@ import struct
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.records import frames, shards
-from input_pipeline.records.stream import RecordStream
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records import frames, shards
+from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import example_columns
 from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of
 

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from input_pipeline.records.order import ORDERS, BlocksOrder, Order, SpreadOrder
+from bert_jax.input_pipeline.records.order import ORDERS, BlocksOrder, Order, SpreadOrder
 
 SEED = 12345
 FEW = [256, 44, 256, 3]

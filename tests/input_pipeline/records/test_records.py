@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from input_pipeline.records import example_proto, fields, frames
-from input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records import example_proto, fields, frames
+from bert_jax.input_pipeline.records.fields import RecordSpec
 from tests.helpers.records import encoded, example_columns
 
 STATIC, DYNAMIC, PACKED = (

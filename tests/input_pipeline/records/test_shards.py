@@ -8,10 +8,10 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.records import fields, shards
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.shards import Manifest
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records.shards import Manifest
 from tests.helpers.records import example_columns
 from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of, split_frames
 

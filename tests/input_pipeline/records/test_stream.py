@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from etils import epath
 
-from configs.errors import UserError
-from input_pipeline.records import fields, shards
-from input_pipeline.records import stream as stream_module
-from input_pipeline.records.blocks import Blocks
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
-from input_pipeline.records.stream import RecordStream
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records import stream as stream_module
+from bert_jax.input_pipeline.records.blocks import Blocks
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
+from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,
     assert_same,
@@ -447,7 +447,7 @@ def test_seeking_in_a_hundred_million_records_is_quick(tmp_path):
 
 def test_a_stream_left_unfinished_says_nothing_at_the_exit(directory):
     code = (
-        'from input_pipeline.records.stream import RecordStream\n'
+        'from bert_jax.input_pipeline.records.stream import RecordStream\n'
         f'batches = RecordStream({str(directory)!r}, "train", 64, 0, "numpy").batches()\n'
         'next(batches)'
     )
@@ -460,7 +460,7 @@ def test_a_program_that_an_error_ends_does_not_hang_on_its_unfinished_stream(dir
     pytest.importorskip('tensorflow')
     code = (
         'import sys\n'
-        'from input_pipeline.records.stream import RecordStream\n'
+        'from bert_jax.input_pipeline.records.stream import RecordStream\n'
         'def train():\n'
         f'    batches = RecordStream({str(directory)!r}, "train", 64, 0, "tfdata").batches()\n'
         '    next(batches)\n'

@@ -8,13 +8,13 @@ import itertools
 import numpy as np
 import pytest
 
-from input_pipeline.tasks import load_task
-from input_pipeline.tasks.batching import bucketed_batches, length_groups
-from input_pipeline.tasks.classification import TextExample, TextTask
-from input_pipeline.tasks.features import features_of
-from input_pipeline.tasks.multiple_choice import ChoiceExample, ChoiceTask
-from input_pipeline.tasks.squad import SpanTask
-from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks.batching import bucketed_batches, length_groups
+from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
+from bert_jax.input_pipeline.tasks.features import features_of
+from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceExample, ChoiceTask
+from bert_jax.input_pipeline.tasks.squad import SpanTask
+from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 
 
 def features_with(lengths, S=160):

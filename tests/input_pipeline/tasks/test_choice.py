@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 SWAG = (
     ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n'

@@ -10,10 +10,10 @@ import zipfile
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from launch.finetuning import evaluation
-from launch.finetuning import glue as glue_suite
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.runs.finetuning import evaluation
+from bert_jax.runs.finetuning import glue as glue_suite
 
 # task -> (folder of the download, its test files, their columns, the metric that selects)
 TASKS = {
@@ -71,7 +71,7 @@ def glue(tmp_path):
 
 
 def run_folder(folder, glue, task, score, splits=('dev', 'test'), step=3):
-    """What launch.finetune and launch.evaluate leave: results by split, and predictions."""
+    """What bert-finetune and bert-evaluate leave: results by split, and predictions."""
     known = load_task(task, str(glue / TASKS[task][0]))
     write(folder, 'data.json', json.dumps({'task': task, 'data_dir': str(glue / TASKS[task][0])}))
     for split in splits:

@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from input_pipeline.tasks.base import Predictions
-from input_pipeline.tasks.scores import squad
-from input_pipeline.tasks.squad import windows_of
-from input_pipeline.tasks.squad_files import answer_in_context
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks.base import Predictions
+from bert_jax.input_pipeline.tasks.scores import squad
+from bert_jax.input_pipeline.tasks.squad import windows_of
+from bert_jax.input_pipeline.tasks.squad_files import answer_in_context
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 CONTEXT = "The Quick, brown   fox (it was Zoë's) jumped over 13 lazy dogs in 1999."
 

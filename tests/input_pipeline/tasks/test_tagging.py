@@ -11,11 +11,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from input_pipeline.tasks.base import Predictions
-from input_pipeline.tasks.scores import entities
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks.base import Predictions
+from bert_jax.input_pipeline.tasks.scores import entities
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 LABELS = ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
 

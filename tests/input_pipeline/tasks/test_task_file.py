@@ -12,8 +12,8 @@ import json
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
 
 SQUAD = {
     'data': [{'paragraphs': [{'context': 'a b', 'qas': [

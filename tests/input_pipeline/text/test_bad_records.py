@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from configs.errors import UserError
-from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
 
 # What a line of jsonl may be, the kind that it is counted under, and words of its refusal; null is
 # a document without text, and refuses nothing.
@@ -62,7 +62,7 @@ def test_texts_that_are_null_or_empty_are_counted(tmp_path):
 
 
 def test_a_line_that_is_too_long_is_one_record(tmp_path, monkeypatch):
-    monkeypatch.setattr('input_pipeline.text.corpus.MAX_DOCUMENT_BYTES', 100)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.corpus.MAX_DOCUMENT_BYTES', 100)
     path = tmp_path / 'a.jsonl'
     path.write_bytes(b'\n'.join([line('One.'), line('word ' * 200), line('Two.')]))
     with pytest.raises(UserError, match=r'a\.jsonl line 2: longer than'):

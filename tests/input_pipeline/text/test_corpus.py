@@ -17,12 +17,12 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from configs.errors import UserError
-from input_pipeline.records.frames import masked_crc
-from input_pipeline.text import corpus
-from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
-from input_pipeline.text.files import compression_of, decompressed
-from input_pipeline.text.inputs.listing import matching
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.frames import masked_crc
+from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from bert_jax.input_pipeline.text.files import compression_of, decompressed
+from bert_jax.input_pipeline.text.inputs.listing import matching
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
 DUMP = (

@@ -6,9 +6,9 @@ import gzip
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.text import files
-from input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text import files
+from bert_jax.input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
 
 
 @pytest.fixture

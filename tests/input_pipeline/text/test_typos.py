@@ -7,9 +7,9 @@ import unicodedata
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.text import typos
-from input_pipeline.text.typos import KINDS, Typos, neighbours
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text import typos
+from bert_jax.input_pipeline.text.typos import KINDS, Typos, neighbours
 
 TEXTS = {
     'english': 'The quick brown Fox jumps over the lazy dog , near 3 rivers .',

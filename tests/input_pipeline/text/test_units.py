@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from configs.errors import UserError
-from input_pipeline import typed_json
-from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit
-from input_pipeline.text.inputs import digest
-from input_pipeline.text.inputs.listing import matching, refuse_inside
-from input_pipeline.text.inputs.units import SmallFiles, Unit, units
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline import typed_json
+from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit
+from bert_jax.input_pipeline.text.inputs import digest
+from bert_jax.input_pipeline.text.inputs.listing import matching, refuse_inside
+from bert_jax.input_pipeline.text.inputs.units import SmallFiles, Unit, units
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_documents_do_not_depend_on_what_is_put_together(folder, monkeypatch):
     assert together == [(each.name, each.sentences) for each in read_documents(str(folder))]
     for name, value in (('_MIN_UNIT_BYTES', 1), ('_UNIT_FILES', 7)):
         with monkeypatch.context() as patch:
-            patch.setattr(f'input_pipeline.text.inputs.units.{name}', value)
+            patch.setattr(f'bert_jax.input_pipeline.text.inputs.units.{name}', value)
             apart = units(str(folder))
             assert len(apart) > 5 and documents(apart) == together
 
@@ -77,9 +77,9 @@ def test_documents_do_not_depend_on_what_is_put_together(folder, monkeypatch):
 def test_a_unit_has_so_many_bytes_and_files(tmp_path, monkeypatch):
     for i in range(100):
         (tmp_path / f'{i:02}').write_text('x' * 99 + '\n')
-    monkeypatch.setattr('input_pipeline.text.inputs.units._MIN_UNIT_BYTES', 1000)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._MIN_UNIT_BYTES', 1000)
     assert [part.sizes.size for part in units(str(tmp_path))] == [10] * 10
-    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 4)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._UNIT_FILES', 4)
     assert [part.sizes.size for part in units(str(tmp_path))] == [4] * 25
 
 

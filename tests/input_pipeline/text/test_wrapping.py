@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.text.corpus import Report, TextOptions, read_documents
-from input_pipeline.text.wrapping import Widths, joined
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents
+from bert_jax.input_pipeline.text.wrapping import Widths, joined
 
 ENGLISH = (
     'the a of harbour window little never under again because yesterday stone I walked'.split()

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from configs.errors import UserError
-from input_pipeline.tasks import features
-from input_pipeline.tokenizer import Tokenizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import features
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 WORDS = 'winter summer autumn spring nobody everybody morning evening'.split()
 TEXT = [

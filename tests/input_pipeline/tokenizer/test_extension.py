@@ -9,9 +9,9 @@ import pathlib
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
-from input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 ENTRIES = [

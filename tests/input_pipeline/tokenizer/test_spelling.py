@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from input_pipeline.tokenizer import spelling
+from bert_jax.input_pipeline.tokenizer import spelling
 
 M = 10**9 + 7
 

@@ -7,9 +7,9 @@ import json
 import pytest
 import tokenizers
 
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 
 TEXT = [
     'the quick brown fox jumps over lazy dogs 0123456789 .,;:!?()[]{}"',

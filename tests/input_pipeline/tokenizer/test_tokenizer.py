@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import tokenizers
 
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer import tokenizer as tokenizer_module
-from input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer import tokenizer as tokenizer_module
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
 from tests.helpers import tokenizer_folders
 
 DATA = os.environ.get('BERT_JAX_TEST_DATA')
@@ -444,7 +444,7 @@ def test_memo_is_bounded_and_changes_nothing(monkeypatch):
 def test_import_is_light():
     heavy = ('tensorflow', 'jax', 'sentencepiece', 'tokenizers')
     code = (
-        f'import sys, input_pipeline.tokenizer.tokenizer; print([m for m in {heavy} if m in'
+        f'import sys, bert_jax.input_pipeline.tokenizer.tokenizer; print([m for m in {heavy} if m in'
         ' sys.modules])'
     )
     assert (
@@ -463,8 +463,8 @@ def test_sentencepiece_needs_no_protobuf_module(tmp_path):
     code = f"""
 import sys
 sys.modules['google.protobuf'] = None
-from input_pipeline.tokenizer.tokenizer import Tokenizer
-from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 for model in ('unigram', 'bpe'):
     tokenizer, _ = train(['one two three', 'two three four'] * 5, VocabularyOptions(30, model))
     tokenizer.save({str(tmp_path)!r} + '/' + model)

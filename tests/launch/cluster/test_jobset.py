@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bert_jax.costs.chips import topology
-from configs.errors import UserError
+from bert_jax.configs.errors import UserError
 from tests.helpers.clusters import jobset
 
 ROOT = pathlib.Path(__file__).parents[3]

@@ -48,7 +48,7 @@ def here(tmp_path):
         )
         file.chmod(0o755)
     file = tmp_path / 'bin' / 'bert-supervise'
-    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m launch.supervise "$@"\n')
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m bert_jax.launch.supervise "$@"\n')
     file.chmod(0o755)
     (tmp_path / 'process.py').write_text(PROCESS)
     (tmp_path / 'state').write_text('RUNNING')

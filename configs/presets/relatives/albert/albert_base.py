@@ -1,9 +1,9 @@
 """ALBERT-base, version 1 (12 layers, H=768, E=128): 11,683,584 parameters with its pooler.
 
-    python -m launch.train_vocab --model=unigram --vocab_size=30000 --input=GLOB --output=DIR
-    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+    bert-train-vocab --model=unigram --vocab_size=30000 --input=GLOB --output=DIR
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
         --objective=sop --ngram=3
-    python -m launch.pretrain --config=albert_base --data=records512 --workdir=DIR
+    bert-pretrain --config=albert_base --data=records512 --workdir=DIR
 
 11,813,810 in pre-training. One block is gone through twelve times: sharing saves memory, and no
 FLOPs (bert_jax/costs/flops.py).
@@ -18,7 +18,7 @@ less than a pod.
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 BASE = ModelConfig(
     vocab_size=30000,

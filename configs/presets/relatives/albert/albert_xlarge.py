@@ -1,6 +1,6 @@
 """ALBERT-xlarge, version 1 (24 layers, H=2048, E=128): 58,724,864 parameters with its pooler.
 
-    python -m launch.pretrain --config=albert_xlarge --data=records512 --workdir=DIR
+    bert-pretrain --config=albert_xlarge --data=records512 --workdir=DIR
 
 59,021,490 in pre-training. Records and recipe: as for the preset albert_base. The number of
 heads is written down from memory.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs.presets.relatives.albert import albert_base
-from configs.schema import PretrainConfig
+from bert_jax.configs.presets.relatives.albert import albert_base
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:

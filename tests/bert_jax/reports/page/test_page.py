@@ -10,13 +10,13 @@ import re
 
 import pytest
 
-from configs.errors import UserError
-from configs.load import load
-from configs.overrides import apply
-from configs.presets.finetune import recipe
-from launch.page.page import write_report
-from launch.workdir import notes
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets.finetune import recipe
+from bert_jax.reports.page.page import write_report
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.workdir import Workdir
 
 VOID = {'meta', 'br', 'link', 'img', 'input', 'hr'}
 # Held-out scores as a run might have them, and what guessing has on the same records.
@@ -228,7 +228,7 @@ def test_a_run_of_an_older_version_has_its_unigram_loss_and_a_command_from_its_s
     page = page_of(pretraining_run(tmp_path / 'old'))
     assert page.table('Last evaluation')[1][2:4] == ['4.2500 (6.7500)', '37.5 %']
     config = tmp_path / 'old/config.json'
-    assert f'python -m launch.pretrain --config={config} --data=RECORDS' in page.text
+    assert f'bert-pretrain --config={config} --data=RECORDS' in page.text
 
 
 def test_only_what_differs_is_not_folded(tmp_path):
@@ -284,7 +284,7 @@ def test_commands_are_those_that_were_given(tmp_path, monkeypatch):
     notes.note_start(Workdir(run), 0)
     notes.note_start(Workdir(run), 50)
     page = page_of(run)
-    command = f"cd {tmp_path}\npython -m launch.pretrain '--data=my records' --workdir=run"
+    command = f"cd {tmp_path}\npython -m bert-pretrain '--data=my records' --workdir=run"
     assert page.text.count(command) == 1
     facts = dict(page.table('What run was made on')[1:])
     assert facts['gone on with, after step'] == '50' and 'jax ' in facts['versions']

@@ -10,14 +10,14 @@ import pytest
 
 from bert_jax.mesh import sharding
 from bert_jax.train import checkpoint, program
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
-from launch.page.page import write_report
-from launch.page.runs import Run, open_all
-from launch.page.samples import Hidden, hidden_words, samples
-from launch.workdir import notes
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.reports.page.page import write_report
+from bert_jax.reports.page.runs import Run, open_all
+from bert_jax.reports.page.samples import Hidden, hidden_words, samples
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers import jobs
 
 
@@ -91,7 +91,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
         def __call__(self, text):
             return {'masks': [[{'token': 'x', 'probability': 0.5}]]}
 
-    monkeypatch.setattr('launch.inference.mask_filler.MaskFiller', Filler)
+    monkeypatch.setattr('bert_jax.inference.mask_filler.MaskFiller', Filler)
     found = samples(run_of(workdir), 3)
     assert (found.began, found.step) == ('fresh weights of seed 7, as at step 0', 10)
     assert len(found.samples) == 3 and found.samples[0].first == [('x', 0.5)]

@@ -8,12 +8,12 @@ import random
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer.wordpiece import Normalizer
-from launch.demo import pieces, tasks
-from launch.demo.text_split import Document
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.reports.quickstart import pieces, tasks
+from bert_jax.reports.quickstart.text_split import Document
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_library_task(tmp_path, docstrings):
 
 
 def test_task_files_load_as_tasks(tmp_path, docstrings, articles, tokenizer):
-    """The JSON files are what launch.finetune reads."""
+    """The JSON files are what bert-finetune reads."""
     task = load_task(str(tasks.library_task(docstrings, tmp_path / 'library', 20, 5)))
     assert (task.kind, len(task.examples('train')), len(task.examples('dev'))) == (
         'classification',

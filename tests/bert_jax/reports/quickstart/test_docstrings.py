@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from launch.demo import docstrings
+from bert_jax.reports.quickstart import docstrings
 
 NUMPY_STYLE = """
     Return the circular mean of the samples along an axis.

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from input_pipeline.text.lines import TextOptions
-from launch.demo import corpus as corpus_module
+from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.reports.quickstart import corpus as corpus_module
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_quickstart(tmp_path, corpus, binary):
     assert (
         second.returncode == 0 and second.stdout.count(': reused, made from the same inputs') == 7
     )
-    assert ' -m launch.train_vocab' not in second.stdout
+    assert ' -m bert-train-vocab' not in second.stdout
     assert first.stdout.split('\n\n', 1)[1] == second.stdout.split('\n\n', 1)[1]  # the same table
 
 

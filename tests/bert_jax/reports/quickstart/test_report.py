@@ -12,14 +12,14 @@ import statistics
 import numpy as np
 import pytest
 
-from input_pipeline.records import fields, shards
-from input_pipeline.tokenizer import Tokenizer
-from launch.demo import report
-from launch.demo.results import compare
-from launch.demo.stages import Done, Stages
-from launch.page import page
-from launch.page.samples import Hidden, Sample, Samples
-from launch.pretraining.baselines import baselines
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.reports.quickstart import report
+from bert_jax.reports.quickstart.results import compare
+from bert_jax.reports.quickstart.stages import Done, Stages
+from bert_jax.reports.page import page
+from bert_jax.reports.page.samples import Hidden, Sample, Samples
+from bert_jax.runs.pretraining.baselines import baselines
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
 CLS, SEP, MASK = 2, 3, 4

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from configs.errors import UserError
-from launch.demo.stages import Stages, binary, command, fingerprint
+from bert_jax.configs.errors import UserError
+from bert_jax.reports.quickstart.stages import Stages, binary, command, fingerprint
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_users_package_of_a_name_of_ours_is_passed_by(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('PYTHONPATH', str(pathlib.Path(__file__).parents[3]))
     binary('preprocess', '--help')
-    assert 'usage: python -m launch.preprocess' in capfd.readouterr().out
+    assert 'usage: bert-preprocess' in capfd.readouterr().out
 
 
 def test_failed_binary(capfd):
@@ -79,7 +79,7 @@ def test_failed_binary(capfd):
     output = capfd.readouterr()
     assert (
         stopped.value.code == 2
-        and 'launch.preprocess failed (exit code 2)' in output.out
+        and 'bert-preprocess failed (exit code 2)' in output.out
         and '--seq_len' in output.err
     )
 
@@ -97,5 +97,5 @@ def test_commands_are_scripts_to_who_has_called_one(tmp_path, monkeypatch, on_pa
     monkeypatch.chdir(tmp_path)
     name = 'bert-fill-mask' if on_path else 'env/bin/bert-fill-mask'
     assert command('fill_mask', 'a b') == [name, 'a b']
-    monkeypatch.setattr(sys, 'orig_argv', ['python', '-m', 'launch.quickstart'])
-    assert command('fill_mask')[-3:] == ['-P', '-m', 'launch.fill_mask']
+    monkeypatch.setattr(sys, 'orig_argv', ['python', '-m', 'bert_jax.launch.quickstart'])
+    assert command('fill_mask')[-3:] == ['-P', '-m', 'bert_jax.launch.fill_mask']

@@ -13,9 +13,9 @@ import re
 
 import pytest
 
-from configs.errors import UserError
-from launch.demo import text_split
-from launch.demo.near_duplicates import NearDuplicates, shingles
+from bert_jax.configs.errors import UserError
+from bert_jax.reports.quickstart import text_split
+from bert_jax.reports.quickstart.near_duplicates import NearDuplicates, shingles
 
 
 def sentence(source: random.Random, words: int = 20) -> str:

@@ -14,8 +14,8 @@ import time
 import pytest
 
 STUDY = """
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
-from configs.studies.study import Column, Row, Study
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.studies.study import Column, Row, Study
 
 BASE = PretrainConfig(
     model=ModelConfig(
@@ -64,7 +64,7 @@ def arguments(tmp_path) -> list[str]:
 
 def start(arguments: list[str], workdir: pathlib.Path) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, '-m', 'launch.study', *arguments, f'--workdir={workdir}'],
+        [sys.executable, '-m', 'bert_jax.launch.study', *arguments, f'--workdir={workdir}'],
         cwd=pathlib.Path(__file__).parents[3],
         env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1'},
         stdout=subprocess.PIPE,

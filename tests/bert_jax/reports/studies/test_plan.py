@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from configs.errors import UserError
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
-from configs.studies import study
-from configs.studies.study import Column, HeldOut, Row, Study
-from launch import study as study_command
-from launch.studies import estimate, inputs, table
-from launch.studies.inputs import Input, Inputs
-from launch.studies.plan import Plan, check_records, flags_of, identity
-from launch.studies.steps import Folder
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.studies import study
+from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
+from bert_jax.launch import study as study_command
+from bert_jax.reports.studies import estimate, inputs, table
+from bert_jax.reports.studies.inputs import Input, Inputs
+from bert_jax.reports.studies.plan import Plan, check_records, flags_of, identity
+from bert_jax.reports.studies.steps import Folder
 from tests.helpers import pages
 
 BASE = PretrainConfig(

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
-from configs.studies.study import Column, HeldOut, Row, Study
-from launch.studies import scores, table
-from launch.studies.inputs import Input, Inputs
-from launch.studies.plan import Plan
-from launch.studies.steps import Folder
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
+from bert_jax.reports.studies import scores, table
+from bert_jax.reports.studies.inputs import Input, Inputs
+from bert_jax.reports.studies.plan import Plan
+from bert_jax.reports.studies.steps import Folder
 
 BASE = PretrainConfig(
     model=ModelConfig(max_position=32),
@@ -116,13 +116,13 @@ def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
     for seed in (0, 1):
         write(plan, 'first', seed, values[0, seed])
     write(plan, 'other', 0, values[1, 0], failed={(1, 0)})
-    plan.folder.note_failure(plan.cells['third', 'MRPC', 0], 'launch.finetune ended: oh no')
+    plan.folder.note_failure(plan.cells['third', 'MRPC', 0], 'bert-finetune ended: oh no')
     text = table.write(plan, tmp_path / 'tables', STUDY)
     mean = 100 * values[0, :, 0].mean()
     assert f'first    {mean:.2f} ± ' in text and '(2)' in text
     assert '(3)!*' in text and '*: seeds are missing: other / MRPC' in text
     assert '!: runs that have learnt nothing are among them: other / MRPC' in text
-    assert 'FAILED: third: launch.finetune ended: oh no' in text
+    assert 'FAILED: third: bert-finetune ended: oh no' in text
     written = {path.name for path in (tmp_path / 'tables').iterdir()}
     assert written == {'table.md', 'table.json', 'plot.png'}
     cell = json.loads((tmp_path / 'tables/table.json').read_text())['lines'][0]['cells']['MRPC']

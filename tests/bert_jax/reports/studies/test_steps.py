@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from launch.studies import steps
-from launch.studies.steps import Folder, Step
+from bert_jax.reports.studies import steps
+from bert_jax.reports.studies.steps import Folder, Step
 
 # Each "command" of these tests is a line of Python.
 RUN = [sys.executable, '-c']
@@ -85,7 +85,7 @@ def test_a_command_that_was_stopped_stops_the_study(tmp_path):
 
 PROGRAM = """
     import sys
-    from launch.studies import steps
+    from bert_jax.reports.studies import steps
     from tests.launch.studies.test_steps import RUN, step
     steps.command = lambda name, *code: [*RUN, *code]
     steps._POLL_S = 0.05

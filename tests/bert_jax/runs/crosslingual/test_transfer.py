@@ -1,4 +1,4 @@
-"""launch.transfer: rows fine-tuned on some languages, scored on all; kept, and taken up again."""
+"""bert-transfer: rows fine-tuned on some languages, scored on all; kept, and taken up again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from launch.crosslingual import matrix
-from launch.crosslingual.languages import languages_of, rows_of, training_examples
-from launch.crosslingual.transfer import Cell, overlap
+from bert_jax.configs.errors import UserError
+from bert_jax.runs.crosslingual import matrix
+from bert_jax.runs.crosslingual.languages import languages_of, rows_of, training_examples
+from bert_jax.runs.crosslingual.transfer import Cell, overlap
 
 # Words of the tests' encoder: what is good and bad is said by other words in each language.
 WORDS = {

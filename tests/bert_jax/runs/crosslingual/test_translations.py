@@ -1,4 +1,4 @@
-"""launch.translations: the nearest text of another language, and the files that go together."""
+"""bert-translations: the nearest text of another language, and the files that go together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from launch.crosslingual.parallel import read_parallel
-from launch.crosslingual.retrieval import found_share, retrieve
+from bert_jax.configs.errors import UserError
+from bert_jax.runs.crosslingual.parallel import read_parallel
+from bert_jax.runs.crosslingual.retrieval import found_share, retrieve
 
 
 def test_a_language_that_lies_elsewhere_is_found_by_the_difference_of_the_means():

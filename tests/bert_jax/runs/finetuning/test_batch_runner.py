@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax.mesh import sharding
-from configs.schema import RuntimeConfig
-from launch.finetuning import batch_runner
-from launch.finetuning.batch_runner import PlannedBatch, by_length, gather, run
+from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.runs.finetuning import batch_runner
+from bert_jax.runs.finetuning.batch_runner import PlannedBatch, by_length, gather, run
 
 
 def features_of(lengths: np.ndarray, S: int = 64, choices: int = 0) -> dict[str, np.ndarray]:

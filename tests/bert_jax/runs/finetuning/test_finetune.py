@@ -24,24 +24,24 @@ from bert_jax.mesh import processes
 from bert_jax.model import heads
 from bert_jax.train import checkpoint, meter, schedule
 from bert_jax.train.state import TrainState
-from configs import schema, sweep
-from configs.errors import UserError
-from configs.load import load, presets
-from configs.overrides import apply
-from configs.presets.finetune import FEATURE_BASED, recipe
-from input_pipeline.records.shards import Manifest
-from input_pipeline.records.stream import RecordStream
-from input_pipeline.tasks import load_task
-from launch.finetuning import evaluation, finetuner, machine, results
-from launch.finetuning.approach import FineTuning
-from launch.finetuning.best import BestCheckpoint
-from launch.finetuning.task_data import TaskData, task_identity
-from launch.inference import Predictor
-from launch.pretraining import held_out
-from launch.sources import source
-from launch.workdir import notes
-from launch.workdir.metrics import read_metrics
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema, sweep
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load, presets
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets.finetune import FEATURE_BASED, recipe
+from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.runs.finetuning import evaluation, finetuner, machine, results
+from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.best import BestCheckpoint
+from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.inference import Predictor
+from bert_jax.runs.pretraining import held_out
+from bert_jax.runs.sources import source
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.encoder import ENCODER_WORDS
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from launch.finetuning import results
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.runs.finetuning import results
 
 
 def row(name, score, loss, failed):

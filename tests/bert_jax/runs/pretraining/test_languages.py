@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from bert_jax.costs import flops
-from configs import load
-from input_pipeline.records.stream import RecordStream
-from launch.pretraining import baselines, held_out
-from launch.workdir.metrics import read_metrics
+from bert_jax.configs import load
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.runs.pretraining import baselines, held_out
+from bert_jax.runs.workdir.metrics import read_metrics
 from tests.helpers.tiny_models import tokenizer
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -39,7 +39,7 @@ SETTINGS = [
 def run(command: str, *arguments: str) -> str:
     """What a command prints."""
     done = subprocess.run(
-        [sys.executable, '-m', f'launch.{command}', *arguments],
+        [sys.executable, '-m', f'bert_jax.launch.{command}', *arguments],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def test_each_language_has_its_own_loss(records, tmp_path):
     guess = baselines.baselines(records, 16)
     assert guess.masked == sum(masked.values())
 
-    # launch.evaluate reads all of them.
+    # bert-evaluate reads all of them.
     found = json.loads(run('evaluate', f'--workdir={workdir}', f'--data={records}'))['metrics']
     assert {'mlm_loss_de', 'mlm_loss_ko'} <= found.keys() and found['masked'] > guess.masked
 

@@ -22,15 +22,15 @@ from flax import traverse_util
 
 from bert_jax.mesh import determinism
 from bert_jax.train import checkpoint
-from configs.errors import UserError
-from configs.load import load
-from configs.overrides import apply
-from configs.schema import ModelConfig
-from input_pipeline.records import fields, shards
-from input_pipeline.records.fields import RecordSpec
-from launch.pretraining import held_out, record_checks, train
-from launch.sources import source
-from launch.workdir.metrics import read_metrics
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.runs.pretraining import held_out, record_checks, train
+from bert_jax.runs.sources import source
+from bert_jax.runs.workdir.metrics import read_metrics
 from tests.helpers.records import example_columns
 from tests.helpers.terminal import Terminal, pictures, screen
 from tests.helpers.tiny_models import tokenizer
@@ -52,15 +52,15 @@ SETTINGS = [
     f'model.vocab_size={tokenizer().vocab_size}',
     'model.max_position=16',
 ]
-# Several runs of launch.pretrain in one process, which saves their imports. A line of its input is
+# Several runs of bert-pretrain in one process, which saves their imports. A line of its input is
 # a JSON list: where a signal to stop arrives (0: nowhere), and the arguments. Its output begins
 # with '=> '.
 DRIVER = """
 import json, signal, sys
 from absl import flags, logging
 from bert_jax.train import meter
-from configs.errors import UserError
-from launch import pretrain
+from bert_jax.configs.errors import UserError
+from bert_jax.launch import pretrain
 logging.use_absl_handler()
 after, stop_at = meter.Profile.after, 0
 def stopping(self, step, metrics):
@@ -193,7 +193,7 @@ def test_on_a_terminal_a_bar_follows_the_steps_and_is_gone_after_sigterm(folder)
     changes = (*SETTINGS, 'phases.0.steps=100000')
     terminal = Terminal(
         [
-            *(sys.executable, '-m', 'launch.pretrain', '--config=bert_tiny'),
+            *(sys.executable, '-m', 'bert_jax.launch.pretrain', '--config=bert_tiny'),
             *(f'--data={folder}/records', f'--workdir={folder}/watched'),
             *(f'--set={change}' for change in changes),
         ],
@@ -228,8 +228,8 @@ def test_deterministic_is_asked_of_xla_before_jax_is_there(program):
     code = f"""
 import os, sys
 from absl import flags
-from configs.errors import UserError
-from launch import {program}
+from bert_jax.configs.errors import UserError
+from bert_jax.launch import {program}
 given = ['x', '--deterministic', '--task=none', '--init_from=none', '--workdir=none']
 flags.FLAGS(given[: None if '{program}' != 'pretrain' else 2])
 try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from configs.errors import UserError
-from input_pipeline.tasks import load_task
-from input_pipeline.tasks.classification import TextExample
-from input_pipeline.tasks.multiple_choice import ChoiceExample
-from input_pipeline.tasks.squad_files import SpanExample
-from input_pipeline.tasks.tagging import TaggedExample
-from input_pipeline.text.typos import Typos
-from launch.robustness.noise import parse, table, with_typos
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks.classification import TextExample
+from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceExample
+from bert_jax.input_pipeline.tasks.squad_files import SpanExample
+from bert_jax.input_pipeline.tasks.tagging import TaggedExample
+from bert_jax.input_pipeline.text.typos import Typos
+from bert_jax.runs.robustness.noise import parse, table, with_typos
 
 EVERY = Typos(1.0, 0, ('leet',))
 

@@ -19,14 +19,14 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.interchange import huggingface, tensor_bundle
 from bert_jax.train.checkpoint import Checkpoints, load_params
 from bert_jax.train.state import TrainState
-from configs import schema
-from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer, extension
-from launch import export
-from launch.inference import Bert, Predictor
-from launch.inference.mask_filler import MaskFiller
-from launch.sources import fitting, source
-from launch.workdir.workdir import Workdir
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
+from bert_jax.launch import export
+from bert_jax.inference import Bert, Predictor
+from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.runs.sources import fitting, source
+from bert_jax.runs.workdir.workdir import Workdir
 
 GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
 WORDS = [
@@ -150,7 +150,7 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
     ):
         fitting.for_pretraining(str(folder), Tokenizer.load(tmp_path), there.model, seed=1)
     with pytest.raises(
-        UserError, match='expected a workdir of launch.pretrain or launch.finetune, a Hugging Face'
+        UserError, match='expected a workdir of bert-pretrain or bert-finetune, a Hugging Face'
     ):
         source.read_source(str(tmp_path))
     with pytest.raises(UserError, match='no config.json in it'):

@@ -20,12 +20,12 @@ import pytest
 from etils import epath
 
 from bert_jax.train.loop import Line
-from configs.errors import UserError
-from launch.page.svg import drawing
-from launch.workdir import plots
-from launch.workdir.metrics import MetricWriter, describe, read_metrics, status, truncate_after
-from launch.workdir.notes import Guess, note_guess
-from launch.workdir.plots import Chart, Curve, plot_run, plot_workdir, points
+from bert_jax.configs.errors import UserError
+from bert_jax.reports.page.svg import drawing
+from bert_jax.runs.workdir import plots
+from bert_jax.runs.workdir.metrics import MetricWriter, describe, read_metrics, status, truncate_after
+from bert_jax.runs.workdir.notes import Guess, note_guess
+from bert_jax.runs.workdir.plots import Chart, Curve, plot_run, plot_workdir, points
 from tests.helpers.full_disk import files_of_at_most
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -188,7 +188,7 @@ def test_tensorboard_shows_no_point_twice_after_a_kill_before_the_first_checkpoi
 def test_tensorflow_is_not_imported(tmp_path):
     code = f"""
 import collections, sys
-from launch.workdir.metrics import MetricWriter
+from bert_jax.runs.workdir.metrics import MetricWriter
 writer = MetricWriter({str(tmp_path)!r})
 Line = collections.namedtuple('Line', 'step metrics total eta')  # bert_jax's imports jax
 writer.write(Line(1, {{'split': 'train', 'loss': 1.0}}, 9, None))

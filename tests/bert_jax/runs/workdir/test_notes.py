@@ -6,10 +6,10 @@ import pathlib
 
 import pytest
 
-from configs.errors import UserError
-from launch.workdir import notes
-from launch.workdir.notes import Guess, command_line, guesses, note_guess, note_start, starts
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.notes import Guess, command_line, guesses, note_guess, note_start, starts
+from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
 
 LAUNCH = pathlib.Path(notes.__file__).parents[1]
@@ -18,7 +18,7 @@ LAUNCH = pathlib.Path(notes.__file__).parents[1]
 @pytest.mark.parametrize(
     ('argv', 'command'),
     [
-        ([f'{LAUNCH}/pretrain.py', '--workdir=a b'], "python -m launch.pretrain '--workdir=a b'"),
+        ([f'{LAUNCH}/pretrain.py', '--workdir=a b'], "bert-pretrain '--workdir=a b'"),
         (['mine.py', '--set', 'x=$1'], "python mine.py --set 'x=$1'"),
     ],
     ids=['ours', 'own'],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from configs.errors import UserError
-from launch.workdir.resumable import growing, was_finished
+from bert_jax.configs.errors import UserError
+from bert_jax.runs.workdir.resumable import growing, was_finished
 
 IDENTITY = {'input': 'a', 'model': 1}
 
@@ -62,7 +62,7 @@ def test_a_full_disk_is_one_line_and_a_damaged_or_foreign_file_is_never_taken_fo
         raise OSError(28, 'No space left on device')
 
     with monkeypatch.context() as patch:
-        patch.setattr('launch.workdir.resumable.os.fsync', full)
+        patch.setattr('bert_jax.runs.workdir.resumable.os.fsync', full)
         with pytest.raises(UserError, match='No space left on device: .* goes on after 3 records'):
             with growing(output, IDENTITY, ['a']) as files:
                 files.append(1, {'a': b'4'})

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from configs.errors import UserError
-from configs.load import load
-from configs.overrides import apply
-from launch.workdir import notes
-from launch.workdir.folder import lock
-from launch.workdir.workdir import Workdir
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.folder import lock
+from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
 
 TINY = ['phases.0.steps=100', 'phases.0.batch_size=8', 'optimizer.warmup_steps=10']
