@@ -22,8 +22,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from bert_jax.configs.errors import UserError
 from bert_jax.cli import app
+from bert_jax.configs.errors import UserError
 
 _RUNS = flags.DEFINE_string('runs', None, 'workdir of the sweep', required=True)
 _TASK = flags.DEFINE_string(

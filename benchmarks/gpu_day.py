@@ -34,8 +34,8 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax.configs.errors import UserError
 from bert_jax.cli import app
+from bert_jax.configs.errors import UserError
 
 _TEXT = flags.DEFINE_multi_string('text', [], 'raw text, globs; documents between blank lines')
 _MRPC = flags.DEFINE_string('mrpc', None, "folder of MRPC's own files; none: that part is left out")

@@ -28,9 +28,9 @@ from typing import Any
 
 from absl import flags, logging
 
-from bert_jax.mesh import before_jax
-from bert_jax.configs.errors import UserError
 from bert_jax.cli import app
+from bert_jax.configs.errors import UserError
+from bert_jax.mesh import before_jax
 
 _CASES = flags.DEFINE_list(
     'cases',

@@ -14,8 +14,8 @@ import re
 import runpy
 import sys
 
-from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.cli import app
+from bert_jax.configs.errors import UserError, did_you_mean
 
 # From raw text to a model in use; what each does stands at the head of its file.
 COMMANDS = (
@@ -54,8 +54,7 @@ def main() -> None:
         app.refuse_replaced(name)
         if name not in COMMANDS:
             raise UserError(
-                f'{name}: no such command{did_you_mean(name, COMMANDS)}: `bert-jax` lists'
-                ' them'
+                f'{name}: no such command{did_you_mean(name, COMMANDS)}: `bert-jax` lists them'
             )
     sys.argv = sys.argv[1:]
     runpy.run_module(f'bert_jax.launch.{name}', run_name='__main__', alter_sys=True)

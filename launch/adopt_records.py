@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
     from pathlib import Path

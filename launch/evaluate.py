@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
-from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Literal
 
 from absl import logging
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
 from bert_jax.inference.options import TrainedModel
 
 if TYPE_CHECKING:
     from etils import epath
 
-    from bert_jax.interchange.parameters import Model, Reading
     from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.interchange.parameters import Model, Reading
     from bert_jax.runs.sources.source import Source
 
 Format = Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model']
@@ -82,8 +82,8 @@ def main(argv: Sequence[str]) -> None:
     if options.base and options.format != 'peft':
         raise UserError('--base is of --format=peft: leave it out')
 
-    from bert_jax.interchange.parameters import with_stored_words
     from bert_jax.inference.predictor import trained_with
+    from bert_jax.interchange.parameters import with_stored_words
     from bert_jax.runs.sources.source import fold, plain, print_names, read_source, saved_in
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
@@ -236,9 +236,9 @@ def _serving(
     max_length: int | None,
     texts: int | None,
 ) -> tuple[Reading, tuple[str, ...]]:
+    from bert_jax.inference import serving_folder
     from bert_jax.interchange import serving
     from bert_jax.interchange.parameters import Reading
-    from bert_jax.inference import serving_folder
 
     # Nothing reads a program back as weights; its name map is the identity.
     left_out = serving_folder.write(folder, model, tokenizer, form, max_length, texts)

@@ -19,9 +19,9 @@ from typing import Literal
 
 from absl import logging
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
 from bert_jax.inference.options import RecordFile, TrainedModel
 
 
@@ -79,11 +79,11 @@ def main(argv: Sequence[str]) -> None:
 
     import numpy as np
 
+    from bert_jax.inference.extractor import Extractor
+    from bert_jax.inference.feature_files import FeatureFiles
     from bert_jax.input_pipeline.progress import Progress
     from bert_jax.input_pipeline.tasks.features import say_cut
     from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
-    from bert_jax.inference.extractor import Extractor
-    from bert_jax.inference.feature_files import FeatureFiles
     from bert_jax.runs.sources.source import load_source
     from bert_jax.runs.workdir.resumable import growing, was_finished
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from absl import logging
 
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
 from bert_jax.configs.schema import FeatureSet
-from bert_jax.cli import app, flags
+from bert_jax.mesh import before_jax, determinism
 
 # Fine-tuning stands first, as the row that the others are compared with.
 _ALL = ('finetune', *typing.get_args(FeatureSet))

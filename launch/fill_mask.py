@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.configs.options import option
 from bert_jax.cli import app, flags
+from bert_jax.configs.options import option
 from bert_jax.inference.options import TrainedModel
 
 

@@ -18,10 +18,10 @@ from typing import Literal
 
 from absl import logging
 
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.cli import app, flags
 from bert_jax.configs import schema
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
+from bert_jax.mesh import before_jax, determinism
 
 
 @dataclass(frozen=True, kw_only=True)

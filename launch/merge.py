@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.configs.options import required
 from bert_jax.cli import app, flags
+from bert_jax.configs.options import required
 
 
 @dataclass(frozen=True)

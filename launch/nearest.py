@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
 from bert_jax.inference.options import TrainedModel
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def main(argv: Sequence[str]) -> None:
     """Answers the queries of the command line, or those of stdin."""
     options = flags.read(Options)
 
-    from bert_jax.input_pipeline.tasks.features import say_cut
-    from bert_jax.input_pipeline.text.record_files import Reader, parse_columns
     from bert_jax.inference.extractor import Extractor
     from bert_jax.inference.questions import answer_each
     from bert_jax.inference.similarity import Sentences
+    from bert_jax.input_pipeline.tasks.features import say_cut
+    from bert_jax.input_pipeline.text.record_files import Reader, parse_columns
     from bert_jax.runs.sources.source import load_source
 
     reader = Reader(options.input, ('text',), (), parse_columns(options.columns))

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.cli import app, flags
 from bert_jax.runs.pretraining.planning import Options
 
 app.define_config_flags()

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from absl import logging
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
 from bert_jax.inference.options import RecordFile, TrainedModel
 
 if TYPE_CHECKING:
-    from bert_jax.input_pipeline.text.record_files import BadRecord
     from bert_jax.inference import Predictor
+    from bert_jax.input_pipeline.text.record_files import BadRecord
 
 
 @dataclass(frozen=True, kw_only=True)

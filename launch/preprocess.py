@@ -15,9 +15,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.cli import app, flags
 
 # --help has the mixture beside the inputs that it is about; the manifest has it after the others.
 _OF_INPUTS = ('input', 'language_exponent', 'language_repeats')

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.cli import app, flags
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.options import option
-from bert_jax.cli import app, flags
+from bert_jax.mesh import before_jax, determinism
 
 if TYPE_CHECKING:
     from bert_jax.runs.pretraining.records import Records

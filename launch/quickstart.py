@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
     from bert_jax.configs.schema import PretrainConfig

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_jax.mesh import before_jax
+from bert_jax.cli import app, flags
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
+from bert_jax.mesh import before_jax
 
 if TYPE_CHECKING:
     from bert_jax.configs.studies.study import Study

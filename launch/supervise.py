@@ -23,9 +23,9 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
-from bert_jax.cli import app, flags
 
 
 @dataclass(frozen=True)

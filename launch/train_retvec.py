@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option, required
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.relatives.words import recipe
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.cli import app, flags
+from bert_jax.mesh import before_jax, determinism
 
 app.define_config_flags()
 

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
+from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.options import option, required
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.cli import app, flags
 
 if TYPE_CHECKING:
     from etils import epath

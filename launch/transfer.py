@@ -16,11 +16,11 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.cli import app, flags
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
-from bert_jax.cli import app, flags
+from bert_jax.mesh import before_jax, determinism
 
 
 @dataclass(frozen=True, kw_only=True)

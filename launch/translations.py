@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from absl import logging
 
-from bert_jax.configs.options import option, required
 from bert_jax.cli import app, flags
+from bert_jax.configs.options import option, required
 from bert_jax.inference.options import TrainedModel
 
 
@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> None:
     texts = read_parallel(options.input)
     app.check_output('output', options.output)
 
-    from bert_jax.runs.crosslingual import retrieval
     from bert_jax.inference.extractor import Extractor
+    from bert_jax.runs.crosslingual import retrieval
     from bert_jax.runs.sources.source import load_source
 
     source = load_source(options.model.where)

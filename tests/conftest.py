@@ -82,13 +82,13 @@ def signal_handlers() -> Iterator[None]:
 @pytest.fixture(scope='session')
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A workdir such as bert-pretrain leaves, of a very small model that knows ENCODER_WORDS."""
-    from bert_jax.mesh import sharding
-    from bert_jax.model import heads
-    from bert_jax.train import checkpoint
-    from bert_jax.train.state import create_state
     from bert_jax.configs import schema
     from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.mesh import sharding
+    from bert_jax.model import heads
     from bert_jax.runs.workdir.workdir import Workdir
+    from bert_jax.train import checkpoint
+    from bert_jax.train.state import create_state
 
     folder = tmp_path_factory.mktemp('encoder')
     (folder / 'vocabulary').mkdir()

@@ -11,8 +11,8 @@ is counted once.
 
 from __future__ import annotations
 
-from bert_jax.model.added import added_by, trained_from
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.model.added import added_by, trained_from
 
 # RETVec's network (bert_jax/model/retvec.py): the width of its vectors, its parameters, and the
 # weights that are multiplied for a word, those of the first two layers for 16 characters.

@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 
+from bert_jax.configs.schema import PretrainConfig
 from bert_jax.costs.chips import Topology
 from bert_jax.train.state import TrainState
-from bert_jax.configs.schema import PretrainConfig
 
 # An evaluation has no backward pass, which is two thirds of a train step: a guess.
 EVALUATION = 1 / 3

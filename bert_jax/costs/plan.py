@@ -19,13 +19,13 @@ from typing import Any
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops, hlo, memory, overheads, reading
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
 from bert_jax.model import splits
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # Of how many layers the two programs are from which deeper ones follow. One alone is another

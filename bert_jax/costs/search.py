@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import jax
 from absl import logging
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops, memory, plan
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
 from bert_jax.model.attention import attention
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 
 _REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
 _HOPEFUL = 1.2  # share of a chip's memory by estimate up to which a candidate is compiled

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from bert_jax.costs import memory
-from bert_jax.mesh import sharding
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.mesh import sharding
 from bert_jax.runs.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
 
 # Doubling: at most half of a longer row is padding, and few programs are compiled.

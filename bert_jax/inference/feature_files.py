@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.model.hidden_states import Pool
 from bert_jax.inference.extractor import Part, Row
+from bert_jax.model.hidden_states import Pool
 from bert_jax.runs.sources.source import Source
 
 _TOKEN_COLUMNS = ('input_ids', 'segment_ids', 'word_index', 'starts', 'ends')

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bert_jax.train.task_heads import HEADS
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.answers import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.runs.sources.source import Source
+from bert_jax.train.task_heads import HEADS
 
 MASK = '[MASK]'
 

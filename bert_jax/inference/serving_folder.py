@@ -23,14 +23,14 @@ from typing import Literal
 import numpy as np
 import safetensors.numpy
 
+from bert_jax.configs.errors import UserError
+from bert_jax.inference.served_heads import script_of
+from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from bert_jax.interchange import parameters, serving
 from bert_jax.interchange.parameters import Model
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.task_heads import CLASSES
-from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
-from bert_jax.inference.served_heads import script_of
 
 # Doubled braces stand for themselves; the single ones are filled in by head and by format.
 _SERVE = '''\

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.inference.extractor import Extractor
+from bert_jax.input_pipeline.text.record_files import BadRecord
 
 _TINY = 1e-12  # a vector of zeros stays one, and is like nothing
 

@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.interchange import parameters, tensor_bundle
 from bert_jax.interchange.parameters import (
     Model,
     Reading,
 )
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.schema import ModelConfig
 
 # Settings: ours -> theirs, and the reference's default (modeling.py:34-45).
 _SETTINGS = {

@@ -24,6 +24,11 @@ import safetensors
 import safetensors.numpy
 from etils import epath
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.model import FAMILIES
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.interchange import parameters
 from bert_jax.interchange.families import NAMES, Names
 from bert_jax.interchange.parameters import (
@@ -32,11 +37,6 @@ from bert_jax.interchange.parameters import (
     brief,
 )
 from bert_jax.train.task_heads import CLASSES, PARTS, of_task
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.model import FAMILIES
-from bert_jax.configs.schema import ModelConfig
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
 _SETTINGS = {

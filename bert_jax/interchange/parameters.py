@@ -23,12 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig
 
 # Settings of the shape that BERT has not, ALBERT's.
 SHAPE = ('embedding_size', 'num_groups')

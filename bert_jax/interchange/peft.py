@@ -22,6 +22,10 @@ import safetensors.numpy
 from etils import epath
 from flax import traverse_util
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import parse_object, read_object
+from bert_jax.configs.model import TuningConfig
 from bert_jax.interchange import huggingface, parameters
 from bert_jax.interchange.families import NAMES
 from bert_jax.interchange.parameters import Model, Place, Reading, brief
@@ -38,10 +42,6 @@ from bert_jax.interchange.peft_settings import (
 )
 from bert_jax.model.added import is_added, neutral
 from bert_jax.train.task_heads import CLASSES, PARTS
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import parse_object, read_object
-from bert_jax.configs.model import TuningConfig
 
 Tensors = dict[str, np.ndarray]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import MATRICES, TuningConfig
 from bert_jax.interchange import huggingface
 from bert_jax.interchange.families import NAMES
 from bert_jax.interchange.parameters import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import MATRICES, TuningConfig
 
 # Their tasks, and the head of ours that each stands for; other classes are named in auto_mapping.
 _TASKS = {

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from bert_jax.interchange.parameters import brief
-from bert_jax.model.added import is_added, neutral, trained_from
-from bert_jax.model.embeddings import computed_arrays
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.interchange.parameters import brief
+from bert_jax.model.added import is_added, neutral, trained_from
+from bert_jax.model.embeddings import computed_arrays
 
 # The methods whose weights are a change of BERT's own, and no part of the computation.
 FOLDED = ('full', 'bitfit', 'lora', 'ia3', 'spafit')

@@ -18,6 +18,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh.sharding import (
     free_axes,
     names_of,
@@ -26,8 +28,6 @@ from bert_jax.mesh.sharding import (
     shardings,
     shards_update,
 )
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import RuntimeConfig
 
 # The TPU without sparse cores that was compiled for. On others those reduce-scatter beside the work
 # of all other units; on this one nothing does. Why it is all-to-all there: four layers of

@@ -27,9 +27,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.configs.errors import UserError
 from bert_jax.mesh.process_group import TRY_AGAIN, ProcessGroup, leave, names, objection
 from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
-from bert_jax.configs.errors import UserError
 
 _Made = TypeVar('_Made')
 _SAME_REQUEST_S = 2.0  # seconds within which a second signal to stop is the first one once more

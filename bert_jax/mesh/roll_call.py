@@ -21,8 +21,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, objection
 from bert_jax.configs.errors import UserError
+from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, objection
 
 # Goes up with each change of what is said; process 0 refuses callers that speak another.
 _PROTOCOL = 2

@@ -19,9 +19,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.configs.model import MATRICES
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.model.dropout import DropoutRng, dropout
 
 # Sites of its own dropout and draws, beyond those of any depth of encoder and of heads.
 _SITE = 1 << 21

@@ -19,8 +19,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.threefry import FEWER_ROUNDS, ROUNDS, threefry
 from bert_jax.configs.errors import UserError
+from bert_jax.model.threefry import FEWER_ROUNDS, ROUNDS, threefry
 
 # Of so many masks of one evaluation of Threefry XLA for TPUs makes one loop by itself. Of more it
 # makes a loop for each, with all of Threefry in it, where nothing bids it have all of them first.

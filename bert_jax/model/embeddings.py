@@ -16,9 +16,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.exchange import look_up
 from bert_jax.model.retvec import WordNetwork, binarise
-from bert_jax.configs.schema import ModelConfig
 
 
 def padded_vocab(vocab_size: int) -> int:

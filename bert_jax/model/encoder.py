@@ -18,6 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.products import dot_general
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.added import ACTIVATIONS, Place, added_by
@@ -25,9 +28,6 @@ from bert_jax.model.attention.attention import AttentionMask, attend
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import KINDS
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import TuningConfig
-from bert_jax.configs.schema import ModelConfig
 
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).

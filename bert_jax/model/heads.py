@@ -16,11 +16,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.products import dot_general
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import padded_vocab, table_init, words_of
 from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense
-from bert_jax.configs.schema import ModelConfig
 
 # What a model is given: {name of a column: array of B rows}.
 Batch = Mapping[str, jax.Array]

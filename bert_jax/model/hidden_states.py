@@ -14,10 +14,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.embeddings import words_of
-from bert_jax.model.encoder import Encoder
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.model.embeddings import words_of
+from bert_jax.model.encoder import Encoder
 
 Pool = Literal['none', 'cls', 'mean', 'max']
 

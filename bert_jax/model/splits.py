@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from bert_jax.model.embeddings import padded_vocab
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.model.embeddings import padded_vocab
 
 
 class Dimension(NamedTuple):

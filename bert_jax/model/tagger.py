@@ -14,9 +14,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configs.errors import UserError
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.configs.errors import UserError
 
 
 def layers_of(features: str, num_layers: int) -> tuple[int, ...]:

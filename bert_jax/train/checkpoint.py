@@ -29,6 +29,7 @@ from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
+from bert_jax.configs.errors import UserError
 from bert_jax.mesh.sharding import path_of
 from bert_jax.train.checkpoint_faults import (
     Damaged,
@@ -43,7 +44,6 @@ from bert_jax.train.checkpoint_faults import (
     writing,
 )
 from bert_jax.train.state import TrainState
-from bert_jax.configs.errors import UserError
 
 # Compared as a tuple: the first number decides, the next breaks ties.
 Score = tuple[float, ...]

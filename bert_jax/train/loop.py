@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from absl import logging
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.train import meter
 from bert_jax.train.checkpoint import Checkpoints, Score
 from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.schedule import Hparams
 from bert_jax.train.state import TrainState
 from bert_jax.train.step import warn_of_recompilation
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import RuntimeConfig
 
 
 class TrainStep(Protocol):

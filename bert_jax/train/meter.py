@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 from absl import logging
 
-from bert_jax.train.losses import MetricSums
 from bert_jax.configs.errors import UserError
+from bert_jax.train.losses import MetricSums
 
 
 class Work(NamedTuple):

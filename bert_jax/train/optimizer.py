@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import OptimizerConfig
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.threefry import FEWER_ROUNDS, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import OptimizerConfig
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed, but not RETVec's network: its
 # own code trains it without, and frozen it must not move.

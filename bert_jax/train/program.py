@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configs.schema import PretrainConfig
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.model.attention import attention
@@ -22,7 +23,6 @@ from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import Hparams, hparams_of
 from bert_jax.train.state import TrainState, abstract_state, create_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
-from bert_jax.configs.schema import PretrainConfig
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.model.added import is_added, neutral, trained_from
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig
 
 
 class TrainState(NamedTuple):

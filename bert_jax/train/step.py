@@ -16,6 +16,7 @@ import optax
 from absl import logging
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.configs.schema import OptimizerConfig
 from bert_jax.mesh.exchange import is_by_parts, per_data_shard
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.dropout import GENERATORS, DropoutRng
@@ -24,7 +25,6 @@ from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.schedule import Hparams, learning_rate
 from bert_jax.train.state import TrainState, joined
-from bert_jax.configs.schema import OptimizerConfig
 
 # Initialisation uses the seed's own key; everything else folds in a stream first.
 _DROPOUT_STREAM = 1

@@ -19,10 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model import heads
-from bert_jax.train import losses
 from bert_jax.configs.model import FAMILIES
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.model import heads
+from bert_jax.train import losses
 
 
 @dataclass(frozen=True)

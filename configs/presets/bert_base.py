@@ -15,7 +15,13 @@ from 3.3 billion words, a GLUE test average of 79.6 (without WNLI) and SQuAD 1.1
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import (
+    ModelConfig,
+    OptimizerConfig,
+    Phase,
+    PretrainConfig,
+    RuntimeConfig,
+)
 
 
 def get_config() -> PretrainConfig:

@@ -15,7 +15,13 @@ of 84.1/90.9.
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import (
+    ModelConfig,
+    OptimizerConfig,
+    Phase,
+    PretrainConfig,
+    RuntimeConfig,
+)
 
 
 def get_config() -> PretrainConfig:

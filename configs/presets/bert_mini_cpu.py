@@ -18,7 +18,13 @@ stayed above both). What was measured is in docs/results.md.
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import (
+    ModelConfig,
+    OptimizerConfig,
+    Phase,
+    PretrainConfig,
+    RuntimeConfig,
+)
 
 
 def get_config() -> PretrainConfig:

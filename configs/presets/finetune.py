@@ -20,7 +20,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import Method
-from bert_jax.configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs.schema import (
+    FeatureConfig,
+    FeatureSet,
+    FinetuneConfig,
+    OptimizerConfig,
+    RuntimeConfig,
+)
 
 C = TypeVar('C', bound=FinetuneConfig)
 RECIPES = ('paper', 'readme', 'albert', 'roberta')

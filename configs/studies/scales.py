@@ -20,7 +20,13 @@ from __future__ import annotations
 
 from bert_jax.configs import overrides
 from bert_jax.configs.presets import bert_base
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import (
+    ModelConfig,
+    OptimizerConfig,
+    Phase,
+    PretrainConfig,
+    RuntimeConfig,
+)
 from bert_jax.configs.studies.study import Changes, Column
 
 # Section 4.1.

@@ -19,7 +19,13 @@ from typing import Literal
 import numpy as np
 from etils import epath
 
-from bert_jax.input_pipeline.preprocess.runs import DocumentRun, hash_sentences, key_range, load, save
+from bert_jax.input_pipeline.preprocess.runs import (
+    DocumentRun,
+    hash_sentences,
+    key_range,
+    load,
+    save,
+)
 from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe, Tokenised
 from bert_jax.input_pipeline.randomness import mix
 

@@ -77,6 +77,5 @@ class Blocks:
             shard.file, number * shards.BLOCK + place, shard.block(number)[0] + byte, reason
         )
         return UserError(
-            f'{self._directory / str(fault)}: bert-verify-data {self._directory} lists'
-            ' every fault'
+            f'{self._directory / str(fault)}: bert-verify-data {self._directory} lists every fault'
         )

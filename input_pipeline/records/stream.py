@@ -94,9 +94,7 @@ class RecordStream:
         self.manifest = shards.Manifest.load(directory)
         self._spec, self._shards = self.manifest.spec_of(split), self.manifest.shards(split)
         if not self.manifest.records(split):
-            raise UserError(
-                f'{directory}: has no {split} records: make them with bert-preprocess'
-            )
+            raise UserError(f'{directory}: has no {split} records: make them with bert-preprocess')
         for fault in shards.check_files(directory, self._shards):
             raise UserError(
                 f'{self._directory / fault.file}: {fault.what}: copy it again, or make the records'

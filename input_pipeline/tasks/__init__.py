@@ -9,7 +9,14 @@ from __future__ import annotations
 import os
 
 from bert_jax.configs.errors import UserError, did_you_mean
-from bert_jax.input_pipeline.tasks import classification, glue, multiple_choice, squad, tagging, task_file
+from bert_jax.input_pipeline.tasks import (
+    classification,
+    glue,
+    multiple_choice,
+    squad,
+    tagging,
+    task_file,
+)
 from bert_jax.input_pipeline.tasks.base import Example, Predictions, Task
 from bert_jax.input_pipeline.text.whole_text import plain_name
 

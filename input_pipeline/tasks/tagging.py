@@ -21,7 +21,14 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import (
+    INPUT_KEYS,
+    Arrays,
+    Example,
+    Predictions,
+    Task,
+    write_text,
+)
 from bert_jax.input_pipeline.tasks.predictions import complete
 from bert_jax.input_pipeline.tasks.scores import entities
 from bert_jax.input_pipeline.tasks.scores.constant_baseline import entropy

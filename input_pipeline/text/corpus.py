@@ -27,7 +27,13 @@ from dataclasses import dataclass
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text.files import chunks, decompressed, opened
 from bert_jax.input_pipeline.text.inputs.formats import Format
-from bert_jax.input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, require_unchanged, units
+from bert_jax.input_pipeline.text.inputs.units import (
+    AnyUnit,
+    Unit,
+    looked_at,
+    require_unchanged,
+    units,
+)
 from bert_jax.input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,

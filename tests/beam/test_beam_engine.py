@@ -192,7 +192,10 @@ def test_same_bytes_on_a_cluster(tmp_path, text, many_buckets, cluster):
     processes, modules = zip(*loaded.values())
     assert len({os.getpid(), *processes}) == 3
     for found in modules:
-        assert 'bert_jax.input_pipeline.preprocess.stages' in found and not {'tensorflow', 'jax'} & found
+        assert (
+            'bert_jax.input_pipeline.preprocess.stages' in found
+            and not {'tensorflow', 'jax'} & found
+        )
 
 
 def test_what_workers_load():

@@ -140,7 +140,9 @@ def test_a_value_that_no_run_can_have_is_refused_by_name_in_a_saved_file(tmp_pat
 def test_a_number_that_no_run_can_have_is_refused_in_a_python_file(tmp_path):
     path = tmp_path / 'mine.py'
     for wrong in ('PretrainConfig(seed=-5)', 'FinetuneConfig(epochs=float("nan"))'):
-        path.write_text(f'from bert_jax.configs.schema import *\ndef get_config():\n    return {wrong}\n')
+        path.write_text(
+            f'from bert_jax.configs.schema import *\ndef get_config():\n    return {wrong}\n'
+        )
         message = r'mine.py:3: .*Config.(seed=-5|epochs=nan): must be in'
         with pytest.raises(UserError, match=message):
             load(str(path))

@@ -9,7 +9,13 @@ import pytest
 from bert_jax.configs import sweep
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply, names
-from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, ModelConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import (
+    FeatureConfig,
+    FinetuneConfig,
+    ModelConfig,
+    Phase,
+    PretrainConfig,
+)
 
 
 @pytest.mark.parametrize(

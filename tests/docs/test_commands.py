@@ -38,12 +38,21 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ): 'it needs a cluster; tests/launch/cluster has stand-ins',
     ('*', r'docker|Dockerfile'): 'it needs docker',
     ('*', r'--input=hf:'): 'it needs the Hub; tests/input_pipeline/text reads local data sets',
-    ('*', r'HOST:\d+'): 'it needs two machines; tests/bert_jax/runs/pretraining starts such processes',
+    (
+        '*',
+        r'HOST:\d+',
+    ): 'it needs two machines; tests/bert_jax/runs/pretraining starts such processes',
     ('*', r'--engine=beam'): 'it needs .venv-beam; tests/beam runs it',
-    ('*', r'--suite=glue'): 'it needs runs of all GLUE tasks; tests/bert_jax/runs/finetuning makes them',
+    (
+        '*',
+        r'--suite=glue',
+    ): 'it needs runs of all GLUE tasks; tests/bert_jax/runs/finetuning makes them',
     ('*', r'-m benchmarks\.'): RECORD,
     ('docs/results.md', ''): RECORD,
-    ('docs/studies.md', r'--workdir='): 'it takes hours; tests/bert_jax/reports/studies runs a small one',
+    (
+        'docs/studies.md',
+        r'--workdir=',
+    ): 'it takes hours; tests/bert_jax/reports/studies runs a small one',
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
 NOT_COMMANDS = {  # page, how a block without a command begins

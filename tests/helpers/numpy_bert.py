@@ -7,8 +7,8 @@ import math
 import jax
 import numpy as np
 
-from bert_jax.train.state import init_params
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.train.state import init_params
 
 
 def make_batch(

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from bert_jax.launch import export
 from bert_jax.inference.predictor import Predictor
+from bert_jax.launch import export
 from bert_jax.runs.sources import source
 
 

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.costs import flops
-from bert_jax.interchange import huggingface
-from bert_jax.train.checkpoint import load_params
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.costs import flops
+from bert_jax.inference import Bert, Predictor
+from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.interchange import huggingface
 from bert_jax.launch import export
-from bert_jax.inference import Bert, Predictor
-from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.runs.pretraining import held_out, train
 from bert_jax.runs.pretraining.records import match_phases
 from bert_jax.runs.sources import fitting, source
+from bert_jax.train.checkpoint import load_params
 from tests.helpers import finetuning
 from tests.helpers.serving import serves_itself
 

@@ -268,7 +268,13 @@ def own_package(folder, name):
 )
 def test_a_package_of_the_users_by_a_name_of_ours_is_passed_by(tmp_path, name):
     """It lies in the current folder, where `python -m` looks first."""
-    command = [sys.executable, '-m', 'bert_jax.launch.plan', '--config=bert_tiny', '--topology=v5e:1x1']
+    command = [
+        sys.executable,
+        '-m',
+        'bert_jax.launch.plan',
+        '--config=bert_tiny',
+        '--topology=v5e:1x1',
+    ]
     command += ['--nocompile', '--set=runtime.fsdp=3']
     environment = own_package(tmp_path, name)
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

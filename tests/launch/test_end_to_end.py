@@ -17,11 +17,11 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax.train.checkpoint import load_params, saved_steps
 from bert_jax.runs.pretraining.baselines import baselines
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train.checkpoint import load_params, saved_steps
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOPICS = {

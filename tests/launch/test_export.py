@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.interchange import huggingface
-from bert_jax.mesh import sharding
-from bert_jax.model import heads
-from bert_jax.train import checkpoint
-from bert_jax.train.state import create_state
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.interchange import huggingface
 from bert_jax.launch import export
+from bert_jax.mesh import sharding
+from bert_jax.model import heads
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint
+from bert_jax.train.state import create_state
 
 MODEL = schema.ModelConfig(
     vocab_size=25,

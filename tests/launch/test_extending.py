@@ -14,13 +14,13 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.train.loop import Line
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.inference import Bert
+from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.sources.source import load_source
 from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.train.loop import Line
 from tests.helpers import jobs
 
 ROOT = pathlib.Path(__file__).parents[2]

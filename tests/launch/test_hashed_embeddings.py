@@ -13,18 +13,18 @@ import pytest
 from flax import traverse_util
 from safetensors.numpy import load_file
 
-from bert_jax.train.checkpoint import load_params
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.inference import Bert, Predictor
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.text.typos import Typos
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
-from bert_jax.inference import Bert, Predictor
 from bert_jax.runs.pretraining import held_out, train
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources import fitting, source
+from bert_jax.train.checkpoint import load_params
 from tests.helpers import finetuning
 from tests.helpers.numpy_bert import numpy_forward
 from tests.helpers.records import example_columns

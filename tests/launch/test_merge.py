@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.model import heads
-from bert_jax.train import checkpoint, task_heads
-from bert_jax.train.state import TrainState, joined, split
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
-from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.inference import Predictor
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.model import heads
 from bert_jax.runs.sources.merged import merge
 from bert_jax.runs.sources.source import load_source, read_source, shape_of
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint, task_heads
+from bert_jax.train.state import TrainState, joined, split
 from tests.helpers.numpy_bert import make_batch, noisy_params
 
 MODEL = schema.ModelConfig(

@@ -10,11 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.mesh import sharding
-from bert_jax.train.checkpoint import load_params
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets.relatives import words as words_preset
+from bert_jax.inference import Bert, Predictor
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards
@@ -23,11 +22,12 @@ from bert_jax.input_pipeline.text.typos import Typos
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
+from bert_jax.mesh import sharding
 from bert_jax.runs.finetuning import evaluation
-from bert_jax.inference import Bert, Predictor
 from bert_jax.runs.pretraining import dry_run, held_out, train, words
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources import source
+from bert_jax.train.checkpoint import load_params
 from tests.helpers import finetuning
 from tests.helpers.numpy_bert import dense, numpy_forward
 from tests.helpers.numpy_retvec import code_points, numpy_network

@@ -164,7 +164,14 @@ def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     started = script(here, 'start', *NAMED, f'--type={kind}', '--', *command)
     assert started.returncode == 0, started.stderr
     words = wait_for(here / 'worker' / 'bert_jax' / 'started').splitlines()
-    assert words == ['-m', 'bert_jax.launch.supervise', '--', '.venv/bin/python', *command[1:], *extra]
+    assert words == [
+        '-m',
+        'bert_jax.launch.supervise',
+        '--',
+        '.venv/bin/python',
+        *command[1:],
+        *extra,
+    ]
     assert wait_for(here / 'worker' / 'bert_jax' / 'run.code') == '0\n'
     assert calls(here)[0][1]['--worker'] == 'all'
 
@@ -173,7 +180,13 @@ def test_a_console_script_is_that_of_the_environment_there(here):
     command = ['bert-pretrain', '--config=bert_base']
     assert script(here, 'start', *NAMED, '--type=v5e-8', '--', *command).returncode == 0
     words = wait_for(here / 'worker' / 'bert_jax' / 'started').splitlines()
-    assert words == ['-m', 'bert_jax.launch.supervise', '--', '.venv/bin/bert-pretrain', *command[1:]]
+    assert words == [
+        '-m',
+        'bert_jax.launch.supervise',
+        '--',
+        '.venv/bin/bert-pretrain',
+        *command[1:],
+    ]
 
 
 def test_keep_makes_a_vm_again_that_was_taken_away(here):
@@ -186,7 +199,15 @@ def test_keep_makes_a_vm_again_that_was_taken_away(here):
     (here / 'worker' / 'bert_jax' / 'launch').mkdir()
     (here / 'worker' / 'bert_jax' / 'launch' / 'install.sh').write_text('echo "$1" > what\n')
     kept = script(
-        here, 'keep', *NAMED, '--type=v4-8', '--spot', '--', 'python', '-m', 'bert_jax.launch.pretrain'
+        here,
+        'keep',
+        *NAMED,
+        '--type=v4-8',
+        '--spot',
+        '--',
+        'python',
+        '-m',
+        'bert_jax.launch.pretrain',
     )
     assert kept.returncode == 0 and 'the run is done' in kept.stdout, kept.stderr
     made = [call[0] for call in calls(here)]

@@ -10,15 +10,15 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.inference.predictor import Predictor
+from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.interchange import huggingface
 from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
-from bert_jax.train import losses
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
-from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.inference.mask_filler import MaskFiller
-from bert_jax.inference.predictor import Predictor
 from bert_jax.runs.sources import source
+from bert_jax.train import losses
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)
@@ -74,7 +74,13 @@ def served(
     tokenizer.save(theirs)
     made(architecture, shape, tokenizer.vocab_size, **settings).save_pretrained(theirs)
     # By the command, whose flags another module of this suite has too.
-    command = [sys.executable, '-m', 'bert_jax.launch.export', f'--init_from={theirs}', f'--output={ours}']
+    command = [
+        sys.executable,
+        '-m',
+        'bert_jax.launch.export',
+        f'--init_from={theirs}',
+        f'--output={ours}',
+    ]
     subprocess.run(command, cwd=pathlib.Path(__file__).parents[2], check=True)
     return ours, huggingface.read(theirs).model
 

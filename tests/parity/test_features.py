@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.inference.extractor import Extractor
+from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.sources.source import load_source
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'

@@ -16,11 +16,11 @@ torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
 from benchmarks.finetune import train
+from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
+from bert_jax.runs.sources.source import load_source
 from bert_jax.train import schedule, task_heads
 from bert_jax.train.state import fresh_state, init_params, load_params_into
 from bert_jax.train.step import make_train_step
-from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
-from bert_jax.runs.sources.source import load_source
 from tests.parity import reference
 
 # Warnings of torch and transformers are not ours to mend.

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.interchange import huggingface
 from bert_jax.model import heads
 from bert_jax.train import losses
 from bert_jax.train.task_heads import CLASSES
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig
-from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.model import TuningConfig
 from bert_jax.interchange import huggingface, peft
 from bert_jax.interchange.parameters import Model
 from bert_jax.interchange.tuned import folded
 from bert_jax.train.task_heads import CLASSES, HEADS
-from bert_jax.configs.model import TuningConfig
 from tests.helpers.numpy_bert import noisy_params
 
 _REASON = 'PyTorch, transformers and peft are not installed: bash launch/test.sh --parity'

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.model.retvec import binarise
 from bert_jax.input_pipeline.tokenizer.words import spell
+from bert_jax.model.retvec import binarise
 
 _REASON = 'retvec is not installed: pip install --no-deps retvec, beside TensorFlow'
 pytest.importorskip('retvec', reason=_REASON)

@@ -16,14 +16,14 @@ import pytest
 
 pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.sh --plan')
 
+from bert_jax.configs.load import load
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import hlo, libtpu_estimate, links, plan, search
 from bert_jax.costs.chips import Topology, topology
 from bert_jax.mesh import sharding
 from bert_jax.mesh.sharding import path_of
 from bert_jax.train.program import InputKind, argument_shapes
-from bert_jax.configs.load import load
-from bert_jax.configs.overrides import apply
-from bert_jax.configs.schema import RuntimeConfig
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
 # padded to 1024.

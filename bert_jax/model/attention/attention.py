@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.mesh.exchange import is_by_parts
 from bert_jax.mesh.sharding import BATCH, free_axes
 from bert_jax.model.dropout import DropoutRng, Generator, dropout
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
 # The fused kernel that `auto` takes on a platform, and the tokens from which it does. cudnn was

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bert_jax.runs.finetuning import results
 from bert_jax.reports.page.markup import Child, Element, element, folded, table
 from bert_jax.reports.page.runs import Run, Sweep
 from bert_jax.reports.page.svg import drawing
 from bert_jax.reports.page.tables import NONE, shown
+from bert_jax.runs.finetuning import results
 from bert_jax.runs.workdir.plots import (
     COLOURS,
     Chart,

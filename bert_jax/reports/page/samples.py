@@ -97,8 +97,8 @@ def _first_weights(
     import jax
 
     from bert_jax.model.heads import Pretraining
-    from bert_jax.train.state import init_params
     from bert_jax.runs.workdir import word_vectors
+    from bert_jax.train.state import init_params
 
     # A function of the seed alone, so that they are those of the run's step 0.
     make = jax.jit(lambda seed: init_params(Pretraining(config.model), seed))

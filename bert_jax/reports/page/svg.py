@@ -11,7 +11,16 @@ import re
 from xml.etree import ElementTree
 
 from bert_jax.reports.page.markup import Element, element
-from bert_jax.runs.workdir.plots import COLOURS, COMMON, GRID, INK, Chart, Spread, drawn_quietly, figure
+from bert_jax.runs.workdir.plots import (
+    COLOURS,
+    COMMON,
+    GRID,
+    INK,
+    Chart,
+    Spread,
+    drawn_quietly,
+    figure,
+)
 
 # The page has a value of each for a light and for a dark screen (style.py).
 VARIABLES = {

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.cli import app
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,13 @@ def command(name: str, *arguments: str) -> list[str]:
 
     # A package of the user's in the current folder may have the name of one of ours: -P passes it.
     passing_over = [] if Path.cwd() == Path(__file__).parents[2] else ['-P']
-    return [_short(Path(sys.executable)), *passing_over, '-m', f'bert_jax.launch.{name}', *arguments]
+    return [
+        _short(Path(sys.executable)),
+        *passing_over,
+        '-m',
+        f'bert_jax.launch.{name}',
+        *arguments,
+    ]
 
 
 def _short(path: Path) -> str:

@@ -15,12 +15,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.costs import flops
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets import finetune
 from bert_jax.configs.schema import FinetuneConfig, Phase, PretrainConfig
 from bert_jax.configs.studies.study import Column
+from bert_jax.costs import flops
 from bert_jax.input_pipeline.tasks import BY_NAME
 from bert_jax.reports.studies.plan import Plan
 from bert_jax.reports.studies.steps import Step

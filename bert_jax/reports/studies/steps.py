@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.reports.quickstart.stages import Stages, command, say
 
 _POLL_S = 2.0  # between looks at what another process is making

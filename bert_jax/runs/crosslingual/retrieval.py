@@ -17,8 +17,8 @@ import numpy as np
 from etils import epath
 
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.inference.extractor import Extractor
+from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.runs.workdir import plots
 
 

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from absl import logging
 
-from bert_jax.costs.flops import training_flops_per_sequence
-from bert_jax.costs.throughput import StepCosts
-from bert_jax.model.attention import attention
-from bert_jax.train import task_heads
-from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.costs.flops import training_flops_per_sequence
+from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.model.attention import attention
 from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.runs.sources.fitting import check_pooler
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train import task_heads
+from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 

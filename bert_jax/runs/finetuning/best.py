@@ -13,10 +13,10 @@ from typing import Any
 
 from absl import logging
 
-from bert_jax.train import checkpoint
 from bert_jax.configs.errors import UserError, no_room
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint
 
 
 class BestCheckpoint:

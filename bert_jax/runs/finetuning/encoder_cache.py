@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from bert_jax.mesh import sharding
-from bert_jax.model.hidden_states import make_features
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.mesh import sharding
+from bert_jax.model.hidden_states import make_features
 from bert_jax.runs.finetuning.batch_runner import by_length, run
 from bert_jax.runs.sources.source import Source
 

@@ -17,8 +17,6 @@ from typing import Any
 import jax
 from absl import logging
 
-from bert_jax.mesh import sharding
-from bert_jax.train import task_heads
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
@@ -26,10 +24,12 @@ from bert_jax.input_pipeline.tasks import Predictions, Task, load_task
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from bert_jax.input_pipeline.text.whole_text import read_json
+from bert_jax.mesh import sharding
 from bert_jax.runs.finetuning.batch_runner import by_length, counted_jit, gather, run
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import task_heads
 
 
 def check_segments(task: Task, features: Arrays, source: Source) -> None:

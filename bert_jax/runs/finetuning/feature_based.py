@@ -10,16 +10,16 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from bert_jax.costs.throughput import StepCosts
-from bert_jax.model.tagger import FeatureTagger, layers_of
-from bert_jax.train.state import TrainState
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FeatureConfig
+from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.model.tagger import FeatureTagger, layers_of
 from bert_jax.runs.finetuning.approach import Models
 from bert_jax.runs.finetuning.encoder_cache import WordStates
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import TaskData
+from bert_jax.train.state import TrainState
 
 
 class FeatureBased:

@@ -19,9 +19,22 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, OptimizerConfig
 from bert_jax.costs.throughput import StepCosts
+from bert_jax.input_pipeline.tasks import Predictions
+from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
 from bert_jax.mesh import exchange, processes, sharding
 from bert_jax.model import dropout
+from bert_jax.runs.finetuning import batch_runner, evaluation, results
+from bert_jax.runs.finetuning.approach import Approach
+from bert_jax.runs.finetuning.best import BestCheckpoint
+from bert_jax.runs.finetuning.machine import Machine, Stopped
+from bert_jax.runs.finetuning.training_rows import TrainingRows
+from bert_jax.runs.workdir import notes, plots, running
+from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop, schedule, task_heads
 from bert_jax.train.state import (
     TrainState,
@@ -32,19 +45,6 @@ from bert_jax.train.state import (
     parameter_count,
 )
 from bert_jax.train.step import COMPILER_OPTIONS, make_train_step
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, OptimizerConfig
-from bert_jax.input_pipeline.tasks import Predictions
-from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
-from bert_jax.runs.finetuning import batch_runner, evaluation, results
-from bert_jax.runs.finetuning.approach import Approach
-from bert_jax.runs.finetuning.best import BestCheckpoint
-from bert_jax.runs.finetuning.machine import Machine, Stopped
-from bert_jax.runs.finetuning.training_rows import TrainingRows
-from bert_jax.runs.workdir import notes, plots, running
-from bert_jax.runs.workdir.workdir import Workdir
 
 C = TypeVar('C', bound=FinetuneConfig)
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from bert_jax.mesh import determinism, processes, program_cache, sharding
-from bert_jax.model import splits
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.mesh import determinism, processes, program_cache, sharding
+from bert_jax.model import splits
 
 # Settings that all runs of a process have from the first.
 _SHARED = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import jax
 
-from bert_jax.costs import flops, memory, overheads
-from bert_jax.mesh import sharding
-from bert_jax.train.program import pretraining_program
 from bert_jax.configs import schema
+from bert_jax.costs import flops, memory, overheads
 from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.mesh import sharding
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.program import pretraining_program
 
 
 def report(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bert_jax.cli import app
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.options import check_intervals, option, required
-from bert_jax.cli import app
 
 if TYPE_CHECKING:
-    from bert_jax.costs.chips import Topology
     from bert_jax.configs.schema import PretrainConfig
+    from bert_jax.costs.chips import Topology
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def make_plan(
     Where there are any it has no schedule.
     """
     from bert_jax.costs import flops, overheads, plan, search
+    from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
     from bert_jax.model import splits
     from bert_jax.train.program import departures
-    from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
 
     # Phase by phase: each has its own length, batch and program.
     chip, phases = where.chip, []

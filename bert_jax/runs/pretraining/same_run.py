@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.configs import schema
 from bert_jax.cli import app
+from bert_jax.configs import schema
 from bert_jax.runs.workdir.changes import leaves
 
 if TYPE_CHECKING:

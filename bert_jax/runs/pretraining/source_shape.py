@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_jax.train import checkpoint
 from bert_jax.configs import schema
 from bert_jax.configs.model import TuningConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.sources import fitting, source, word_network
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint
 
 
 def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> list[str]:

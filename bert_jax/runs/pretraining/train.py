@@ -16,10 +16,20 @@ from typing import Any, NamedTuple
 import jax
 from absl import logging
 
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
+from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model.attention import attention
+from bert_jax.runs.finetuning.machine import mesh_of
+from bert_jax.runs.pretraining import baselines, dry_run, held_out, same_run
+from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.sources import fitting, source, word_network
+from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir import notes, running, word_vectors
+from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
     PretrainingProgram,
@@ -36,16 +46,6 @@ from bert_jax.train.state import (
     parameter_count,
 )
 from bert_jax.train.task_heads import pretraining_head
-from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.runs.finetuning.machine import mesh_of
-from bert_jax.runs.pretraining import baselines, dry_run, held_out, same_run
-from bert_jax.runs.pretraining.records import Records
-from bert_jax.runs.sources import fitting, source, word_network
-from bert_jax.runs.sources.source import Source
-from bert_jax.runs.workdir import notes, running, word_vectors
-from bert_jax.runs.workdir.workdir import Workdir
 
 
 class Options(NamedTuple):

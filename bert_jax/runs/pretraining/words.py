@@ -16,10 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from bert_jax.mesh import sharding
-from bert_jax.model.retvec import WordSimilarity
-from bert_jax.train import checkpoint, loop, losses, schedule, state
-from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.randomness import digest64
@@ -28,10 +24,14 @@ from bert_jax.input_pipeline.tasks.batching import training_batches
 from bert_jax.input_pipeline.text.typos import KINDS, is_word, one_typo
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
+from bert_jax.mesh import sharding
+from bert_jax.model.retvec import WordSimilarity
 from bert_jax.runs.finetuning.batch_runner import place_global
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.workdir import running
 from bert_jax.runs.workdir.own_run import own_run
+from bert_jax.train import checkpoint, loop, losses, schedule, state
+from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 
 _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
 

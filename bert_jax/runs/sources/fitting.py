@@ -12,14 +12,14 @@ import numpy as np
 from absl import logging
 from flax import traverse_util
 
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
-from bert_jax.train.task_heads import pretraining_head
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
+from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.runs.sources.source import Source, complete, plain, read_source
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.task_heads import pretraining_head
 
 # Arrays with a row for each entry of the vocabulary.
 _OF_VOCABULARY = {'encoder/embeddings/word', 'mlm/bias', 'mlm/decoder'}

@@ -11,15 +11,15 @@ import os
 
 import jax.numpy as jnp
 
-from bert_jax.interchange import peft
-from bert_jax.interchange.tuned import FOLDED, folded
-from bert_jax.train.checkpoint import Checkpoints, load_params
-from bert_jax.train.state import TrainState
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.interchange import peft
+from bert_jax.interchange.tuned import FOLDED, folded
 from bert_jax.runs.sources.source import fold, read_source
 from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train.checkpoint import Checkpoints, load_params
+from bert_jax.train.state import TrainState
 
 
 def merge(folder: str, output: str) -> str:

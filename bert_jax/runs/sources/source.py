@@ -28,20 +28,20 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.model import TuningConfig
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.interchange import google, hub, huggingface, peft
 from bert_jax.interchange.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.heads import Pretraining
+from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, pretraining_head
-from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError, reading
-from bert_jax.configs.model import TuningConfig
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.runs.workdir import word_vectors
-from bert_jax.runs.workdir.workdir import MEND, Workdir
 
 # For messages: what a path could have been.
 _KINDS = (

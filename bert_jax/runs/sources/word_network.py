@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import load_params_into
-from bert_jax.runs.workdir.workdir import Workdir
 
 
 def is_workdir(where: str | None) -> bool:

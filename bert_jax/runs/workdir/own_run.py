@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 
-from bert_jax.mesh import processes, program_cache, sharding
-from bert_jax.train import loop
-from bert_jax.train.state import TrainState
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.mesh import processes, program_cache, sharding
 from bert_jax.runs.workdir import running, word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import loop
+from bert_jax.train.state import TrainState
 
 
 @contextlib.contextmanager

@@ -14,15 +14,15 @@ from typing import Any
 import jax
 from absl import logging
 
+from bert_jax.configs.schema import PretrainConfig, RuntimeConfig
+from bert_jax.input_pipeline.progress import Bar
 from bert_jax.mesh import processes
+from bert_jax.runs.workdir import metrics, notes, plots
+from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import loop
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.meter import Meter
 from bert_jax.train.state import TrainState
-from bert_jax.configs.schema import PretrainConfig, RuntimeConfig
-from bert_jax.input_pipeline.progress import Bar
-from bert_jax.runs.workdir import metrics, notes, plots
-from bert_jax.runs.workdir.workdir import Workdir
 
 # What a checkpoint keeps beside the state: the sums of the steps since the last line.
 MeterState = Mapping[str, Any]

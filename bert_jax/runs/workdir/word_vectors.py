@@ -15,10 +15,10 @@ import numpy as np
 from absl import logging
 from flax import traverse_util
 
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import ModelConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
+from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.runs.workdir.workdir import Workdir
 
 _NAMED = 5  # groups of pieces alike that the log names

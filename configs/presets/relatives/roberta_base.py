@@ -16,7 +16,13 @@ runtime.accumulation on less.
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import (
+    ModelConfig,
+    OptimizerConfig,
+    Phase,
+    PretrainConfig,
+    RuntimeConfig,
+)
 
 BASE = ModelConfig(
     vocab_size=50265,

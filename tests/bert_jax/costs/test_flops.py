@@ -8,9 +8,9 @@ import pathlib
 
 import pytest
 
-from bert_jax.costs import flops
 from bert_jax.configs import load, presets
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.costs import flops
 
 # name: (pre-training total, encoder with pooler); google-research/bert shapes, vocabulary 30522,
 # decoder counted once.
@@ -38,7 +38,10 @@ def test_golden_parameter_counts(name):
         flops.parameter_count(model),
         flops.parameter_count(model, pretraining=False),
     ) == GOLDEN[name]
-    assert f'{GOLDEN[name][0]:,}' in importlib.import_module(f'bert_jax.configs.presets.{name}').__doc__
+    assert (
+        f'{GOLDEN[name][0]:,}'
+        in importlib.import_module(f'bert_jax.configs.presets.{name}').__doc__
+    )
 
 
 @pytest.mark.parametrize(

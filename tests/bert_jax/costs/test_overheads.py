@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.costs import overheads
-from bert_jax.costs.chips import topology
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
+from bert_jax.costs import overheads
+from bert_jax.costs.chips import topology
 
 PHASES = [
     {'batch_size': 256, 'bytes_read_per_step': 256_000, 'steps': 9_000, 'checkpoint_bytes': 10**9},

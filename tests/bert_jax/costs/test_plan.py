@@ -12,13 +12,13 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.costs import overheads, plan, search
-from bert_jax.costs.chips import CHIPS, topology
-from bert_jax.model import splits
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig, RuntimeConfig
+from bert_jax.costs import overheads, plan, search
+from bert_jax.costs.chips import CHIPS, topology
+from bert_jax.model import splits
 
 BASE = 110_106_428
 WHOLE = 'runtime.shard_optimizer=false'  # each chip has all of the state

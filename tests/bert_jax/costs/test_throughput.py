@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.load import load
 from bert_jax.costs import chips, flops, throughput
 from bert_jax.train import meter as meters
-from bert_jax.configs.load import load
 
 
 def test_figures_by_hand():

@@ -15,18 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.interchange import huggingface
-from bert_jax.model import heads
-from bert_jax.train import checkpoint, task_heads
-from bert_jax.train.state import TrainState, init_params, split
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.inference import Predictor
 from bert_jax.inference.batching import Buckets
+from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.interchange import huggingface
+from bert_jax.model import heads
 from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint, task_heads
+from bert_jax.train.state import TrainState, init_params, split
 from tests.helpers import tiny_models
 
 TEXTS = ['paris', 'who is unable?', 'the capital of france, a good film.', '', 'what ' * 40]

@@ -10,14 +10,14 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
+from bert_jax.inference import serving_folder
+from bert_jax.inference.served_heads import SERVED, script_of
 from bert_jax.input_pipeline.tasks import BY_KIND
 from bert_jax.input_pipeline.tasks.classification import TextTask
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
-from bert_jax.inference import serving_folder
-from bert_jax.inference.served_heads import SERVED, script_of
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
 from tests.helpers import tiny_models
 
 TASKS = [

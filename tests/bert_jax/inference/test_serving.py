@@ -20,17 +20,17 @@ import numpy as np
 import pytest
 import tokenizers
 
-from bert_jax.interchange import serving
-from bert_jax.interchange.parameters import Model
-from bert_jax.model import heads
-from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
 from bert_jax.configs.errors import UserError
-from bert_jax.launch import export
 from bert_jax.inference import Predictor
 from bert_jax.inference.served_heads import script_of
+from bert_jax.interchange import serving
+from bert_jax.interchange.parameters import Model
+from bert_jax.launch import export
+from bert_jax.model import heads
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
 from tests.helpers import tiny_models
 
 # Calls the program in each folder on its batch.npz, and then its example script; fails where it has

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.similarity import Sentences
+from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bert_jax.configs.errors import UserError
 from bert_jax.interchange import huggingface
 from bert_jax.model import heads
-from bert_jax.train import losses
-from bert_jax.configs.errors import UserError
 from bert_jax.runs.sources.source import load_source
+from bert_jax.train import losses
 
 GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
 EXPECTED = load_file(GOLDEN / 'expected.safetensors')

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from bert_jax.costs.chips import CHIPS
-from bert_jax.mesh import sharding
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.costs.chips import CHIPS
+from bert_jax.mesh import sharding
 
 KINDS = {'v4': 'TPU v4', 'v5e': 'TPU v5 lite', 'v5p': 'TPU v5p', 'v6e': 'TPU v6 lite'}
 LARGER = ('4x4x12', '8x8x12', '4x8x20', '4x4x28', '12x16x16', '12x20x28')

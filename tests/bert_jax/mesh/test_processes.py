@@ -21,11 +21,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
 from bert_jax.mesh import processes as distributed
 from bert_jax.mesh import roll_call
-from bert_jax.train.checkpoint import load_params
-from bert_jax.configs.errors import UserError
 from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.train.checkpoint import load_params
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -514,7 +514,14 @@ def pretraining(records: pathlib.Path, workdir: pathlib.Path) -> list[str]:
     size = json.loads((records / 'manifest.json').read_text())['vocab_size']
     changes = [f'--set={change}' for change in (*TRAINING, f'model.vocab_size={size}')]
     places = [f'--data={records}', f'--workdir={workdir}']
-    return [sys.executable, '-m', 'bert_jax.launch.pretrain', '--config=quickstart', *places, *changes]
+    return [
+        sys.executable,
+        '-m',
+        'bert_jax.launch.pretrain',
+        '--config=quickstart',
+        *places,
+        *changes,
+    ]
 
 
 def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_why(

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from bert_jax.mesh import program_cache
 from bert_jax.configs.errors import UserError
+from bert_jax.mesh import program_cache
 
 SETTINGS = (
     'jax_enable_compilation_cache',

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention.attention import AttentionMask, attend, choose
-from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.model.attention.attention import AttentionMask, attend, choose
+from bert_jax.model.dropout import DropoutRng, dropout
 
 BASE = ModelConfig(attention_dropout=0.0)
 

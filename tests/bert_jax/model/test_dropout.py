@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
 from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, rounded
 from bert_jax.model.threefry import threefry
-from bert_jax.configs.errors import UserError
 
 
 def test_dropout_depends_on_step_site_and_row_alone():

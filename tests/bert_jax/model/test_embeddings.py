@@ -8,18 +8,18 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.costs import flops
+from bert_jax.input_pipeline.tokenizer import spelling
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.train import losses, program, task_heads
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import init_params, joined, load_frozen, split
 from bert_jax.train.step import make_train_step
-from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.load import load
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
-from bert_jax.input_pipeline.tokenizer import spelling
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 
 PLAIN = ModelConfig(

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.costs import search
 from bert_jax.costs.flops import parameter_count
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
-from bert_jax.configs.model import TuningConfig
-from bert_jax.configs.schema import ModelConfig
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 
 CONFIG = ModelConfig(

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.encoder import POOLER_SITE
-from bert_jax.configs.schema import ModelConfig
 
 CONFIG = ModelConfig(
     vocab_size=40,

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
 from bert_jax.model.encoder import Encoder, Packing
 from bert_jax.train import losses
-from bert_jax.configs.schema import ModelConfig
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.packed import S, pack
 

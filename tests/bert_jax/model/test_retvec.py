@@ -11,6 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.mesh import sharding
 from bert_jax.model import heads, retvec
@@ -19,10 +23,6 @@ from bert_jax.train import losses, program, task_heads
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state, init_params, split
 from bert_jax.train.step import make_train_step
-from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.load import load
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from tests.helpers.numpy_bert import dense, make_batch, numpy_forward
 from tests.helpers.numpy_retvec import code_points, numpy_network
 

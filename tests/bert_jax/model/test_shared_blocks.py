@@ -13,10 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.costs import flops
-from bert_jax.model import heads
-from bert_jax.model.dropout import DropoutRng
-from bert_jax.model.hidden_states import make_features
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.schema import (
@@ -26,6 +22,10 @@ from bert_jax.configs.schema import (
     PretrainConfig,
     TuningConfig,
 )
+from bert_jax.costs import flops
+from bert_jax.model import heads
+from bert_jax.model.dropout import DropoutRng
+from bert_jax.model.hidden_states import make_features
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 
 SHARED = ModelConfig(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
+from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import sharding
 from bert_jax.model.attention.attention import AttentionMask, attend
 from bert_jax.model.dropout import GENERATORS, DropoutRng
-from bert_jax.configs.schema import RuntimeConfig
 
 # 3 rows in the global batch: masks are named by them. Padding comes last.
 ROWS = np.array([5, 0, 2**31], np.uint32)

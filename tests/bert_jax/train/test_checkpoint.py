@@ -14,6 +14,8 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.train import checkpoint, checkpoint_faults
@@ -28,8 +30,6 @@ from bert_jax.train.checkpoint import (
 )
 from bert_jax.train.checkpoint_faults import Unreadable
 from bert_jax.train.state import create_state, load_params_into
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from tests.helpers.full_disk import files_of_at_most
 
 CONFIG = ModelConfig(

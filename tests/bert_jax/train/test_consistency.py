@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.dropout import DropoutRng
-from bert_jax.train import losses, task_heads
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.model.dropout import DropoutRng
+from bert_jax.train import losses, task_heads
 from tests.helpers.numpy_bert import make_batch, noisy_params
 
 # One block, and no dropout: with two experts a pass has one of two answers.

@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
+from bert_jax.input_pipeline.randomness import Stream
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.train import losses
@@ -19,9 +22,6 @@ from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
-from bert_jax.input_pipeline.randomness import Stream
 from tests.helpers.masking import MASK, VOCAB, batch
 
 RULE = DynamicMasking(

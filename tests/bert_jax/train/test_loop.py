@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import sharding
 from bert_jax.train import loop, meter
 from bert_jax.train.checkpoint import Checkpoints
@@ -19,8 +21,6 @@ from bert_jax.train.losses import Objective
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 
 OPTIMIZER = OptimizerConfig(algorithm='adamw', schedule='constant', warmup_steps=0, peak_lr=0.1)
 STEPS = 12

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, PretrainConfig
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads
 from bert_jax.train import schedule
 from bert_jax.train.optimizer import decay_mask, layer_rates, make_optimizer
 from bert_jax.train.state import init_params
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, PretrainConfig
 
 L = 3
 RNG = np.random.RandomState(0)

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.train import losses
@@ -18,8 +20,6 @@ from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import TrainState, create_state, fresh_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from tests.helpers.numpy_bert import make_batch
 from tests.helpers.packed import pack
 

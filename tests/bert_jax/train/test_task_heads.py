@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
+from bert_jax.input_pipeline.tasks.base import trim
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
-from bert_jax.input_pipeline.tasks.base import trim
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 
 CONFIG = ModelConfig(

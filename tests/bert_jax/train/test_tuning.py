@@ -15,6 +15,9 @@ import optax
 import pytest
 from flax import traverse_util
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.model import heads
@@ -22,9 +25,6 @@ from bert_jax.train import task_heads
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import fresh_state, init_params, joined, load_encoder, split
 from bert_jax.train.step import make_train_step
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import TuningConfig
-from bert_jax.configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
 from tests.helpers.numpy_bert import (
     ACTIVATION,
     dense,

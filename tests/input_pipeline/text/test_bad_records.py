@@ -9,7 +9,13 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from bert_jax.input_pipeline.text.corpus import (
+    Report,
+    TextOptions,
+    read_documents,
+    read_unit,
+    units,
+)
 
 # What a line of jsonl may be, the kind that it is counted under, and words of its refusal; null is
 # a document without text, and refuses nothing.

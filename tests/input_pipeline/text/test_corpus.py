@@ -20,7 +20,13 @@ from pyarrow import parquet
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records.frames import masked_crc
 from bert_jax.input_pipeline.text import corpus
-from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from bert_jax.input_pipeline.text.corpus import (
+    Report,
+    TextOptions,
+    read_documents,
+    read_unit,
+    units,
+)
 from bert_jax.input_pipeline.text.files import compression_of, decompressed
 from bert_jax.input_pipeline.text.inputs.listing import matching
 

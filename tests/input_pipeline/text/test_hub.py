@@ -16,7 +16,13 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess import job
 from bert_jax.input_pipeline.preprocess.languages import split_inputs
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from bert_jax.input_pipeline.text.corpus import (
+    Report,
+    TextOptions,
+    read_documents,
+    read_unit,
+    units,
+)
 from bert_jax.input_pipeline.text.inputs import digest
 from bert_jax.input_pipeline.text.sources import hub
 from tests.helpers.jobs import PLAIN, SPECIAL, digests, run

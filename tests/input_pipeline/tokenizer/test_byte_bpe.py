@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.inference.answers import WithMasks, words_of
+from bert_jax.inference.extractor import row_of
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.input_pipeline.tokenizer import Tokenizer, byte_bpe, vocabulary
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
-from bert_jax.inference.answers import WithMasks, words_of
-from bert_jax.inference.extractor import row_of
 
 TEXT = [
     "The people of the town don't think it's theirs; they'll say we've 1990 of them.",

@@ -385,7 +385,13 @@ def test_every_input_is_trained_on_and_not_the_last_alone(tmp_path, language):
     for name, word in (('a', 'zebra'), ('b', 'quagga')):
         (tmp_path / f'{name}.txt').write_text(f'{word} {word}\n' * 50)
     inputs = [f'--input={code}{tmp_path}/{name}.txt' for code, name in zip(language, 'ab')]
-    command = [sys.executable, '-m', 'bert_jax.launch.train_vocab', *inputs, f'--output={tmp_path}/v']
+    command = [
+        sys.executable,
+        '-m',
+        'bert_jax.launch.train_vocab',
+        *inputs,
+        f'--output={tmp_path}/v',
+    ]
     root = str(pathlib.Path(__file__).parents[3])
     done = subprocess.run(
         [*command, '--vocab_size=60'], cwd=root, capture_output=True, text=True, check=True
@@ -415,7 +421,14 @@ def test_a_vocabulary_of_several_languages(tmp_path):
 
     def run(name, *flags):
         inputs = [f'--input={code}={tmp_path}/{code}.txt' for code in ('ko', 'de')]
-        command = [sys.executable, '-m', 'bert_jax.launch.train_vocab', *inputs, '--nolower_case', *flags]
+        command = [
+            sys.executable,
+            '-m',
+            'bert_jax.launch.train_vocab',
+            *inputs,
+            '--nolower_case',
+            *flags,
+        ]
         return subprocess.run(
             [*command, f'--output={tmp_path}/{name}', '--vocab_size=64'],
             cwd=root, capture_output=True, text=True,

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 import yaml
 
-from bert_jax.costs.chips import topology
 from bert_jax.configs.errors import UserError
+from bert_jax.costs.chips import topology
 from tests.helpers.clusters import jobset
 
 ROOT = pathlib.Path(__file__).parents[3]

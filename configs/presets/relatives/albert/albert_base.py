@@ -18,7 +18,13 @@ less than a pod.
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import (
+    ModelConfig,
+    OptimizerConfig,
+    Phase,
+    PretrainConfig,
+    RuntimeConfig,
+)
 
 BASE = ModelConfig(
     vocab_size=30000,

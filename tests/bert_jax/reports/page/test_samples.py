@@ -8,16 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.mesh import sharding
-from bert_jax.train import checkpoint, program
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.mesh import sharding
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import Run, open_all
 from bert_jax.reports.page.samples import Hidden, hidden_words, samples
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint, program
 from tests.helpers import jobs
 
 

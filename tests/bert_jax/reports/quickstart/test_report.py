@@ -14,11 +14,11 @@ import pytest
 
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.reports.page import page
+from bert_jax.reports.page.samples import Hidden, Sample, Samples
 from bert_jax.reports.quickstart import report
 from bert_jax.reports.quickstart.results import compare
 from bert_jax.reports.quickstart.stages import Done, Stages
-from bert_jax.reports.page import page
-from bert_jax.reports.page.samples import Hidden, Sample, Samples
 from bert_jax.runs.pretraining.baselines import baselines
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']

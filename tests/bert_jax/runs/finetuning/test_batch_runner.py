@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.mesh import sharding
 from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.mesh import sharding
 from bert_jax.runs.finetuning import batch_runner
 from bert_jax.runs.finetuning.batch_runner import PlannedBatch, by_length, gather, run
 

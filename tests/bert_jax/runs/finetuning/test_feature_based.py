@@ -13,9 +13,6 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.mesh import sharding
-from bert_jax.model.tagger import FeatureTagger, layers_of
-from bert_jax.train import checkpoint
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply
@@ -23,10 +20,13 @@ from bert_jax.configs.presets.finetune import feature_based
 from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
+from bert_jax.mesh import sharding
+from bert_jax.model.tagger import FeatureTagger, layers_of
 from bert_jax.runs.finetuning import encoder_cache, finetuner, machine, results
 from bert_jax.runs.finetuning.feature_based import FeatureBased
 from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.runs.sources import source
+from bert_jax.train import checkpoint
 from tests.helpers import tiny_models
 from tests.helpers.numpy_bert import numpy_bilstm, numpy_forward
 

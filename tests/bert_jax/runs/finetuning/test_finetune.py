@@ -19,29 +19,29 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.costs import chips, flops
-from bert_jax.mesh import processes
-from bert_jax.model import heads
-from bert_jax.train import checkpoint, meter, schedule
-from bert_jax.train.state import TrainState
 from bert_jax.configs import schema, sweep
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import FEATURE_BASED, recipe
+from bert_jax.costs import chips, flops
+from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.mesh import processes
+from bert_jax.model import heads
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, results
 from bert_jax.runs.finetuning.approach import FineTuning
 from bert_jax.runs.finetuning.best import BestCheckpoint
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
-from bert_jax.inference import Predictor
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint, meter, schedule
+from bert_jax.train.state import TrainState
 from tests.helpers.encoder import ENCODER_WORDS
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')

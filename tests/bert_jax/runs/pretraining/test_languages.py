@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.costs import flops
 from bert_jax.configs import load
+from bert_jax.costs import flops
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.runs.pretraining import baselines, held_out
 from bert_jax.runs.workdir.metrics import read_metrics

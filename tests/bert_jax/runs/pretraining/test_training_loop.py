@@ -20,17 +20,17 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.mesh import determinism
-from bert_jax.train import checkpoint
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
+from bert_jax.mesh import determinism
 from bert_jax.runs.pretraining import held_out, record_checks, train
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.train import checkpoint
 from tests.helpers.records import example_columns
 from tests.helpers.terminal import Terminal, pictures, screen
 from tests.helpers.tiny_models import tokenizer

@@ -16,17 +16,17 @@ import pytest
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
-from bert_jax.interchange import huggingface, tensor_bundle
-from bert_jax.train.checkpoint import Checkpoints, load_params
-from bert_jax.train.state import TrainState
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
-from bert_jax.launch import export
 from bert_jax.inference import Bert, Predictor
 from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
+from bert_jax.interchange import huggingface, tensor_bundle
+from bert_jax.launch import export
 from bert_jax.runs.sources import fitting, source
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train.checkpoint import Checkpoints, load_params
+from bert_jax.train.state import TrainState
 
 GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
 WORDS = [

@@ -19,13 +19,19 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax.train.loop import Line
 from bert_jax.configs.errors import UserError
 from bert_jax.reports.page.svg import drawing
 from bert_jax.runs.workdir import plots
-from bert_jax.runs.workdir.metrics import MetricWriter, describe, read_metrics, status, truncate_after
+from bert_jax.runs.workdir.metrics import (
+    MetricWriter,
+    describe,
+    read_metrics,
+    status,
+    truncate_after,
+)
 from bert_jax.runs.workdir.notes import Guess, note_guess
 from bert_jax.runs.workdir.plots import Chart, Curve, plot_run, plot_workdir, points
+from bert_jax.train.loop import Line
 from tests.helpers.full_disk import files_of_at_most
 
 ROOT = pathlib.Path(__file__).parents[3]

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from bert_jax.train.loop import Line
 from bert_jax.runs.workdir.metrics import Writers
 from bert_jax.runs.workdir.trackers import MlflowWriter, WandbWriter
+from bert_jax.train.loop import Line
 
 LINES = [
     Line(5, {'split': 'train', 'loss': 2.0, 'phase': 0, 'grad_norm': float('nan')}, 10, 1.0),
