@@ -1,1 +1,49 @@
-"""The accelerator side, in jax: model, training, costs, interchange; no text, no TensorFlow."""
+"""BERT in JAX: from raw text to a trained, scored and exported model.
+
+The public names are imported when they are first used, so that `import bert_jax` loads neither jax
+nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bert_jax.inference import Bert, Predictor
+    from bert_jax.model.heads import EncoderModel, Pretraining
+    from bert_jax.runs.workdir.own_run import own_run
+    from bert_jax.train.losses import Objective, cross_entropy
+
+__all__ = [
+    'Bert',
+    'EncoderModel',
+    'Objective',
+    'Predictor',
+    'Pretraining',
+    'cross_entropy',
+    'own_run',
+]
+_MODULES = {
+    'Bert': 'inference',
+    'Predictor': 'inference',
+    'EncoderModel': 'model.heads',
+    'Pretraining': 'model.heads',
+    'own_run': 'runs.workdir.own_run',
+    'Objective': 'train.losses',
+    'cross_entropy': 'train.losses',
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == '__version__':
+        from importlib.metadata import version
+
+        return version('bert_jax')
+    if name not in _MODULES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(importlib.import_module(f'{__name__}.{_MODULES[name]}'), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, '__version__'])

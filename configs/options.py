@@ -1,9 +1,9 @@
 """What a command can be told, as fields of frozen dataclasses that say what they mean.
 
 Owns what is written beside a field: its help, the interval it must lie in, how it is written on a
-command line. bert_jax/cli/flags.py makes flags of it. It must not know any option: those stand where they
-are used, input_pipeline/preprocess/options.py for one, in files that import nothing heavy, because
-`--help` reads them.
+command line. bert_jax/cli/flags.py makes flags of it. It must not know any option: those stand
+where they are used, input_pipeline/preprocess/options.py for one, in files that import nothing
+heavy, because `--help` reads them.
 
   @dataclass(frozen=True)
   class Options:

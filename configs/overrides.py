@@ -1,8 +1,8 @@
 """`--set a.b=c`: changes single settings of a configuration, with their types checked.
 
 This file owns the spelling of names and values on a command line; what settings exist and
-which values contradict each other is `bert_jax.configs.schema`'s. All changes are applied before the
-result is checked as a whole, so that two that only fit together may come in any order.
+which values contradict each other is configs/schema.py's. All changes are applied before the result
+is checked as a whole, so that two that only fit together may come in any order.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The binaries: absl flags, recipes, and the only place where the host and the accelerator side
-meet.
-"""
+"""The commands: `python -m bert_jax.launch` lists them."""
 
 import sys
 
-# Here, and in words that any Python can read, because this file runs before any other of the
-# package.
+# Here, and in words that any Python can read, because this file runs before any command.
 if sys.version_info < (3, 11):
     sys.stderr.write(
         'bert_jax needs Python 3.11, 3.12 or 3.13, this is %d.%d: use `python3.11 -m ...`\n'
@@ -15,7 +12,6 @@ if sys.version_info < (3, 11):
 if sys.platform == 'win32':
     sys.stderr.write('bert_jax runs on Linux and macOS: on Windows use it inside WSL\n')
     raise SystemExit(2)
-
-from bert_jax.launch.neighbours import prefer_ours
-
-prefer_ours()
+if __name__ == 'launch':  # from a checkout, as the commands were called before
+    sys.stderr.write('launch is bert_jax.launch now: python -m bert_jax.launch.NAME\n')
+    raise SystemExit(2)

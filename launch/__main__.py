@@ -47,9 +47,9 @@ COMMANDS = (
 def main() -> None:
     """Runs the command that the first argument names, or lists all of them."""
     name = sys.argv[1] if len(sys.argv) > 1 else '--help'
-    with app.ending('launch'):
+    with app.ending('bert-jax'):
         if name in ('--help', '-help', '-h'):
-            print(app.as_typed(listing()))
+            print(listing())
             return
         app.refuse_replaced(name)
         if name not in COMMANDS:

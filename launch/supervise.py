@@ -155,8 +155,7 @@ def main(argv: Sequence[str]) -> int:
     command = list(argv[1:])
     if not command:
         raise UserError(
-            'there is no command: write it after --, as in: bert-supervise -- python -m'
-            ' bert-pretrain ...'
+            'there is no command: write it after --, as in: bert-supervise -- bert-pretrain ...'
         )
     return Supervisor(command).run(flags.read(Options))
 

@@ -67,12 +67,12 @@ def run(
         own = argv[: argv.index('--')] if '--' in argv else argv
         with ending(program):
             if {'--help', '-help', '-h'} & set(own[1:]):
-                print(as_typed(_usage(main, program, arguments)))
+                print(_usage(main, program, arguments))
                 sys.exit(0)
             # Before the flags are parsed, of which others may be required, and whose value absl
             # would demand.
             if settings and (section := _section_asked(own)) is not None:
-                print(as_typed(described(settings, section)))
+                print(described(settings, section))
                 sys.exit(0)
             try:
                 rest = flags.FLAGS(argv)
@@ -163,44 +163,29 @@ def _discard(stream: TextIO) -> None:
 
 
 def console() -> None:
-    """Entry of the installed scripts.
+    """Runs the command that an installed script is named after.
 
-    `bert-train-vocab ...` is `bert-train-vocab ...`, and `bert-jax`, which is named as
-    the project, is `bert-jax`.
+    `bert-jax`, which is named as the project, lists them.
     """
     # One entry for all commands, which reads its own name; alter_sys, so that `main.__module__` is
     # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     with ending(f'bert-{name}'):
         refuse_replaced(name)
-    module = 'launch' if name == 'jax' else f'bert_jax.launch.{name}'
+    module = 'bert_jax.launch' if name == 'jax' else f'bert_jax.launch.{name}'
     runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
 def refuse_replaced(name: str) -> None:
     """Raises UserError, which names the template, for a command that was replaced by one."""
     if name in _TEMPLATES:
-        template = pathlib.Path(__file__).parent / 'cluster' / _TEMPLATES[name]
+        template = ROOT / 'launch' / 'cluster' / _TEMPLATES[name]
         raise UserError(f'this command is now a template: copy {template} and edit the copy')
 
 
-def as_typed(text: str) -> str:
-    """`text` with the commands in it named as the user names them.
-
-    The source says `bert-train-vocab`, or `bert-train-vocab` for short: both are
-    `bert-train-vocab` to someone who has called an installed script.
-    """
-    # What Python was started with: sys.argv names the command's file, whichever way it was called.
-    started = sys.orig_argv[1:2]
-    if not (started and pathlib.Path(started[0]).name.startswith('bert-')):
-        return text
-
-    def script(command: re.Match[str]) -> str:
-        is_command = (ROOT / 'launch' / f'{command[1]}.py').exists()
-        return f'bert-{command[1].replace("_", "-")}' if is_command else command[0]
-
-    text = re.sub(r'(?:python -m )?\blaunch\.([a-z_]+)\b', script, text)
-    return re.sub(r'\bpython -m bert_jax.launch\b(?!\.)', 'bert-jax', text)
+def script_name(command: str) -> str:
+    """Returns the installed script of a command: `bert-train-vocab` of `train_vocab`."""
+    return f'bert-{command.replace("_", "-")}'
 
 
 def define_config_flags() -> None:
@@ -354,11 +339,10 @@ def _set_up_logging() -> None:
 
     # At the level of information libraries say much that is about themselves.
     if not flags.FLAGS['verbosity'].present:
-        ours = tuple(
-            f'{ROOT}/{package}/' for package in ('configs', 'input_pipeline', 'bert_jax', 'launch')
-        )
         handler.addFilter(
-            lambda record: record.levelno >= std_logging.WARNING or record.pathname.startswith(ours)
+            lambda record: (
+                record.levelno >= std_logging.WARNING or record.pathname.startswith(f'{ROOT}/')
+            )
         )
 
 
@@ -378,7 +362,7 @@ def _tell_of_debugging(
 def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:
     """Ends the program for a mistake the user can mend."""
     try:
-        print(f'{program}: error: {as_typed(" ".join(message.split()))}', file=sys.stderr)
+        print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
     except BrokenPipeError:
         _discard(sys.stderr)
     sys.exit(exit_code)
@@ -478,7 +462,7 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
     lines = [
         (module.__doc__ or '').strip(),
         '',
-        f'usage: python -m bert_jax.launch.{program} [--flags] {arguments}'.rstrip(),
+        f'usage: {script_name(program)} [--flags] {arguments}'.rstrip(),
         '',
     ]
     for flag in _own_flags():

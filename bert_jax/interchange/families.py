@@ -1,8 +1,8 @@
 """Transformers' names for what a family of encoders has: a row for each family.
 
-Owns which class, module, array and setting is called what there, by bert_jax.configs.model.FAMILIES; must
-not know files: huggingface.py reads and writes them. BERT's names of what stands on the encoder are
-in train/task_heads.py's PARTS; a family states those by which it differs.
+Owns which class, module, array and setting is called what there, by FAMILIES of configs/model.py;
+must not know files: huggingface.py reads and writes them. BERT's names of what stands on the
+encoder are in train/task_heads.py's PARTS; a family states those by which it differs.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class Meter:
                 raise UserError(
                     f'{int(bad)} steps in a row, {first} to {step}, had a non-finite loss or'
                     f' gradient and were discarded{self.read_by(first, step)}: lower'
-                    ' optimizer.peak_lr, lengthen the warm-up, or look at the data (python -m'
-                    ' bert-verify-data)'
+                    ' optimizer.peak_lr, lengthen the warm-up, or look at the data'
+                    ' (bert-verify-data)'
                 )
             return
         self._newest |= means(host)

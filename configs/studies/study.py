@@ -1,8 +1,8 @@
 """What a study is: one recipe, rows that each change a few settings of it, columns that judge them.
 
 Owns the typed form of a study and what is refused of it before anything runs. It must not know how
-a study is carried out (bert_jax/reports/studies), nor what an option of the records or the vocabulary may be:
-those are checked where they are known.
+a study is carried out (bert_jax/reports/studies), nor what an option of the records or the
+vocabulary may be: those are checked where they are known.
 
   def get_studies() -> dict[str, Study]:       # by scale
       return {'cpu': Study(...), 'paper': Study(...)}

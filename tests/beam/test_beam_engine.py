@@ -201,7 +201,8 @@ def test_same_bytes_on_a_cluster(tmp_path, text, many_buckets, cluster):
 def test_what_workers_load():
     code = (
         'import sys, apache_beam.runners.worker.sdk_worker_main,'
-        ' bert_jax.input_pipeline.preprocess.beam_engine; print({"tensorflow", "jax"} & set(sys.modules))'
+        ' bert_jax.input_pipeline.preprocess.beam_engine;'
+        ' print({"tensorflow", "jax"} & set(sys.modules))'
     )
     found = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=ROOT

@@ -54,10 +54,11 @@ def test_a_misspelt_command_is_one_line():
 
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])
 def test_a_command_that_was_replaced_names_its_template(name):
-    script = f'import sys; from bert_jax.cli.app import console; sys.argv = ["bin/bert-{name}"]; console()'
+    script = 'import sys; from bert_jax.cli.app import console'
+    script += f'; sys.argv = ["bin/bert-{name}"]; console()'
     for way in (['-c', script], ['-m', 'bert_jax.launch', name]):
         run = subprocess.run([sys.executable, *way], cwd=ROOT, capture_output=True, text=True)
         assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
         (template,) = re.findall(r'copy (\S+) and edit the copy', run.stderr)
-        assert pathlib.Path(template).parent == ROOT / 'launch' / 'cluster'
+        assert pathlib.Path(template).resolve().parent == ROOT / 'launch' / 'cluster'
         assert pathlib.Path(template).is_file()

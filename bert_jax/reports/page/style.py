@@ -1,7 +1,7 @@
 """How the page looks: one style sheet for narrow and wide, light and dark screens, and for paper.
 
-Owns the values of the colours that bert_jax/reports/page/svg.py names. No font is loaded: letters are those
-that the reader's machine has.
+Owns the values of the colours that bert_jax/reports/page/svg.py names. No font is loaded: letters
+are those that the reader's machine has.
 """
 
 from __future__ import annotations

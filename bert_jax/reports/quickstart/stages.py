@@ -114,26 +114,19 @@ class Stages:
 
 
 def command(name: str, *arguments: str) -> list[str]:
-    """The command NAME with its arguments, as it runs from the current folder.
+    """Returns the command NAME with its arguments, as it runs from the current folder.
 
-    `bert-NAME` to who has called `bert-quickstart`, else `python -m launch.NAME`. Either is of the
-    environment that this program runs in, which need not be active: plain `python` may be another.
+    It is the script of the environment that this program runs in, which need not be active, or the
+    module where no script is installed beside Python.
     """
-    typed = app.as_typed(f'bert_jax.launch.{name}')
-    if typed != f'bert_jax.launch.{name}':
-        # Beside the script that was called; by its name alone where a shell would find the same.
-        script = Path(sys.orig_argv[1]).absolute().with_name(typed)
-        return [typed if shutil.which(typed) == str(script) else _short(script), *arguments]
-
-    # A package of the user's in the current folder may have the name of one of ours: -P passes it.
-    passing_over = [] if Path.cwd() == Path(__file__).parents[2] else ['-P']
-    return [
-        _short(Path(sys.executable)),
-        *passing_over,
-        '-m',
-        f'bert_jax.launch.{name}',
-        *arguments,
-    ]
+    script = Path(sys.executable).with_name(app.script_name(name))
+    if not script.exists():
+        # A package of the user's in the current folder may have our name: -P passes it.
+        passing_over = [] if Path.cwd() == Path(__file__).parents[3] else ['-P']
+        module = f'bert_jax.launch.{name}'
+        return [_short(Path(sys.executable)), *passing_over, '-m', module, *arguments]
+    # By its name alone where a shell would find the same.
+    return [script.name if shutil.which(script.name) == str(script) else _short(script), *arguments]
 
 
 def _short(path: Path) -> str:
@@ -152,8 +145,10 @@ def binary(name: str, *arguments: str) -> None:
     say('$ ' + shlex.join(line))
     code = subprocess.run(line, check=False).returncode
     if code:
-        failed = app.as_typed(f'bert_jax.launch.{name}')
-        say(f'{failed} failed (exit code {code}), see above; the same command goes on from here')
+        say(
+            f'{app.script_name(name)} failed (exit code {code}), see above; the same command goes on'
+            ' from here'
+        )
         sys.exit(code if code > 0 else 128 - code)
 
 

@@ -1,7 +1,8 @@
 """A study's picture: a panel for each column, with every seed a point.
 
-Owns the layout of the panels; how spreads and curves are drawn is bert_jax/runs/workdir/plots.py's. Rows
-with several checkpoints are curves over the steps, others are spreads.
+Owns the layout of the panels; how spreads and curves are drawn is that of
+bert_jax/runs/workdir/plots.py. Rows with several checkpoints are curves over the steps, others are
+spreads.
 """
 
 from __future__ import annotations

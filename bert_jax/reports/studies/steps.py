@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bert_jax.cli.app import script_name
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
@@ -174,10 +175,10 @@ def _run(name: str, arguments: list[str], log: Path, lock: int) -> None:
         code = _run_once(line, log, lock)
         if code != TRY_AGAIN or not restarts_left:
             break
-        say(f'bert_jax.launch.{name} ended with exit code {code} and is started again; see {log}')
+        say(f'{script_name(name)} ended with exit code {code} and is started again; see {log}')
     if code:
         last = log.read_bytes().decode(errors='replace').strip().splitlines()[-1]
-        raise _Failed(f'bert_jax.launch.{name} ended with exit code {code}: {last}')
+        raise _Failed(f'{script_name(name)} ended with exit code {code}: {last}')
 
 
 def _run_once(line: list[str], log: Path, lock: int) -> int:

@@ -27,7 +27,6 @@ FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
 # Another version may compute another number from the same program.
 _LIBRARIES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
-_PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
 # Where a process stands, and what it keeps or prints on its own host.
 _FREE_VARIABLES = (
     'JAX_COORDINATOR_', 'JAX_LOCAL_DEVICE_IDS', 'JAX_PROCESS_', 'JAX_NUM_PROCESSES',
@@ -68,10 +67,11 @@ def _program() -> dict[str, Any]:
     facts: dict[str, Any] = {}
 
     # By file, so that the message names the file that one host has not updated.
-    for package in _PACKAGES:
-        for path in sorted((app.ROOT / package).rglob('*.py')):
-            name = f'source of {path.relative_to(app.ROOT).as_posix()}'
-            facts[name] = f'{zlib.crc32(path.read_bytes()):08x}'
+    # Folders that a checkout links are named, for `rglob` follows no links.
+    folders = [app.ROOT, *(path for path in app.ROOT.iterdir() if path.is_symlink())]
+    for path in sorted({path for folder in folders for path in folder.rglob('*.py')}):
+        name = f'source of {path.relative_to(app.ROOT).as_posix()}'
+        facts[name] = f'{zlib.crc32(path.read_bytes()):08x}'
     for library in _LIBRARIES:
         try:
             facts[f'version of {library}'] = importlib.metadata.version(library)

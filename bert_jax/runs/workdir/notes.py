@@ -109,11 +109,12 @@ def guesses(workdir: Workdir) -> list[Guess]:
 def command_line(argv: list[str]) -> str:
     """The command that a user would type for such `sys.argv`.
 
-    A command of this program is `python -m launch.NAME` however it was begun: that also works where
-    the console scripts are not on the path.
+    A command of this program is `python -m bert_jax.launch.NAME` however it was begun: that also
+    works where the console scripts are not on the path.
     """
     program = pathlib.Path(argv[0])
-    is_ours = program.resolve().parent == pathlib.Path(__file__).resolve().parents[1]
+    commands = pathlib.Path(__file__).parents[2] / 'launch'
+    is_ours = program.resolve().parent == commands.resolve()
     words = ['-m', f'bert_jax.launch.{program.stem}'] if is_ours else [argv[0]]
     return shlex.join(['python', *words, *argv[1:]])
 

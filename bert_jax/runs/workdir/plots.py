@@ -1,8 +1,8 @@
 """A run's metrics as pictures: which quantities there are, in which units, beside which guess.
 
 Owns the drawing of curves and of spreads over seeds, for PNG files here and for the page of
-bert_jax/reports/page. Knows the names in metrics.jsonl and nothing of how they came about. Names that
-are not plain ASCII are not drawn, since no font has the letters of every language.
+bert_jax/reports/page. Knows the names in metrics.jsonl and nothing of how they came about. Names
+that are not plain ASCII are not drawn, since no font has the letters of every language.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   config.json, data.json     which run it is: its settings, and what it reads
   tokenizer/                 a copy of its tokenizer
   checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
-  metrics.jsonl, plots/      bert_jax/runs/workdir/metrics.py, bert_jax/runs/workdir/plots.py
-  starts.json, guessing.json  bert_jax/runs/workdir/notes.py: commands and machines, what guessing scores
+  metrics.jsonl, plots/      bert_jax/runs/workdir: metrics.py, plots.py
+  starts.json, guessing.json  notes.py there: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ beside them
   noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness/noise.py)
   features/, profile/        what is slow to make, and what was asked for

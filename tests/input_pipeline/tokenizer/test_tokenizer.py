@@ -444,8 +444,8 @@ def test_memo_is_bounded_and_changes_nothing(monkeypatch):
 def test_import_is_light():
     heavy = ('tensorflow', 'jax', 'sentencepiece', 'tokenizers')
     code = (
-        f'import sys, bert_jax.input_pipeline.tokenizer.tokenizer; print([m for m in {heavy} if m in'
-        ' sys.modules])'
+        'import sys, bert_jax.input_pipeline.tokenizer.tokenizer;'
+        f' print([m for m in {heavy} if m in sys.modules])'
     )
     assert (
         subprocess.run(

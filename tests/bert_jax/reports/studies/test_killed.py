@@ -14,7 +14,8 @@ import time
 import pytest
 
 STUDY = """
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.configs.studies.study import Column, Row, Study
 
 BASE = PretrainConfig(
