@@ -22,4 +22,4 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 USER 1000
 WORKDIR /home/bert
 # In the form of a list, without a shell, which would keep SIGTERM from the program. It lists the commands.
-CMD ["python", "-m", "launch"]
+CMD ["bert-jax"]

@@ -57,7 +57,7 @@ def _modules() -> dict[str, str]:
         for file in (root / 'presets').rglob('*.py')
         if '\ndef get_config()' in file.read_text()
     ]
-    dotted = lambda file: '.'.join(file.relative_to(root.parent).with_suffix('').parts)
+    dotted = lambda file: '.'.join((__package__, *file.relative_to(root).with_suffix('').parts))
     return {file.stem: dotted(file) for file in files}
 
 
@@ -106,4 +106,7 @@ def _where(path: pathlib.Path, error: BaseException) -> str:
         if frame.filename == os.fspath(path)
     ]
     message = str(error) if isinstance(error, UserError) else f'{type(error).__name__}: {error}'
+    name = error.name or '' if isinstance(error, ModuleNotFoundError) else ''
+    if name.split('.')[0] in ('configs', 'input_pipeline', 'launch'):  # as files of before have it
+        message = f'{name} is in the package bert_jax now: import bert_jax.{name}'
     return f'{path}:{lines[-1] if lines else 1}: {message}'

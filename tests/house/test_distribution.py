@@ -9,6 +9,7 @@ import email.parser
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,8 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-PACKAGES = ('bert_jax', 'configs', 'input_pipeline', 'launch')
+# Folders of a checkout that bert_jax links to, and holds once it is packed.
+LINKED = ('configs', 'input_pipeline', 'launch')
 pytestmark = pytest.mark.slow
 
 
@@ -47,8 +49,23 @@ def checkout(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp('checkout')
     for name in tracked():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes((ROOT / name).read_bytes())
+        shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
     return folder
+
+
+def packed() -> dict[str, pathlib.Path]:
+    """The files of the package by their names in a distribution, and where the repository has them.
+
+    The scripts of a checkout install it, which a package no longer needs.
+    """
+    ours = [
+        name for name in tracked() if name.startswith(('bert_jax/', *(f'{n}/' for n in LINKED)))
+    ]
+    return {
+        name if name.startswith('bert_jax/') else f'bert_jax/{name}': ROOT / name
+        for name in ours
+        if not name.endswith('.sh') and not (ROOT / name).is_symlink()
+    }
 
 
 @pytest.fixture(scope='module')
@@ -66,13 +83,11 @@ def installed(wheel, tmp_path_factory) -> pathlib.Path:
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
-    # The scripts of a checkout install it, which a wheel no longer needs.
-    packages = {name for name in tracked() if name.startswith(tuple(f'{p}/' for p in PACKAGES))}
-    wanted = {name for name in packages if not name.endswith('.sh')}
+    wanted = packed()
     assert len(wanted) > 100
     found = contents(wheel)
-    assert {name for name in found if '.dist-info/' not in name} == wanted
-    assert all(found[name] == (ROOT / name).read_bytes() for name in wanted)
+    assert {name for name in found if '.dist-info/' not in name} == set(wanted)
+    assert all(found[name] == path.read_bytes() for name, path in wanted.items())
 
 
 def test_the_source_distribution_holds_a_checkout_and_makes_the_same_wheel(
@@ -85,7 +100,11 @@ def test_the_source_distribution_holds_a_checkout_and_makes_the_same_wheel(
     found = {path.relative_to(source).as_posix() for path in source.rglob('*') if path.is_file()}
     made = {name for name in found if name == 'PKG-INFO' or '.egg-info/' in name}
     hidden = {name for name in tracked() if name.startswith('.')}
-    assert found - made == tracked() - hidden
+    # In place of the links stand the files.
+    linked = {name for name in tracked() if name.startswith(tuple(f'{n}/' for n in LINKED))}
+    outside = {name for name in tracked() - linked if not (ROOT / name).is_symlink()}
+    scripts = {name for name in linked if name.endswith('.sh')}
+    assert found - made == (outside - hidden) | scripts | set(packed())
     (tmp_path / 'again').mkdir()
     assert contents(build(source, 'wheel', tmp_path / 'again')) == contents(wheel)
 
@@ -108,9 +127,38 @@ def test_the_metadata_are_whole(wheel):
     assert tensorflow and all('extra == "tensorflow"' in text for text in tensorflow)
 
 
-def test_what_was_installed_runs_beside_packages_of_the_same_names(installed, tmp_path):
-    """In a folder of the user's that has packages of all our names, workers included."""
-    for name in PACKAGES:
+def test_one_name_is_installed_and_leaves_the_users_own_alone(installed, tmp_path):
+    """A project with modules of the names of our folders imports its own and ours."""
+    tops = {path.name for path in installed.iterdir()} - {'bin', '__pycache__'}
+    assert {name for name in tops if not name.endswith('.dist-info')} == {'bert_jax'}
+    for name in ('configs', 'launch', 'utils'):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / '__init__.py').write_text(f'MINE = "{name}"\n')
+    (tmp_path / 'configs' / 'default.py').write_text('RATE = 3\n')
+    (tmp_path / 'input_pipeline.py').write_text('MINE = "input_pipeline"\n')
+    code = (
+        'import sys, bert_jax; assert not {"jax", "numpy", "tensorflow"} & set(sys.modules)\n'
+        'from bert_jax.configs.load import load; load("bert_tiny")\n'
+        'import bert_jax.launch, bert_jax.input_pipeline\n'
+        'import configs.default, launch, input_pipeline, utils\n'
+        'print(configs.default.RATE, launch.MINE, input_pipeline.MINE, utils.MINE)\n'
+        'from bert_jax import Bert, Objective, Predictor, own_run, cross_entropy\n'
+        'print(bert_jax.__version__, Bert.__module__)'
+    )
+    run = subprocess.run(
+        [sys.executable, '-c', code],
+        cwd=tmp_path,
+        env={**os.environ, 'PYTHONPATH': str(installed)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == '3 launch input_pipeline utils\n0.1.0 bert_jax.inference.bert\n'
+
+
+def test_what_was_installed_runs_beside_packages_of_our_folders_names(installed, tmp_path):
+    """In a folder of the user's that has packages of all those names, workers included."""
+    for name in LINKED:
         (tmp_path / name).mkdir()
         (tmp_path / name / '__init__.py').write_text('raise SystemExit("not ours")\n')
     (tmp_path / 'text.txt').write_text('one two three .\nfour five six .\n\n' * 40)

@@ -263,9 +263,7 @@ def own_package(folder, name):
     return {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
-@pytest.mark.parametrize(
-    'name', ['configs', 'configs.py', 'configs/', 'input_pipeline', 'bert_jax', 'bert_jax.py']
-)
+@pytest.mark.parametrize('name', ['configs', 'configs.py', 'configs/', 'input_pipeline'])
 def test_a_package_of_the_users_by_a_name_of_ours_is_passed_by(tmp_path, name):
     """It lies in the current folder, where `python -m` looks first."""
     command = [

@@ -146,8 +146,8 @@ def binary(name: str, *arguments: str) -> None:
     code = subprocess.run(line, check=False).returncode
     if code:
         say(
-            f'{app.script_name(name)} failed (exit code {code}), see above; the same command goes on'
-            ' from here'
+            f'{app.script_name(name)} failed (exit code {code}), see above; the same command goes'
+            ' on from here'
         )
         sys.exit(code if code > 0 else 128 - code)
 

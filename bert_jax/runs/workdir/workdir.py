@@ -9,7 +9,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   metrics.jsonl, plots/      bert_jax/runs/workdir: metrics.py, plots.py
   starts.json, guessing.json  notes.py there: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ beside them
-  noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness/noise.py)
+  noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness)
   features/, profile/        what is slow to make, and what was asked for
 
 A sweep's folder is none: it has workdirs in runs/ and their table in sweep.json, as
