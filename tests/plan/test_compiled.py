@@ -392,7 +392,8 @@ def test_a_deep_unrolled_model_follows_from_two_of_fewer_layers(optimised):
     rule, whole = plan.compiled(*task), plan.compiled(*task, all_layers=True)
     assert (rule['layers_compiled'], whole['layers_compiled']) == ([2, 4], [12])
     assert rule['libtpu']['step_s'] == pytest.approx(whole['libtpu']['step_s'], rel=0.1)
-    assert rule['libtpu']['unpriced'].keys() == whole['libtpu']['unpriced'].keys()
+    # The deeper program may have more: here it puts arrays together.
+    assert rule['libtpu']['unpriced'].keys() <= whole['libtpu']['unpriced'].keys()
     assert rule['memory']['total'] == pytest.approx(whole['memory']['total'], rel=0.1)
     assert rule['memory']['arguments'] == pytest.approx(whole['memory']['arguments'], rel=0.02)
     sent = [sum(row['sent'] for row in found['collectives']) for found in (rule, whole)]
