@@ -51,10 +51,10 @@ def test_a_failed_step_is_marked_and_the_others_go_on(tmp_path, capsys):
     broken = step('a', "sys.exit('a: error: no such thing')")
     all_steps = [broken, step('b', needs=('a',)), step('c')]
     steps.make(folder, all_steps)
-    why = 'launch.x ended with exit code 1: a: error: no such thing'
+    why = 'bert-x ended with exit code 1: a: error: no such thing'
     assert folder.failure('a') == folder.failure('b') == why
     assert folder.done('c') and not folder.of('b').exists()
-    assert 'FAILED: a: launch.x ended' in capsys.readouterr().out
+    assert 'FAILED: a: bert-x ended' in capsys.readouterr().out
 
     # Started again it is tried again, and the mark goes.
     steps.make(folder, [step('a'), *all_steps[1:]])
@@ -86,7 +86,7 @@ def test_a_command_that_was_stopped_stops_the_study(tmp_path):
 PROGRAM = """
     import sys
     from bert_jax.reports.studies import steps
-    from tests.launch.studies.test_steps import RUN, step
+    from tests.bert_jax.reports.studies.test_steps import RUN, step
     steps.command = lambda name, *code: [*RUN, *code]
     steps._POLL_S = 0.05
     steps.make(steps.Folder(sys.argv[1]), [step(n, sys.argv[2]) for n in 'abcd'])
