@@ -66,6 +66,8 @@ def page() -> str:
 def module_of(file: str, name: str) -> str:
     """The module that a name is imported from: the package, where that offers it."""
     module = file.removesuffix('.py').replace('/', '.')
+    if f"    '{name}',\n" in (ROOT / 'bert_jax/__init__.py').read_text():
+        return 'bert_jax'
     offered = ast.parse((ROOT / file).with_name('__init__.py').read_text())
     lists = [n.value for n in offered.body if isinstance(n, ast.Assign)]
     return module.rpartition('.')[0] if any(name in ast.literal_eval(n) for n in lists) else module

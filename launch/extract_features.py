@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> None:
 
     import numpy as np
 
-    from bert_jax.inference.extractor import Extractor
+    from bert_jax.inference.extractor import Extractor, last_blocks
     from bert_jax.inference.feature_files import FeatureFiles
     from bert_jax.input_pipeline.progress import Progress
     from bert_jax.input_pipeline.tasks.features import say_cut
@@ -143,11 +143,6 @@ def main(argv: Sequence[str]) -> None:
         output.finish(about, lambda: files.move(output.folder, options.output))
     say_cut(options.input, cut, f'max_seq_length={extractor.max_seq_length} allows')
     print(f'{options.output}: {output.records} texts{output.of_them_bad()}')
-
-
-def last_blocks(count: int) -> range:
-    """The last four of so many blocks, or as many as there are, the last one first."""
-    return range(-1, -min(4, count) - 1, -1)
 
 
 if __name__ == '__main__':

@@ -15,10 +15,8 @@ every command's output are in DIR.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_jax.cli import app, flags
@@ -97,12 +95,13 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.reports.studies import estimate, inputs, steps, table
     from bert_jax.reports.studies.plan import Plan
 
-    folder, file = steps.Folder(options.workdir or '.'), named(options)
+    folder, file = steps.Folder(options.workdir or '.'), table.named(options.study)
+    tables = table.folder_of(options.workdir, options.study, options.scale)
     if options.workdir:
-        table.check_own(tables_folder(options), file)
+        table.check_own(tables, file)
     if options.table:
         plan = Plan(study, inputs.remembered(folder.path, study), folder)
-        print(table.write(plan, tables_folder(options), file))
+        print(table.write(plan, tables, file))
         return 0
     read = inputs.given(
         study, options.corpus, options.data_dir, options.tokenizer, needed=not options.dry_run
@@ -117,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     estimate.check_disk(folder.path, estimate.work(plan, todo).bytes)
     inputs.remember(folder.path, study, read)
     steps.make(folder, todo)
-    print('\n' + table.write(plan, tables_folder(options), file))
+    print('\n' + table.write(plan, tables, file))
     return int(any(folder.failure(step.name) for step in todo))
 
 
@@ -148,21 +147,6 @@ def unknown(flag: str, name: str, known: Sequence[str]) -> UserError:
     return UserError(
         f'--{flag}={name}: the study has {", ".join(known)}{did_you_mean(name, known)}'
     )
-
-
-def tables_folder(options: Options) -> Path:
-    """Where the tables of a study are."""
-    name = Path(options.study).stem
-    return Path(options.workdir) / 'tables' / (f'{name}-{options.scale}' if options.scale else name)
-
-
-def named(options: Options) -> dict[str, str]:
-    """What tells a study from another with a file of the same name: its place, and its text."""
-    path = Path(options.study)
-    if path.suffix != '.py':
-        return {'file': options.study, 'digest': ''}
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return {'file': str(path.resolve()), 'digest': digest}
 
 
 def outlook(plan: Plan, steps: Sequence[Step], options: Options) -> str:

@@ -241,3 +241,8 @@ def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.n
     # A piece belongs to the last word that begins at or before it.
     encoding = tokenizer.encode_with_offsets(text)
     return encoding, np.searchsorted(begins, encoding.starts, side='right') - 1
+
+
+def last_blocks(count: int) -> range:
+    """The last four of so many blocks, or as many as there are, the last one first."""
+    return range(-1, -min(4, count) - 1, -1)

@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.extractor import Extractor, row_of
+from bert_jax.inference.extractor import Extractor, last_blocks, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.interchange import huggingface
-from bert_jax.launch import extract_features
 from bert_jax.model import hidden_states
 from bert_jax.model.attention.attention import AttentionMask
 from bert_jax.model.encoder import Embeddings, Layer
@@ -206,7 +205,7 @@ def test_a_bad_record_keeps_its_place_without_tokens():
 
 
 def test_by_default_layers_are_the_last_four_or_all_blocks():
-    lists = [list(extract_features.last_blocks(count)) for count in (1, 2, 4, 12)]
+    lists = [list(last_blocks(count)) for count in (1, 2, 4, 12)]
     assert lists == [[-1], [-1, -2], [-1, -2, -3, -4], [-1, -2, -3, -4]]
 
 

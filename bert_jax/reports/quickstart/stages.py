@@ -116,17 +116,26 @@ class Stages:
 def command(name: str, *arguments: str) -> list[str]:
     """Returns the command NAME with its arguments, as it runs from the current folder.
 
-    It is the script of the environment that this program runs in, which need not be active, or the
-    module where no script is installed beside Python.
+    It is the script for who has called `bert-quickstart`, else the module. Either is of the
+    environment that this program runs in, which need not be active: plain `python` may be another.
     """
-    script = Path(sys.executable).with_name(app.script_name(name))
-    if not script.exists():
-        # A package of the user's in the current folder may have our name: -P passes it.
-        passing_over = [] if Path.cwd() == Path(__file__).parents[3] else ['-P']
-        module = f'bert_jax.launch.{name}'
-        return [_short(Path(sys.executable)), *passing_over, '-m', module, *arguments]
-    # By its name alone where a shell would find the same.
-    return [script.name if shutil.which(script.name) == str(script) else _short(script), *arguments]
+    # What Python was started with: sys.argv names the command's file, whichever way it was called.
+    called = Path(sys.orig_argv[1]) if sys.orig_argv[1:] else Path()
+    if called.name.startswith('bert-'):
+        # Beside the script that was called; by its name alone where a shell would find the same.
+        script = called.absolute().with_name(app.script_name(name))
+        typed = script.name if shutil.which(script.name) == str(script) else _short(script)
+        return [typed, *arguments]
+
+    # A package of the user's in the current folder may have our name: -P passes it.
+    passing_over = [] if Path.cwd() == Path(__file__).parents[3] else ['-P']
+    return [
+        _short(Path(sys.executable)),
+        *passing_over,
+        '-m',
+        f'bert_jax.launch.{name}',
+        *arguments,
+    ]
 
 
 def _short(path: Path) -> str:

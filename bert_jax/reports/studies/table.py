@@ -5,6 +5,7 @@ Owns how it looks. Every number is of scores.py; it must not know where those co
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,21 @@ from bert_jax.runs.finetuning.results import aligned
 Rows = list[list[str]]
 # Losses are below it; of scores in per cent not all are.
 _FEW = 20
+
+
+def folder_of(workdir: str, study: str, scale: str | None = None) -> Path:
+    """Returns where the tables of a study are."""
+    name = Path(study).stem
+    return Path(workdir) / 'tables' / (f'{name}-{scale}' if scale else name)
+
+
+def named(study: str) -> dict[str, str]:
+    """Returns what tells a study from another with a file of the same name: its place and text."""
+    path = Path(study)
+    if path.suffix != '.py':
+        return {'file': study, 'digest': ''}
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return {'file': str(path.resolve()), 'digest': digest}
 
 
 def check_own(folder: Path, study: Mapping[str, str]) -> None:

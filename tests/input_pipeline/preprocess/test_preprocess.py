@@ -697,7 +697,7 @@ def test_workers_import_neither_tensorflow_nor_jax(tmp_path, vocabulary):
             Progress('working', 2, 'jobs'),
             KeptResults(str(tmp_path / 'kept')),
         ):
-            assert {'input_pipeline', 'sentencex'} <= set(loaded) and not {
+            assert {'bert_jax', 'sentencex'} <= set(loaded) and not {
                 'tensorflow',
                 'jax',
                 'tensorflow_datasets',

@@ -365,7 +365,7 @@ def test_a_number_that_no_model_can_look_up_is_refused(
     at = frame_start((tmp_path / info.file).read_bytes(), 270)
     batches = getattr(RecordStream(tmp_path, 'train', 64, 1, decoder), pass_over)()
     with pytest.raises(
-        UserError, match=f'{info.file}: record 270 at byte {at}: {said}.*verify_data .* lists every'
+        UserError, match=f'{info.file}: record 270 at byte {at}: {said}.*verify-data .* lists every'
     ):
         list(itertools.islice(batches, 5))
 

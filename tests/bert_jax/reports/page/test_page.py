@@ -228,7 +228,7 @@ def test_a_run_of_an_older_version_has_its_unigram_loss_and_a_command_from_its_s
     page = page_of(pretraining_run(tmp_path / 'old'))
     assert page.table('Last evaluation')[1][2:4] == ['4.2500 (6.7500)', '37.5 %']
     config = tmp_path / 'old/config.json'
-    assert f'bert-pretrain --config={config} --data=RECORDS' in page.text
+    assert f'python -m bert_jax.launch.pretrain --config={config} --data=RECORDS' in page.text
 
 
 def test_only_what_differs_is_not_folded(tmp_path):
@@ -278,13 +278,13 @@ def test_confusion_of_the_best_run(tmp_path, sweep):
 
 def test_commands_are_those_that_were_given(tmp_path, monkeypatch):
     run = pretraining_run(tmp_path / 'run')
-    module = pathlib.Path(notes.__file__).parents[1] / 'pretrain.py'
+    module = pathlib.Path(notes.__file__).parents[2] / 'launch' / 'pretrain.py'
     monkeypatch.setattr('sys.argv', [str(module), '--data=my records', '--workdir=run'])
     monkeypatch.chdir(tmp_path)
     notes.note_start(Workdir(run), 0)
     notes.note_start(Workdir(run), 50)
     page = page_of(run)
-    command = f"cd {tmp_path}\npython -m bert-pretrain '--data=my records' --workdir=run"
+    command = f"cd {tmp_path}\npython -m bert_jax.launch.pretrain '--data=my records' --workdir=run"
     assert page.text.count(command) == 1
     facts = dict(page.table('What run was made on')[1:])
     assert facts['gone on with, after step'] == '50' and 'jax ' in facts['versions']

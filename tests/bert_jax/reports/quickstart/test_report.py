@@ -259,8 +259,8 @@ def test_report(finished, tmp_path, without_model):
     assert list(known) == [f'{tmp_path}/pretrain'] and known[f'{tmp_path}/pretrain'].step == 100
 
     # The fourth run of most examples, and four times the steps: 100 in this run.
-    commands = [line.strip() for line in rest.splitlines() if ' -m launch.' in line]
-    assert [re.search(r'-m launch\.(\w+)', line)[1] for line in commands] == [
+    commands = [line.strip() for line in rest.splitlines() if ' -m bert_jax.launch.' in line]
+    assert [re.search(r'-m bert_jax\.launch\.(\w+)', line)[1] for line in commands] == [
         'fill_mask',
         'nearest',
         'predict',

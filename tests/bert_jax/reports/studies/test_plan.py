@@ -11,7 +11,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies import study
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
-from bert_jax.launch import study as study_command
 from bert_jax.reports.studies import estimate, inputs, table
 from bert_jax.reports.studies.inputs import Input, Inputs
 from bert_jax.reports.studies.plan import Plan, check_records, flags_of, identity
@@ -228,9 +227,9 @@ def test_two_files_of_one_name_do_not_share_a_table(tmp_path):
     for folder, text in (('one', 'x'), ('other', 'y'), ('copy', 'x')):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / 'mine.py').write_text(text)
-        options = study_command.Options(study=f'{tmp_path}/{folder}/mine.py', workdir='w')
-        assert str(study_command.tables_folder(options)) == 'w/tables/mine'
-        named[folder] = study_command.named(options)
+        file = f'{tmp_path}/{folder}/mine.py'
+        assert str(table.folder_of('w', file)) == 'w/tables/mine'
+        named[folder] = table.named(file)
     table.check_own(tmp_path / 'tables', named['one'])  # none is there
     table.write(plan_of(tmp_path, Row('a')), tmp_path / 'tables', named['one'])
     message = f'tables has the table of another study of that name, {tmp_path}/one/mine.py: rename'
@@ -238,8 +237,7 @@ def test_two_files_of_one_name_do_not_share_a_table(tmp_path):
         table.check_own(tmp_path / 'tables', named['other'])
     table.check_own(tmp_path / 'tables', named['copy'])  # as on another machine
     table.check_own(tmp_path / 'tables', named['one'] | {'digest': 'changed'})
-    shipped = study_command.named(study_command.Options(study='masking'))
-    assert shipped == {'file': 'masking', 'digest': ''}
+    assert table.named('masking') == {'file': 'masking', 'digest': ''}
     (tmp_path / 'tables/table.json').write_text('{"lines": []}')  # of an older version
     table.check_own(tmp_path / 'tables', named['other'])
 

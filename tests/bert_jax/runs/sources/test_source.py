@@ -28,7 +28,7 @@ from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import Checkpoints, load_params
 from bert_jax.train.state import TrainState
 
-GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
+GOLDEN = pathlib.Path(__file__).parents[3] / 'golden' / 'huggingface'
 WORDS = [
     '[PAD]',
     '[UNK]',

@@ -12,13 +12,16 @@ from bert_jax.runs.workdir.notes import Guess, command_line, guesses, note_guess
 from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
 
-LAUNCH = pathlib.Path(notes.__file__).parents[1]
+LAUNCH = pathlib.Path(notes.__file__).parents[2] / 'launch'
 
 
 @pytest.mark.parametrize(
     ('argv', 'command'),
     [
-        ([f'{LAUNCH}/pretrain.py', '--workdir=a b'], "bert-pretrain '--workdir=a b'"),
+        (
+            [f'{LAUNCH}/pretrain.py', '--workdir=a b'],
+            "python -m bert_jax.launch.pretrain '--workdir=a b'",
+        ),
         (['mine.py', '--set', 'x=$1'], "python mine.py --set 'x=$1'"),
     ],
     ids=['ours', 'own'],
