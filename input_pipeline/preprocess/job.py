@@ -125,6 +125,7 @@ class _Job:
         # Of the units that have been read, by split: held-out ones are units of their own.
         self._marks: dict[str, list[digest.Marks]] = {'train': [], 'eval': []}
         self._bad_records: dict[str, Counter[str]] = {}  # left out of an input, by kind
+        self._uncut: Counter[str] = Counter()  # documents not cut into sentences, by split
         for warning in warnings:
             self._warn(warning)
 
@@ -142,7 +143,7 @@ class _Job:
         documents = (text[split].sums['documents'] for split in ('train', 'eval'))
         plan.require_documents(options, *documents)
         plan.require_languages(options, units, text['train'].languages)
-        for doubt in statistics.doubts(options, text):
+        for doubt in statistics.doubts(options, text, self._uncut):
             self._warn(doubt)
         recipe, warnings = plan.weigh(options, recipe, text['train'].languages)
         for warning in warnings:
@@ -293,6 +294,7 @@ class _Job:
                 parts[side].append(part)
         for line in report.lines():
             self._warn(line)
+        self._uncut.update(dict.fromkeys([split] if split else parts, report.uncut))
         if report.bad_records:
             self._bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
 

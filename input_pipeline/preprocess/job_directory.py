@@ -115,7 +115,13 @@ def finished(
         return None
 
     # The cheap comparisons first: the text is read only where all else is the same.
-    manifest = Manifest.load(output)
+    try:
+        manifest = Manifest.load(output)
+    except UserError:
+        raise UserError(
+            f'--output={output}: holds a {MANIFEST} that is broken, or that this command did not'
+            ' make: choose another folder, or give --overwrite to replace it'
+        ) from None
     difference = _difference(manifest.options, options)
     if not difference and not manifest.options.keys() >= _MAY_DIFFER:
         difference = 'an earlier version made it, which kept no checksum of the text'

@@ -28,21 +28,23 @@ _COUNTED = (
 )
 
 
-def doubts(options: PreprocessOptions, text: Mapping[str, Tokenised]) -> Iterator[str]:
+def doubts(
+    options: PreprocessOptions, text: Mapping[str, Tokenised], uncut: Mapping[str, int]
+) -> Iterator[str]:
     """Warnings about text that makes records, but perhaps not those that are wanted.
 
-    `text`: what each split was tokenised to.
+    `text`: what each split was tokenised to; `uncut`: how many of its documents came in sentences.
     """
     # Pairs need sentences: lines that are paragraphs spoil them, or that are documents.
     in_pairs = options.objective != 'full_sentences'
-    cure = ', which need --segment?'
-    if options.text.segment or (options.text.segment is None and options.text.join_lines):
-        cure = (
-            f' in which --language={options.text.language} finds no ends of sentences? Put a line'
-            ' end where a thought ends, or use --objective=full_sentences'
-        )
     for split, words in (('train', ''), ('eval', 'held-out ')):
         sums = text[split].sums
+        cure = (
+            ', which need --segment?'
+            if uncut[split]
+            else f' in which --language={options.text.language} finds no ends of sentences? Put a'
+            ' line end where a thought ends, or use --objective=full_sentences'
+        )
         if in_pairs and sums['tokens'] > options.seq_len * sums['sentences']:
             yield (
                 f'the {words}sentences have {sums["tokens"] // sums["sentences"]} tokens on'

@@ -113,7 +113,7 @@ class TaggingTask(Task[TaggedExample]):
         """The accuracy of words too, and of entities precision, recall and the F1 of each kind."""
         if 'entity_f1' not in self.metrics:
             return self.metrics
-        kinds = dict.fromkeys(label[2:] for label in self.labels if label != 'O')
+        kinds = dict.fromkeys(label[2:] for label in self.labels if label[2:])
         of_kinds = (f'entity_f1_{kind}' for kind in kinds)
         more = ('entity_precision', 'entity_recall', *of_kinds, 'accuracy')
         return tuple(dict.fromkeys((*self.metrics, *more)))
@@ -142,7 +142,7 @@ class TaggingTask(Task[TaggedExample]):
                 read = [self.spelled.get(tag, tag) for tag in sentence.tags]
                 tags = entities.as_bio(read) if bio else read
                 other += entities.beyond_bio(read) if bio else 0
-                repaired += sum(a[:2] == 'I-' and a != b for a, b in zip(read, tags, strict=True))
+                repaired += sum(a[:1] == 'I' and a != b for a, b in zip(read, tags, strict=True))
                 self._require_labels(sentence, tags)
                 label = tuple(places[tag] for tag in tags)
             examples.append(TaggedExample(name, tuple(sentence.words), label, document))
@@ -446,8 +446,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
                 its tag each: words of a sentence have the same there, or nothing below the first;
                 neighbours of the same "document" are context for each other
       labels    list of all tags, or an object of tag in the files -> name; O, B-X and I-X for
-                entities, or those of IOBES and BILUO; not needed for the 17 universal parts of
-                speech of CoNLL-U
+                entities, or those of IOBES and BILUO, or without kinds (O, B, I); not needed for
+                the 17 universal parts of speech of CoNLL-U
       metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
       document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
                         and # newdoc lines part documents)

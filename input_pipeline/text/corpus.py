@@ -119,6 +119,7 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
             report.documents += 1
+            report.uncut += not text.segment
             report.sentences += len(sentences)
             yield Document((unit.name, offset), sentences)
     if unit.whole and report.documents == before:

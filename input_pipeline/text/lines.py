@@ -103,6 +103,7 @@ class Report:
     """What was read and what was wrong with it; readers add to it and callers print `lines()`."""
 
     documents: int = 0
+    uncut: int = 0  # of these, whose lines were taken for sentences
     sentences: int = 0
     bytes: int = 0  # of text, uncompressed
     bad_utf8: int = 0  # lines with invalid UTF-8, replaced or skipped
@@ -222,7 +223,7 @@ class Text:
         """
         self.path, self.report, self._options = path, report, options
         self._skips = records and options.on_bad_record == 'skip'
-        self._segment = segment if options.segment is None else options.segment
+        self.segment = segment if options.segment is None else options.segment
         self.widths = Widths()
 
     def paragraphs(self, lines: Iterable[Line]) -> Iterator[Line]:
@@ -295,7 +296,7 @@ class Text:
         line = line.strip()
         if not line:
             return []
-        if not self._segment:
+        if not self.segment:
             return [line]
 
         # imported here: most text comes as a sentence a line and needs no rules of a language

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -102,6 +103,11 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
         kind, content = 'compiled', base.tokenizer_json().encode()
     parts = json.loads(content)
     there = {token['content'] for token in parts['added_tokens']}
+    if cut := [m for m in given if m not in there and _is_word(tokenizer, m)]:
+        raise UserError(
+            f'--markers: {cut[0]!r} is a word that the vocabulary has, and would be cut out of'
+            f' longer words from now on: take a marker that no text holds, as [{cut[0]}]'
+        )
     plain = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
     parts['added_tokens'] += [
         {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
@@ -112,6 +118,15 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     marked = Tokenizer(kind, content, *_rules(tokenizer))
     return Extended(marked, len(taken), len(new) - len(taken), len(given) - len(new))
+
+
+def _is_word(tokenizer: Tokenizer, marker: str) -> bool:
+    """Whether a marker is letters, marks and digits that are one known piece already."""
+    if any(unicodedata.category(char)[0] not in 'LMN' for char in marker):
+        return False
+    # byte-level BPE has most words with the space before them alone
+    spelled = [tokenizer.encode(text) for text in (marker, f' {marker}')]
+    return any(len(ids) == 1 and ids[0] != tokenizer.unk_id for ids in spelled)
 
 
 def _rules(tokenizer: Tokenizer) -> tuple[Normalizer, list[str]]:

@@ -29,10 +29,12 @@ PARTS_OF_SPEECH = (
 
 # Sides of entity tags: IOBES has ends and singles too, which BILUO calls last and unit, BMES and
 # BMEW middle and whole.
-_GOES_ON = ('I-', 'M-', 'E-', 'L-')
-_IN_BIO = ('B-', 'I-')
-_ENTITY = ('B-', *_GOES_ON, 'S-', 'U-', 'W-')
-_OTHERWISE = re.compile('[BIMELSUW][_/:].+|.+[-_/:][BIMELSUW]')  # B_PER, PER-B
+# What follows is the entity's kind, or nothing where all are of one kind without a name.
+_ENTITY = re.compile('[BIMELSUW](?:-.*)?', re.DOTALL)
+_GOES_ON, _IN_BIO, _OPEN = frozenset('IMEL'), frozenset('BI'), frozenset('BIM')
+_OTHERWISE = re.compile('[BIMELSUW](?:[-_/:].+)?|.+[-_/:][BIMELSUW]', re.I)  # B_PER, PER-B, b-per
+# What stands for a missing name once pandas has made texts of a column.
+_BLANK = frozenset({'', 'nan', 'NaN', 'None', '<NA>'})
 _MANY = 200  # words: a longer sentence is rather several without what parts them
 _FEW = 10  # sentences: of fewer nothing can be said
 
@@ -84,10 +86,10 @@ def read_columns(
       comment: lines that begin with it are left out.
       untagged: a file with one column is accepted, as words without tags.
 
-    Raises UserError for a line without those columns.
+    Raises UserError for a line without those columns, and where no blank line ends a sentence.
     """
     # A blank line is added at the end, so that the last sentence ends like any other.
-    document = 0
+    document = sentences = unparted = 0
     places: list[str] = []
     words: list[str] = []
     tags: list[str | None] = []
@@ -105,6 +107,8 @@ def read_columns(
                 known = [tag for tag in tags if tag is not None]
                 tagged = len(known) == len(tags)
                 yield Sentence(places, words, known if tagged else None, document)
+                sentences += 1
+                unparted += cells[0] == '-DOCSTART-'
             places, words, tags = [], [], []
             document += cells[0] == '-DOCSTART-'
             continue
@@ -120,6 +124,13 @@ def read_columns(
         places.append(f'{path}:{number}')
         words.append(cells[word])
         tags.append(None if bare else cells[tag])
+
+    # The file's end ends the last one.
+    if sentences > 1 and unparted == sentences - 1:
+        raise UserError(
+            f'{path}: -DOCSTART- alone ends its {sentences} sentences, so that each is a document:'
+            ' a blank line belongs after each sentence'
+        )
 
 
 def read_conllu(path: str, tag: int = UPOS, untagged: bool = False) -> Iterator[Sentence]:
@@ -205,6 +216,7 @@ def _sentences(
     current = ''
     for where, row in rows:
         name = row.get('sentence', '').strip()
+        name = '' if name in _BLANK else name
         if group and name not in ('', current):
             yield group
             group = []
@@ -259,15 +271,15 @@ def as_bio(tags: Sequence[str]) -> list[str]:
     # The tag before decides, O before the first; behind an end or a single a new entity begins.
     bio = []
     for before, tag in zip(['O', *tags], tags, strict=False):
-        same = before[:2] in ('B-', 'I-', 'M-') and before[2:] == tag[2:]
-        side = 'I-' if tag[:2] in _GOES_ON and same else 'B-'
-        bio.append(side + tag[2:] if tag[:2] in _ENTITY else tag)
+        same = before[:1] in _OPEN and before[1:] == tag[1:]
+        side = 'I' if tag[:1] in _GOES_ON and same else 'B'
+        bio.append(side + tag[1:] if _ENTITY.fullmatch(tag) else tag)
     return bio
 
 
 def beyond_bio(tags: Sequence[str]) -> int:
     """How many of the tags are of IOBES and the like, and not of BIO."""
-    return sum(tag[:2] in _ENTITY and tag[:2] not in _IN_BIO for tag in tags)
+    return sum(tag[:1] not in _IN_BIO for tag in tags if _ENTITY.fullmatch(tag))
 
 
 def as_iob1(tags: Sequence[str]) -> list[str]:
@@ -275,8 +287,8 @@ def as_iob1(tags: Sequence[str]) -> list[str]:
     # Two entities of a kind side by side are the only place where IOB1 says B-.
     iob1 = []
     for before, tag in zip(['O', *tags], tags, strict=False):
-        parts = before != 'O' and before[2:] == tag[2:]
-        iob1.append(f'I-{tag[2:]}' if tag.startswith('B-') and not parts else tag)
+        parts = before != 'O' and before[1:] == tag[1:]
+        iob1.append(f'I{tag[1:]}' if tag[:1] == 'B' and not parts else tag)
     return iob1
 
 
@@ -297,22 +309,41 @@ def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
 
 
 def is_bio(labels: Sequence[str]) -> bool:
-    """Whether the labels are O and B-X, I-X of some kinds X."""
-    return is_entities(labels) and not beyond_bio(labels)
+    """Whether the labels are O and B-X, I-X of some kinds X, each of which has a B-X.
+
+    With I-X alone (IO, or IOB1 where no two entities meet), tags can only stay as they are.
+    """
+    begun = all(f'B{label[1:]}' in labels for label in labels if label != 'O')
+    return is_entities(labels) and not beyond_bio(labels) and begun
 
 
 def is_entities(labels: Sequence[str]) -> bool:
-    """Whether the labels are O and, of some kinds X, those of BIO, IOBES, BILUO or BMES."""
+    """Whether the labels are O and, of some kinds X, those of BIO, IOBES, BILUO or BMES.
+
+    B, I and the like alone are those of one kind without a name.
+    """
+    sides = [label for label in labels if label != 'O']
+    bare = [side for side in sides if len(side) == 1]
     return (
         'O' in labels
-        and len(labels) > 1
-        and all(label == 'O' or label[:2] in _ENTITY for label in labels)
+        and bool(sides)
+        and all(map(_ENTITY.fullmatch, sides))
+        and (not bare or 'B' in bare or 'I' in bare)  # S, M and L are sizes
     )
 
 
 def is_otherwise_spelled(labels: Sequence[str]) -> bool:
-    """Whether the labels are rather those of entities, with the side behind or another sign."""
-    return 'O' in labels and all(label == 'O' or _OTHERWISE.fullmatch(label) for label in labels)
+    """Whether the labels are rather those of entities.
+
+    The side stands behind, or with another sign, or in lower case.
+    """
+    sides = [label for label in labels if label not in ('O', 'o')]
+    return (
+        0 < len(sides) < len(labels)
+        and all(map(_OTHERWISE.fullmatch, sides))
+        and any({side[0], side[-1]} & set('BIbi') for side in sides)
+        and not is_entities(labels)
+    )
 
 
 def entity_scores(
@@ -340,8 +371,9 @@ def entity_scores(
             truth, predicted, average=None, zero_division=0
         )
 
-    # seqeval gives kinds in alphabetical order, of both truth and predictions.
-    kinds = sorted({tag[2:] for tags in (*truth, *predicted) for tag in tags if tag != 'O'})
+    # seqeval gives kinds in alphabetical order, of both truth and predictions; _ has no name.
+    kinds = sorted({tag[2:] or '_' for tags in (*truth, *predicted) for tag in tags if tag != 'O'})
     scores = {'entity_f1': f1, 'entity_precision': precision, 'entity_recall': recall}
-    scores |= {f'entity_f1_{kind}': value for kind, value in zip(kinds, by_kind, strict=True)}
+    named = zip(kinds, by_kind, strict=True)
+    scores |= {f'entity_f1_{kind}': value for kind, value in named if kind != '_'}
     return {name: float(value) for name, value in scores.items()}

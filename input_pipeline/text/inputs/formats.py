@@ -20,11 +20,11 @@ _LONGEST_LINE = 4096  # bytes, on average, of lines that end in CR alone: one ma
 _CONTROLS = bytes([*range(1, 8), *range(14, 27), *range(28, 32), 127])  # in no encoding of text
 # What a file of markup begins with; a text may mention any of it further on.
 _DUMP = re.compile(rb'<mediawiki\b|<page>\s*<title>|<siteinfo>')
-_XML = re.compile(rb'<\?xml\b', re.IGNORECASE)
-_HTML = re.compile(
-    rb'<(?:!doctype|html|head|body|meta|title|script|style|div|table|p|span)\b[^<>]*>', re.I
-)
-_TAG = re.compile(rb'<[A-Za-z][\w:.-]*(?:\s[^<>]*)?>')
+_XML = re.compile(rb'<\?xml\b|<!doctype\b', re.I)
+_HTML = re.compile(rb'<!doctype\s+html\b', re.I)
+_OF_HTML = frozenset(b'html head body meta title script style div table p span'.split())
+_TAG = re.compile(rb'</?([a-z][\w:.-]*)(\s+[\w:.-]+\s*=[^<>]*|\s*/)?\s*>', re.I)
+_CLOSING = re.compile(rb'</([a-z][\w:.-]*)\s*>', re.I)
 _BEFORE_MARKUP = re.compile(rb'(?:\s+|<!--.*?-->|<\?xml\b.*?\?>)*', re.S | re.I)
 _NAME = re.compile(r'(?!\d)[\w.-]{0,30}')  # of a column, as programs write them
 _FEWEST_ROWS = 3  # by which a table is known
@@ -76,10 +76,12 @@ def format_of(name: str, head: bytes, path: str) -> Format:
     if kind == 'jsonl' or re.search(r'\.(jsonl|ndjson|json)(\.\w+)?$', name):
         return 'jsonl'
     if kind in ('TSV', 'CSV'):
+        tabs = ' put blanks in place of its tabs, or' if kind == 'TSV' else ''
         raise UserError(
             f'{path}: is {kind}, whose other columns would be read as text: write it as jsonl or'
             f' parquet, or give its folder as hf:{os.path.dirname(path) or "."}:train, and name the'
-            ' column that holds the text with --text_column'
+            f' column that holds the text with --text_column; where all of it is text,{tabs} write'
+            ' it as jsonl, as {"text": "..."}'
         )
     return 'wikiextractor' if kind == 'docs' else 'text'
 
@@ -108,14 +110,23 @@ def _refuse_markup(head: bytes, path: str) -> None:
             ' (python -m wikiextractor.WikiExtractor DUMP -o FOLDER), and give that folder'
         )
 
-    # By its first tag, or of XML without its first line by a tag at the begin of every other line.
-    lines = [line for line in head.split(b'\n') if line.strip()]
-    tags = sum(line.lstrip().startswith(b'<') for line in lines)
-    kind = 'HTML' if _HTML.match(begin) else 'XML' if _XML.match(head) else ''
-    if kind or (_TAG.match(begin) and len(lines) >= _FEWEST_ROWS and 2 * tags >= len(lines)):
-        raise UserError(
-            f'{path}: is {kind or "XML"}: give the text that is in it, without the tags'
-        )
+    # By its first line or first tag, or of XML by a tag at the begin of every other line. A name
+    # that is never closed is none: <unk> and <anna> stand in text.
+    closed = {name.lower() for name in _CLOSING.findall(head)}
+    lines = [line.lstrip() for line in begin.split(b'\n') if line.strip()]
+    tags = [_TAG.match(line) for line in lines]
+    real = sum(bool(tag and (tag[2] or tag[1].lower() in closed)) for tag in tags)
+    first = tags[0] if tags else None
+    if _HTML.match(begin) or (
+        first and first[1].lower() in _OF_HTML and (first[2] or closed & _OF_HTML)
+    ):
+        kind = 'HTML'
+    elif _XML.match(head) or _XML.match(begin):
+        kind = 'XML'
+    else:
+        kind = 'XML' if first and len(lines) >= _FEWEST_ROWS and 2 * real >= len(lines) else ''
+    if kind:
+        raise UserError(f'{path}: is {kind}: give the text that is in it, without the tags')
 
 
 def _table(text: str) -> Literal['text', 'TSV', 'CSV']:

@@ -6,6 +6,7 @@ Each time there is a clear line, and correct files or none.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import random
 import signal
@@ -75,6 +76,14 @@ def test_one_long_line(tmp_path, vocabulary, capsys):
         'are these paragraphs in which --language=th finds no ends of sentences? Put a line end'
         in capsys.readouterr().err
     )
+
+    # Records are cut into sentences already, unless they are not to be.
+    put(tmp_path, 'long.jsonl', (json.dumps({'text': 'waa wab wac ' * 1000}) + '\n') * 2)
+    for segment in (None, False):
+        text = TextOptions(segment=segment)
+        place = tmp_path / f'json{segment}'
+        run(place, vocabulary, input=f'{tmp_path}/long.jsonl', eval_fraction=0, text=text)
+        assert ('need --segment' in capsys.readouterr().err) == (segment is False)
     assert text_of(manifest) == {
         'documents': 2,
         'sentences': 62,

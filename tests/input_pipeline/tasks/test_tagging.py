@@ -123,12 +123,13 @@ Sentence: 2,c,NN,I-PER
 WORDS = {'sentence': 'Sentence #', 'tokens': 'Word', 'tags': 'Tag'}
 
 
-@pytest.mark.parametrize('filled', [False, True])
+@pytest.mark.parametrize('filled', ['', 'Sentence: ', 'nan'])
 def test_tables_with_a_word_a_row(tmp_path, filled):
     """The next sentence begins where the column holds another value; blank is as above."""
     text = KAGGLE
     if filled:
-        text = text.replace('\n,"', '\nSentence: 1,"').replace('\n,d', '\nSentence: 2,d')
+        first, second = ('nan', 'nan') if filled == 'nan' else ('Sentence: 1', 'Sentence: 2')
+        text = text.replace('\n,"', f'\n{first},"').replace('\n,d', f'\n{second},d')
     task = task_file(tmp_path, text, 'train.csv', columns=WORDS)
     assert [e.words for e in task.examples('train')] == [('Paris', 'a\nb'), ('c', 'd')]
     assert [tags for _, _, tags, _ in read(task)] == ['B-LOC O', 'B-PER I-PER']
@@ -164,6 +165,11 @@ def test_lengths_that_are_hardly_those_of_sentences_are_said(tmp_path, caplog):
     assert '10 of 11 sentences have one word' in caplog.text
     task_file(tmp_path, ('a O\n' * 300 + '\n') * 2).examples('train')
     assert '600 words in 2 sentences' in caplog.text
+    for after in ('', '\n'):
+        document = f'-DOCSTART- O\n{after}' + 'a O\nb O\n'
+        with pytest.raises(UserError, match='-DOCSTART- alone ends its 3 sentences.*a blank line'):
+            task_file(tmp_path, document * 3).examples('train')
+    assert len(task_file(tmp_path, f'{document}\n' * 3).examples('train')) == 3
 
 
 SCHEMES = {
@@ -201,7 +207,42 @@ def test_schemes_with_ends_and_singles_are_scored_by_entities(tmp_path, scheme, 
     assert f'train: {6 if scheme[1] == "M" else 5} tags of IOBES' in caplog.text
 
 
-@pytest.mark.parametrize('labels', [['O', 'B_PER', 'I_PER'], ['O', 'PER-B', 'PER-I']])
+# Labels, true tags, predicted ones, (precision, recall, F1).
+UNTYPED = {
+    'BIO': ('O B I', 'O B I O B O', 'O B I O O O', (1, 0.5, 2 / 3)),
+    'IOBES': ('O B I E S', 'O B E O S O', 'O B E O O O', (1, 0.5, 2 / 3)),
+    'IOB1': ('O B I', 'I I O I B', 'I I O I I', (0.5, 1 / 3, 0.4)),
+    'IO': ('O I-PER I-LOC', 'O I-PER I-PER O I-LOC', 'O I-PER I-PER O O', (1, 0.5, 2 / 3)),
+    'IO untyped': ('O I', 'I O I I O', 'I O I O O', (0.5, 0.5, 0.5)),
+    'IOB1 in part': ('O I-A I-B B-B', 'I-A O I-B B-B', 'I-A O I-B I-B', (0.5, 1 / 3, 0.4)),
+}
+
+
+@pytest.mark.parametrize('scheme', UNTYPED)
+def test_entities_without_kinds_and_without_begins(tmp_path, scheme):
+    labels, true, predicted, wanted = UNTYPED[scheme]
+    lines = lambda tags: ''.join(f'w {tag}\n' for tag in tags.split())
+    task = task_file(tmp_path, lines(true), labels=labels.split())
+    (tmp_path / 'given.txt').write_text(lines(predicted))
+    examples = task.examples('train')
+    score = lambda name: task.score(examples, task.read_predictions(str(tmp_path / name), examples))
+    gold, scores = score('train.txt'), score('given.txt')
+    assert task.metric == 'entity_f1' and gold['entity_f1'] == gold['accuracy'] == 1
+    names = ('entity_precision', 'entity_recall', 'entity_f1')
+    assert tuple(scores[name] for name in names) == pytest.approx(wanted)
+    assert set(scores) <= set(task.scores) and 'entity_f1_' not in task.scores
+
+
+@pytest.mark.parametrize('labels', ['O S M L', 'O B X', 'B I', 'O'])
+def test_labels_that_are_no_entities(labels):
+    assert not entities.is_entities(labels.split())
+    assert not entities.is_otherwise_spelled(labels.split())
+
+
+@pytest.mark.parametrize(
+    'labels',
+    [['O', 'B_PER', 'I_PER'], ['O', 'PER-B', 'PER-I'], ['o', 'b-per', 'i-per'], ['o', 'b', 'i']],
+)
 def test_entity_labels_that_are_spelled_otherwise_are_said(tmp_path, labels, caplog):
     assert task_file(tmp_path, 'a O\n', labels=labels).metric == 'accuracy'
     assert 'are scored word by word: for entities give them names' in caplog.text

@@ -161,6 +161,13 @@ def test_markers_are_found_in_text_as_it_stands(tmp_path):
     again = Tokenizer.load(tmp_path / 'new')
     assert again.fingerprint == new.fingerprint and again.encode(text) == new.encode(text)
 
+    # A word would be cut out of others; what no entry spells is in none.
+    for word in ('cell', 'Cell'):
+        with pytest.raises(UserError, match=f"'{word}' is a word .* as .{word}]"):
+            extension.mark(old, ['[E1]', word])
+    named = extension.mark(old, ['exon']).tokenizer
+    assert extension.mark(named, ['exon', '[E1]']).known == 1
+
     # More of them later, and no more words.
     more = extension.mark(again, ['[E3]', '[E1]']).tokenizer
     assert list(extension.new_entries(new, more)) == [new.vocab_size]
@@ -186,6 +193,8 @@ def test_markers_of_other_kinds():
         trained = vocabulary.train(text, VocabularyOptions(30, kind))[0]
         with pytest.raises(UserError, match='can take markers'):
             extension.mark(trained, ['[E1]'])
+    with pytest.raises(UserError, match="'walk' is a word"):
+        extension.mark(merged, ['walk'])
     for marker in ('', '[E 1]', ' [E1]', '<mask>'):
         with pytest.raises(UserError, match='--markers: .* cannot be one'):
             extension.mark(merged, [marker])
