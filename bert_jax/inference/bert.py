@@ -148,7 +148,7 @@ class Bert:
         if positions is None:
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
         positions = _whole_numbers(positions)
-        fits = positions is not None and positions.ndim == 2 and len(positions) == B
+        fits = positions.ndim == 2 and len(positions) == B
         if not (fits and ((positions >= 0) & (positions < T)).all()):
             raise UserError(f'positions must be whole numbers [{B}, P] from 0 to {T - 1}')
         batch = {**rows, 'masked_lm_positions': positions}
@@ -208,9 +208,9 @@ class Bert:
         """Rows as arrays [B, T] that the model reads. UserError where they are none."""
         given = rows if isinstance(rows, Mapping) else {}
         arrays = {name: _whole_numbers(given.get(name)) for name in INPUT_KEYS}
-        shapes = {None if array is None else array.shape for array in arrays.values()}
+        shapes = {array.shape for array in arrays.values()}
         shape = shapes.pop()
-        if shapes or shape is None or len(shape) != 2:
+        if shapes or len(shape) != 2:
             raise UserError(
                 f'rows of `tokenize` are needed, arrays [B, T] of {", ".join(INPUT_KEYS)}, not'
                 f' {str(rows)[:80]!r}: write `bert(bert.tokenize(texts))`'
@@ -252,10 +252,10 @@ class Bert:
         return max_length
 
 
-def _whole_numbers(values: Any) -> np.ndarray | None:
-    """An int32 array of them; None where they are none, or not all in rows of one length."""
+def _whole_numbers(values: Any) -> np.ndarray:
+    """An int32 array of them; one without axes where they are none, or rows of several lengths."""
     try:
         array = np.asarray(values)
     except ValueError:  # lists of several lengths
-        return None
-    return array.astype(np.int32) if array.dtype.kind in 'iub' else None
+        return np.zeros((), np.int32)
+    return array.astype(np.int32) if array.dtype.kind in 'iub' else np.zeros((), np.int32)
