@@ -308,8 +308,8 @@ class ModelConfig(Section):
     def holds(self, entries: int) -> bool:
         """Whether its word table is that of a vocabulary of so many entries.
 
-        Such a table may have further rows, that no piece has, up to a multiple of 64 or 128, as
-        transformers' resize_token_embeddings(pad_to_multiple_of=64) makes them.
+        Such a table may have further rows, that no piece has, up to the next multiple of 64 or 128,
+        as transformers' resize_token_embeddings(pad_to_multiple_of=64) makes them.
         """
         padded = [-(-entries // multiple) * multiple for multiple in (64, 128)]
         return self.vocab_size in (entries, *padded)

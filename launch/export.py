@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -118,6 +119,7 @@ def main(argv: Sequence[str]) -> None:
         saved_in(options.model.where),
         max_length=length,
         texts=made.get('texts'),
+        where=options.model.where,
     )
     if options.print_map:
         print_names(reading)
@@ -151,26 +153,32 @@ def export(
     saved: Sequence[str] = (),
     max_length: int | None = None,
     texts: int | None = None,
+    where: str | None = None,
 ) -> tuple[Reading, tuple[str, ...]]:
     """Writes a directory of the format `form`, whole or not at all.
 
     base: the encoder that an adapter is for, of the format 'peft' alone; saved: modules of it that
     the model holds whole, as the adapter that was read calls them. max_length, texts: of a folder
-    that serves, as in `serving_folder.write`.
+    that serves, as in `serving_folder.write`. where: what a refusal names; default: `output`.
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
     from bert_jax.runs.workdir.folder import new_folder
 
     with new_folder(output) as folder:
-        if form == 'huggingface':
-            return _huggingface(model, tokenizer, folder)
-        if form == 'google':
-            return _google(model, tokenizer, folder)
-        if form == 'peft':
-            assert base is not None
-            return _peft(model, tokenizer, folder, base, saved)
-        return _serving(model, tokenizer, folder, form, max_length, texts)
+        try:
+            if form == 'huggingface':
+                return _huggingface(model, tokenizer, folder)
+            if form == 'google':
+                return _google(model, tokenizer, folder)
+            if form == 'peft':
+                assert base is not None
+                return _peft(model, tokenizer, folder, base, saved)
+            return _serving(model, tokenizer, folder, form, max_length, texts)
+        except UserError as error:
+            # The folder has a hidden name as yet, and is gone when the message is read.
+            hidden = rf'{re.escape(str(folder))}(/[\w.-]+)*'
+            raise UserError(re.sub(hidden, lambda _: where or output, str(error))) from error
 
 
 def _huggingface(

@@ -28,8 +28,10 @@ from bert_jax.inference.batching import check_process
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.inference.predictor import check_dtype
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.interchange import serving
 from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
@@ -129,8 +131,8 @@ class Bert:
         return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> Outputs:
-        """The encoder's results for `tokenize`'s rows."""
-        outputs = self._run(self._encode, dict(rows))
+        """The encoder's results for `tokenize`'s rows. UserError for what are none."""
+        outputs = self._run(self._encode, self._rows(rows))
         return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
 
     def mlm_logits(
@@ -138,13 +140,18 @@ class Bert:
     ) -> np.ndarray:
         """Logits over the vocabulary [B, P, V] at `positions` [B, P]; default: at all T.
 
-        UserError where the model has no masked-LM head.
+        UserError where the model has no masked-LM head, and for what are no rows of `tokenize`.
         """
         check_head(self.source)
+        rows = self._rows(rows)
+        B, T = rows['input_ids'].shape
         if positions is None:
-            B, T = rows['input_ids'].shape
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
-        batch = {**rows, 'masked_lm_positions': np.asarray(positions, np.int32)}
+        positions = _whole_numbers(positions)
+        fits = positions.ndim == 2 and len(positions) == B
+        if not (fits and ((positions >= 0) & (positions < T)).all()):
+            raise UserError(f'positions must be whole numbers [{B}, P] from 0 to {T - 1}')
+        batch = {**rows, 'masked_lm_positions': positions}
         return self._run(self._mlm, batch)['logits']
 
     def embed(
@@ -165,9 +172,15 @@ class Bert:
                 f"pool={pool!r} gives no single vector: take 'mean', 'max' or 'cls', or the states"
                 ' of `Bert.__call__`'
             )
-        if isinstance(layers, str | int) or not all(
-            isinstance(each, int | np.integer) for each in layers
-        ):
+        layers = listed(layers)
+        numbers = (
+            isinstance(layers, Sequence)
+            and not isinstance(layers, str)
+            and all(
+                isinstance(each, int | np.integer) and not isinstance(each, bool) for each in layers
+            )
+        )
+        if not numbers or not layers:
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         pairs = enumerate(pairs_of(texts))
@@ -185,10 +198,28 @@ class Bert:
         A text's answer has {'token', 'probability'} of each candidate of each mask in turn.
         UserError for what MaskFiller refuses, of which this is the answer without the text.
         """
+        texts = listed(texts)
         several = isinstance(texts, list)
         answers = self._filler(top).answers(texts if several else [texts])
         masks = [answer['masks'] for answer in answers]
         return masks if several else masks[0]
+
+    def _rows(self, rows: Any) -> dict[str, np.ndarray]:
+        """Rows as arrays [B, T] that the model reads. UserError where they are none."""
+        given = rows if isinstance(rows, Mapping) else {}
+        arrays = {name: _whole_numbers(given.get(name)) for name in INPUT_KEYS}
+        shapes = {array.shape for array in arrays.values()}
+        shape = shapes.pop()
+        if shapes or len(shape) != 2:
+            raise UserError(
+                f'rows of `tokenize` are needed, arrays [B, T] of {", ".join(INPUT_KEYS)}, not'
+                f' {str(rows)[:80]!r}: write `bert(bert.tokenize(texts))`'
+            )
+        if not 0 < shape[1] <= self.config.max_position:
+            raise UserError(
+                f'rows of {shape[1]} word pieces: this model reads 1 to {self.config.max_position}'
+            )
+        return {**given, **arrays}
 
     def _run(self, program: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What a program gives for a batch of rows."""
@@ -204,7 +235,10 @@ class Bert:
         return self.source.bert._replace(architecture=HEADS[head].class_in(self.config.family))
 
     def _made_extractor(self, layers: tuple[int, ...], pool: Pool, max_length: int) -> Extractor:
-        return Extractor(self.source, layers, pool, max_length, self._dtype, 'float32')
+        try:
+            return Extractor(self.source, layers, pool, max_length, self._dtype, 'float32')
+        except UserError as error:  # which names the command's flag
+            raise UserError(str(error).removeprefix('--')) from error
 
     def _made_filler(self, top: int) -> MaskFiller:
         return MaskFiller(self.source, top, self._dtype)
@@ -216,3 +250,12 @@ class Bert:
         if not isinstance(max_length, int | np.integer) or not 3 <= max_length <= most:
             raise UserError(f'max_length={max_length!r}: this model reads 3 to {most} word pieces')
         return max_length
+
+
+def _whole_numbers(values: Any) -> np.ndarray:
+    """An int32 array of them; one without axes where they are none, or rows of several lengths."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of several lengths
+        return np.zeros((), np.int32)
+    return array.astype(np.int32) if array.dtype.kind in 'iub' else np.zeros((), np.int32)

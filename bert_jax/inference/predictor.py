@@ -29,6 +29,7 @@ from bert_jax.inference.batching import Buckets, Resident, check_process, placed
 from bert_jax.inference.served_heads import answerer
 from bert_jax.input_pipeline.tasks.features import cut_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.interchange import huggingface, serving
 from bert_jax.runs.finetuning.batch_runner import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
@@ -211,9 +212,10 @@ class Predictor:
 
     def __call__(self, inputs: Any) -> Any:
         """Answers: one for a text, a tuple of texts (in the order of the roles) or a record; a list
-        of them for a list.
+        of them for a list or an array.
         """
-        # A list is several inputs; a text, a tuple or a record is one.
+        # A list, or an array, is several inputs; a text, a tuple or a record is one.
+        inputs = listed(inputs)
         if isinstance(inputs, list):
             return list(self.stream(inputs))
         (answer,) = self.stream([inputs])
@@ -228,7 +230,9 @@ class Predictor:
         at the end.
         """
         # A text or a record is one input: what it is made of are none.
-        inputs = [inputs] if isinstance(inputs, str | Mapping) else inputs
+        inputs = listed(inputs)
+        if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
+            inputs = [inputs]
 
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
         numbers, items = itertools.count(), iter(inputs)

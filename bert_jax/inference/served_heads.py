@@ -62,7 +62,9 @@ _SHARES = "share = np.exp(out['logits'][0] - out['logits'][0].max())\nshare = sh
 # The masked places; a text without any still needs an array of one.
 _MASKED = (
     _BATCH
-    + "\nplaces = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])\n"
+    + "\nplaces = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])\nif not len(places) and"
+    + " len(words) < 2:\n    print('no [MASK] in the pieces that are read: write one',"
+    + ' file=sys.stderr)\n    sys.exit(2)\n'
     + "batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else"
     ' np.zeros((1, 1), np.int32)'
 )

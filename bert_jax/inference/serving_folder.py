@@ -49,7 +49,11 @@ tokenizer = Tokenizer.from_file(str(here / 'tokenizer.json'))
 tokenizer.enable_truncation(about['max_length'], strategy='{truncation}')
 tokenizer.enable_padding(pad_id=about['pad_id'])
 {load}
-texts = tokenizer.encode_batch({texts})
+try:
+    texts = tokenizer.encode_batch({texts})
+except Exception:
+    print(f"{{words[0][:60]!r}}: leaves no room in {{about['max_length']}} pieces", file=sys.stderr)
+    sys.exit(2)
 rows = {{
     'input_ids': [t.ids for t in texts],
     'input_mask': [t.attention_mask for t in texts],

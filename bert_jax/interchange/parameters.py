@@ -329,9 +329,10 @@ def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str
     # What other programs' BERT has not: a causal mask, a BiLSTM.
     for name in ('attention', 'bilstm', *(name for name in SHAPE if name not in shape)):
         if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
+            mend = '; --format=stablehlo writes it' if name in SHAPE else ''
             raise UserError(
                 f"{where}: model.{name}={value} has no place in other programs'"
-                f' {model.config.traits.name}: this model cannot be written for them'
+                f' {model.config.traits.name}: this model cannot be written for them{mend}'
             )
     family = model.config.family
     classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))

@@ -20,6 +20,7 @@ from absl import logging
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
+from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
 
 def text_rows(
@@ -70,12 +71,10 @@ def text_rows(
 def pairs_of(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, str | None]]:
     """(text, its pair or None) of each of some texts and pairs; a string is one text.
 
-    UserError for what is neither a text nor a pair.
+    UserError for what is neither a text nor a pair, and for what `several` refuses.
     """
-    # A string is a sequence of strings too: each letter would be a text.
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        texts = [texts]
-    texts = list(texts)
+    texts = several(texts)
+    texts = list(texts) if isinstance(texts, Iterable) else [texts]
     pairs: list[Any] = [(text, None) if isinstance(text, str) else text for text in texts]
     for place, pair in enumerate(pairs):
         whole = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)

@@ -14,9 +14,9 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from etils import epath
@@ -63,6 +63,28 @@ class Layout(NamedTuple):
 
 BERT_LAYOUT = Layout()
 ROBERTA_LAYOUT = Layout(separators=2, second_segment=0, mask_takes_space=True)
+
+
+def listed(texts: Any) -> Any:
+    """A list of what an array or a column of a table holds; anything else as it is."""
+    return texts.tolist() if hasattr(texts, 'tolist') else texts
+
+
+def several(texts: Any) -> Any:
+    """What to go through, text by text: a string is one text, an array is a list.
+
+    UserError for what Python would go through without a word, though no texts come of it.
+    """
+    texts = listed(texts)
+    if isinstance(texts, str):
+        return [texts]
+    # Of a record its keys would be read, of bytes numbers, and a set has no order.
+    if isinstance(texts, Mapping | bytes | bytearray | set | frozenset):
+        raise UserError(
+            f'texts must be a text or a list of texts, not a {type(texts).__name__}:'
+            f' {repr(texts)[:80]}'
+        )
+    return texts
 
 
 class _Memo(dict):
@@ -268,9 +290,9 @@ class Tokenizer:
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Ids of each text, without special tokens, as read-only int32 arrays.
 
-        A string is one text.
+        A string is one text. UserError for what `several` refuses.
         """
-        texts = [texts] if isinstance(texts, str) else texts
+        texts = several(texts)
         if self._memo is None:
             return self._encode_texts(texts)
 
@@ -284,7 +306,7 @@ class Tokenizer:
 
         As `encode_batch`, but byte-level BPE has other entries for a word behind a space.
         """
-        words = [words] if isinstance(words, str) else words
+        words = several(words)
         return self.encode_batch([f' {word}' for word in words] if self._byte_bpe else words)
 
     def encode_with_offsets(self, text: str) -> Encoding:

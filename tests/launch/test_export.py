@@ -5,6 +5,7 @@ The same weights under transformers' names, the right class and labels.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -170,9 +171,25 @@ def test_nothing_is_left_of_an_export_that_fails(make, tmp_path):
     source = read_source(str(folder))
     source.params['nsp']['bias'] = np.array([0, np.nan], np.float32)
     before = sorted(p.name for p in tmp_path.iterdir())
-    with pytest.raises(UserError, match='cls.seq_relationship.bias: NaN'):
-        export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
+    out = str(tmp_path / 'out')
+    with pytest.raises(UserError, match='^runs/mini: cls.seq_relationship.bias: NaN'):
+        export.export(source.bert, source.tokenizer, 'huggingface', out, where='runs/mini')
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize('form', ['huggingface', 'google'])
+def test_a_refused_export_names_the_model_and_not_the_hidden_folder(make, tmp_path, form):
+    folder, _ = pretrained(make)
+    source = read_source(str(folder))
+    narrow = source.bert._replace(config=dataclasses.replace(MODEL, embedding_size=8))
+    headless = source.bert._replace(architecture='BertForQuestionAnswering')
+    out = str(tmp_path / 'out')
+    for model, message in (
+        (narrow, r'model\.embedding_size=8 has no place .*; --format=stablehlo writes it'),
+        (headless, 'BertForQuestionAnswering needs span'),
+    ):
+        with pytest.raises(UserError, match=f'^runs/mini: {message}'):
+            export.export(model, source.tokenizer, form, out, where='runs/mini')
 
 
 def test_a_head_that_transformers_does_not_have_is_refused(make, tmp_path):

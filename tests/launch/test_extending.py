@@ -219,16 +219,39 @@ def test_a_string_is_one_text_wherever_a_list_of_texts_is_expected(encoder):
     (ids,) = bert.tokenizer.encode_batch(text)
     assert ids.tolist() == bert.tokenizer.encode(text)
 
+    # Of numpy too: an array without an axis is one text, and one with an axis a list.
+    np.testing.assert_array_equal(bert.embed(np.array(text)), bert.embed([text]))
+    np.testing.assert_array_equal(bert.embed(np.array([text, 'a'])), bert.embed([text, 'a']))
+    asked = [f'{text} [MASK]', 'a [MASK]']
+    assert bert.fill_mask(np.array(asked)) == bert.fill_mask(asked)
+
 
 def test_what_a_model_in_memory_cannot_do_is_one_line(encoder):
     bert = Bert.load(encoder)
+    rows = bert.tokenize('a')
     for ask, message in (
-        (lambda: bert.embed(['a'], layers=()), '--layers: none is named'),
+        (lambda: bert.embed(['a'], layers=()), r'^layers=\(\) must be a list of whole numbers'),
+        (lambda: bert.embed(['a'], layers=(True,)), r'^layers=\(True,\) must be a list of whole'),
+        (lambda: bert.embed(['a'], layers=(9,)), '^layers: no layer 9'),
         (lambda: bert.embed(['a'], layers=-1), 'layers=-1 must be a list of whole numbers'),
         (lambda: bert.embed(['a'], pool='x'), "pool='x' gives no single vector"),
         (lambda: bert.embed(['a'], pool='none'), "pool='none' gives no single vector"),
         (lambda: bert.embed([['a', 'b']]), r'texts\[0\] must be a text, or a tuple of two'),
         (lambda: bert.embed(None), r'texts\[0\] must be a text'),
+        (lambda: bert.embed(b'abc'), "texts must be a text .*, not a bytes: b'abc'"),
+        (lambda: bert.embed({'text': 'a'}), "not a dict: {'text': 'a'}"),
+        (lambda: bert.tokenize({'text': 'a'}), "not a dict: {'text': 'a'}"),
+        (lambda: bert.tokenize({'a'}), "not a set: {'a'}"),
+        (lambda: bert.tokenizer.encode_batch({'text': 'a'}), "not a dict: {'text': 'a'}"),
+        (lambda: bert.fill_mask({'text': 'a [MASK]'}), 'must be a text'),
+        (lambda: bert('abc'), "rows of `tokenize` are needed, .*, not 'abc'"),
+        (lambda: bert(None), "rows of `tokenize` are needed, .*, not 'None'"),
+        (lambda: bert({'input_ids': 'abc'}), 'rows of `tokenize` are needed'),
+        (lambda: bert({**rows, 'segment_ids': rows['input_ids'][0]}), 'rows of `tokenize` are'),
+        (lambda: bert(dict.fromkeys(rows, np.ones((1, 65), int))), 'rows of 65 word pieces'),
+        (lambda: bert.mlm_logits('abc'), 'rows of `tokenize` are needed'),
+        (lambda: bert.mlm_logits(rows, [[3]]), r'whole numbers \[1, P\] from 0 to 2'),
+        (lambda: bert.mlm_logits(rows, 'abc'), 'positions must be whole numbers'),
         (lambda: bert.tokenize(['a', None]), r'texts\[1\] must be a text'),
         (lambda: bert.tokenize(['a'], multiple=0), 'multiple=0 must be a whole number'),
         (lambda: bert.tokenize(['a'], max_length=0), 'max_length=0: this model reads 3'),

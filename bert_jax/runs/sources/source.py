@@ -209,9 +209,9 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
             # A line for an added token would be a word piece, not what the model was trained with.
             mend += (
                 f'; where {more} tokens were added to it, the added_tokens.json or tokenizer.json'
-                ' that names them too; where its table was only padded, and not to a multiple of 64'
-                f' or 128, cut it by model.resize_token_embeddings({tokenizer.vocab_size}) in'
-                ' transformers'
+                ' that names them too; where its table was only padded, and beyond the next'
+                ' multiple of 64 or 128, cut it by'
+                f' model.resize_token_embeddings({tokenizer.vocab_size}) in transformers'
             )
         raise UserError(
             f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}:'

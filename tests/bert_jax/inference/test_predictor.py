@@ -259,6 +259,11 @@ def test_a_string_is_one_input_of_a_stream():
     serve = predictor('BertForSequenceClassification')
     for one in ('paris', {'text': 'paris'}):
         assert list(serve.stream(one)) == [serve('paris')]
+    assert serve(np.array(['paris', 'what'])) == serve(['paris', 'what'])
+    assert serve(np.array('paris')) == serve('paris')
+    for none in (b'paris', 3, None):
+        with pytest.raises(UserError, match=rf'inputs\[0\]: expected a text, .*{none}'):
+            list(serve.stream(none))
     with pytest.raises(UserError, match='nowhere: no config.json'):
         Predictor.on_one_encoder('nowhere')
 

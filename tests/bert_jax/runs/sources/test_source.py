@@ -216,9 +216,13 @@ def test_rows_that_pad_a_word_table_are_kept_and_are_no_words(folder, tmp_path, 
 
 
 def test_a_table_that_is_not_padded_as_is_usual_is_refused(folder):
-    padded(folder, 65)
-    with pytest.raises(UserError, match='has 40 entries but its model 65: .*embeddings.40. in tra'):
-        source.read_source(str(folder))
+    for rows in (65, 192):  # 192 is a multiple of 64, but not the next
+        padded(folder, rows)
+        message = (
+            f'has 40 entries but its model {rows}: .* beyond the next multiple of 64 or 128, cut'
+        )
+        with pytest.raises(UserError, match=f'{message}.*embeddings.40. in transformers'):
+            source.read_source(str(folder))
 
 
 FINE_TUNED = schema.dumps(schema.FinetuneConfig())
