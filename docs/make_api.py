@@ -65,7 +65,11 @@ def page() -> str:
 
 def module_of(file: str, name: str) -> str:
     """The module that a name is imported from: the package, where that offers it."""
-    module = file.removesuffix('.py').replace('/', '.')
+    module = (
+        f'bert_jax.{file}'.removesuffix('.py')
+        .replace('/', '.')
+        .replace('bert_jax.bert_jax.', 'bert_jax.')
+    )
     if f"    '{name}',\n" in (ROOT / 'bert_jax/__init__.py').read_text():
         return 'bert_jax'
     offered = ast.parse((ROOT / file).with_name('__init__.py').read_text())

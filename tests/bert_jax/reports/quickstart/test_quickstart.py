@@ -61,7 +61,7 @@ def test_quickstart(tmp_path, corpus, binary):
     commands = first.stdout.split('What to do next')[1].splitlines()
     commands = [line.strip() for line in commands if ' -m launch.' in line]
     assert len(commands) == 4
-    root = pathlib.Path(__file__).parents[3]
+    root = pathlib.Path(__file__).parents[4]
     for command in commands:
         done = subprocess.run(
             command, shell=True, cwd=root, capture_output=True, text=True, check=False

@@ -68,7 +68,7 @@ def test_a_users_package_of_a_name_of_ours_is_passed_by(tmp_path, monkeypatch, c
     (tmp_path / name).mkdir()
     (tmp_path / name / '__init__.py').touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('PYTHONPATH', str(pathlib.Path(__file__).parents[3]))
+    monkeypatch.setenv('PYTHONPATH', str(pathlib.Path(__file__).parents[4]))
     binary('preprocess', '--help')
     assert 'usage: bert-preprocess' in capfd.readouterr().out
 

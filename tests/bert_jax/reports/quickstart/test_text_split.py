@@ -184,7 +184,7 @@ def test_korean_keeps_its_sentences(test_data):
 
 def test_ranges_of_characters_are_written_as_escapes():
     """Characters that look alike are told apart by their numbers alone."""
-    root = pathlib.Path(__file__).parents[3]
+    root = pathlib.Path(__file__).parents[4]
     for package in ('benchmarks', 'bert_jax', 'configs', 'input_pipeline', 'launch'):
         for path in (root / package).glob('**/*.py'):
             spans = re.findall('[^\x00-\x7f]-[^\x00-\x7f]', path.read_text(encoding='utf-8'))

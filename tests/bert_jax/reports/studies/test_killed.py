@@ -66,7 +66,7 @@ def arguments(tmp_path) -> list[str]:
 def start(arguments: list[str], workdir: pathlib.Path) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, '-m', 'bert_jax.launch.study', *arguments, f'--workdir={workdir}'],
-        cwd=pathlib.Path(__file__).parents[3],
+        cwd=pathlib.Path(__file__).parents[4],
         env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1'},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,7 +17,7 @@ from bert_jax.runs.pretraining import baselines, held_out
 from bert_jax.runs.workdir.metrics import read_metrics
 from tests.helpers.tiny_models import tokenizer
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[4]
 WORDS = {'de': ['paris', 'is', 'the', 'capital', 'of'], 'ko': ['good', 'bad', 'film', 'un', 'a']}
 SETTINGS = [
     'model.hidden_size=16',

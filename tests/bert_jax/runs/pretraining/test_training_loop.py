@@ -35,7 +35,7 @@ from tests.helpers.records import example_columns
 from tests.helpers.terminal import Terminal, pictures, screen
 from tests.helpers.tiny_models import tokenizer
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[4]
 SETTINGS = [
     'model.hidden_size=16',
     'model.num_layers=1',

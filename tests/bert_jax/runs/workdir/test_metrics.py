@@ -34,7 +34,7 @@ from bert_jax.runs.workdir.plots import Chart, Curve, plot_run, plot_workdir, po
 from bert_jax.train.loop import Line
 from tests.helpers.full_disk import files_of_at_most
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[4]
 
 
 def write_steps(workdir, steps, resume_step=0):
