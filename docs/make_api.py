@@ -65,16 +65,13 @@ def page() -> str:
 
 def module_of(file: str, name: str) -> str:
     """The module that a name is imported from: the package, where that offers it."""
-    module = (
-        f'bert_jax.{file}'.removesuffix('.py')
-        .replace('/', '.')
-        .replace('bert_jax.bert_jax.', 'bert_jax.')
-    )
-    if f"    '{name}',\n" in (ROOT / 'bert_jax/__init__.py').read_text():
-        return 'bert_jax'
-    offered = ast.parse((ROOT / file).with_name('__init__.py').read_text())
-    lists = [n.value for n in offered.body if isinstance(n, ast.Assign)]
-    return module.rpartition('.')[0] if any(name in ast.literal_eval(n) for n in lists) else module
+    module = 'bert_jax.' + file.removeprefix('bert_jax/').removesuffix('.py').replace('/', '.')
+    for package in ('bert_jax', module.rpartition('.')[0]):
+        offered = ast.parse((ROOT / package.replace('.', '/') / '__init__.py').read_text())
+        lists = [n.value for n in offered.body if isinstance(n, ast.Assign)]
+        if any(name in ast.literal_eval(n) for n in lists):
+            return package
+    return module
 
 
 def described(node: Function | ast.ClassDef, module: str) -> Iterator[str]:

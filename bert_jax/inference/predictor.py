@@ -27,7 +27,7 @@ from bert_jax.costs import memory
 from bert_jax.inference.answers import Answerer
 from bert_jax.inference.batching import Buckets, Resident, check_process, placed
 from bert_jax.inference.served_heads import answerer
-from bert_jax.input_pipeline.tasks.features import cut_of, say_cut
+from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.interchange import huggingface, serving
@@ -123,12 +123,7 @@ class Predictor:
                 f'max_seq_length={max_seq_length!r}: this model reads 8 to {most} word pieces'
             )
 
-        questions = options.get('max_query_length')
-        self._limit = (
-            f'max_query_length={questions}'
-            if questions
-            else f'max_seq_length={max_seq_length} allows'
-        )
+        self._limit = limit_of(options, max_seq_length)
 
         # What identifies the answers: a file of other settings is not gone on with.
         self.source = source

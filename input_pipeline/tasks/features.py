@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,14 @@ def _cut_in_words(where: str, counts: np.ndarray, limit: str) -> str:
     return (
         f'{where}: {cut} of {texts} texts are longer than {limit} and cut:'
         f' {left_out / pieces:.2%} of all word pieces are lost'
+    )
+
+
+def limit_of(options: Mapping[str, Any], max_seq_length: int) -> str:
+    """Names what cuts the texts of a task with these options: that of questions, or the row."""
+    questions = options.get('max_query_length')
+    return (
+        f'max_query_length={questions}' if questions else f'max_seq_length={max_seq_length} allows'
     )
 
 

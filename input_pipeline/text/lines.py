@@ -178,19 +178,11 @@ class Report:
                 f' says: {places}'
             )
         if self.bad_records:
-            total = self.bad_records.total()
-            kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(self.bad_records.items()))
-            warnings.append(
-                f'{total} record(s) left out as --on_bad_record=skip says ({kinds}):'
-                f' {_some(self.bad_record_places, total)}'
-            )
+            said = 'left out as --on_bad_record=skip says ({})'
+            warnings.append(_records(self.bad_records, said, self.bad_record_places))
         if self.textless:
-            total = self.textless.total()
-            kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(self.textless.items()))
-            warnings.append(
-                f'{total} record(s) without text ({kinds}), which are no documents:'
-                f' {_some(self.textless_places, total)}'
-            )
+            said = 'without text ({}), which are no documents'
+            warnings.append(_records(self.textless, said, self.textless_places))
         if self.nul_bytes:
             warnings.append(f'{self.nul_bytes} NUL byte(s) removed')
         if self.cut_lines:
@@ -204,6 +196,13 @@ class Report:
                 ' time(s)'
             )
         return warnings
+
+
+def _records(counts: Counter[str], said: str, places: list[str]) -> str:
+    """Says of how many records, by kind where `said` has {}, and where the first few stand."""
+    kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(counts.items()))
+    total = counts.total()
+    return f'{total} record(s) {said.format(kinds)}: {_some(places, total)}'
 
 
 def _some(names: list[str], total: int | None = None) -> str:

@@ -47,8 +47,7 @@ def check_segments(task: Task, features: Arrays, source: Source) -> None:
 
 def say_cut(task: Task, split: str, features: Arrays, length: int) -> None:
     """A line in the log where texts of the split were cut to fit in rows of `length`."""
-    questions = task.options.get('max_query_length')
-    limit = f'max_query_length={questions}' if questions else f'max_seq_length={length} allows'
+    limit = task_features.limit_of(task.options, length)
     task_features.say_cut(f'{task.name} {split}', task_features.cut_of(features), limit)
 
 
