@@ -334,7 +334,7 @@ def run_reference(
     program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
 ) -> tuple[processes.Cost, int]:
     """Runs the original with the options of the job: (cost, examples)."""
-    from bert_jax.input_pipeline.records.frames import frame_bounds
+    from bert_jax.input_pipeline.records.tfrecord import frame_bounds
 
     # The original wants a plain vocabulary file and its own names of the same options.
     output, vocabulary = folder / 'reference.tfrecord', folder / 'vocab.txt'

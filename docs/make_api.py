@@ -21,7 +21,7 @@ PUBLIC = {
     'A run of your own': {
         'bert_jax/runs/workdir/own_run.py': ['own_run'],
         'bert_jax/train/loop.py': [
-            *('train', 'prefetch', 'Run', 'Evaluation', 'Verdict', 'Ended', 'Writer'),
+            *('train', 'prefetch', 'Run', 'Evaluation', 'EvalResult', 'TrainResult', 'Writer'),
         ],
         'bert_jax/runs/workdir/trackers.py': ['WandbWriter', 'MlflowWriter'],
     },

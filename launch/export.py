@@ -37,8 +37,8 @@ from bert_jax.inference.options import TrainedModel
 if TYPE_CHECKING:
     from etils import epath
 
+    from bert_jax.conversion.parameters import Model, Reading
     from bert_jax.input_pipeline.tokenizer import Tokenizer
-    from bert_jax.interchange.parameters import Model, Reading
     from bert_jax.runs.sources.source import Source
 
 Format = Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model']
@@ -83,8 +83,8 @@ def main(argv: Sequence[str]) -> None:
     if options.base and options.format != 'peft':
         raise UserError('--base is of --format=peft: leave it out')
 
+    from bert_jax.conversion.parameters import with_stored_words
     from bert_jax.inference.predictor import trained_with
-    from bert_jax.interchange.parameters import with_stored_words
     from bert_jax.runs.sources.source import fold, plain, print_names, read_source, saved_in
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _base(options: Options, model: Model) -> Source:
     """The encoder of an adapter. UserError where peft has no such method, or would not find it."""
-    from bert_jax.interchange import peft_settings
+    from bert_jax.conversion import peft_settings
     from bert_jax.runs.sources import source
 
     peft_settings.check_method(model.config.tuning)
@@ -184,7 +184,7 @@ def export(
 def _huggingface(
     model: Model, tokenizer: Tokenizer, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
-    from bert_jax.interchange import huggingface
+    from bert_jax.conversion import huggingface
 
     # The tokenizer first, then the weights under the names of transformers' class.
     tokenizer.save(folder)
@@ -207,7 +207,7 @@ def _huggingface(
 def _google(
     model: Model, tokenizer: Tokenizer, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
-    from bert_jax.interchange import google
+    from bert_jax.conversion import google
 
     # Its vocabulary is one file, a word piece a line; other tokenizers cannot be put in it.
     if tokenizer.kind != 'wordpiece':
@@ -229,7 +229,7 @@ def _google(
 def _peft(
     model: Model, tokenizer: Tokenizer, folder: epath.Path, base: Source, saved: Sequence[str]
 ) -> tuple[Reading, tuple[str, ...]]:
-    from bert_jax.interchange import peft
+    from bert_jax.conversion import peft
 
     tokenizer.save(folder)
     left_out = peft.write(folder, model, base.bert, base.where, saved)
@@ -244,9 +244,9 @@ def _serving(
     max_length: int | None,
     texts: int | None,
 ) -> tuple[Reading, tuple[str, ...]]:
+    from bert_jax.conversion import serving
+    from bert_jax.conversion.parameters import Reading
     from bert_jax.inference import serving_folder
-    from bert_jax.interchange import serving
-    from bert_jax.interchange.parameters import Reading
 
     # Nothing reads a program back as weights; its name map is the identity.
     left_out = serving_folder.write(folder, model, tokenizer, form, max_length, texts)

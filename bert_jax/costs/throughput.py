@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from bert_jax.costs import chips, memory
-from bert_jax.train.meter import Work
+from bert_jax.train.metrics_accumulator import Work
 
 
 @dataclass

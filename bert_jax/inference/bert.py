@@ -24,7 +24,9 @@ import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.inference.batching import check_process
+from bert_jax.conversion import serving
+from bert_jax.conversion.parameters import Model
+from bert_jax.inference.bucketing import check_process
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.inference.predictor import check_dtype
@@ -32,8 +34,6 @@ from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
-from bert_jax.interchange import serving
-from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
 from bert_jax.model.hidden_states import Pool
 from bert_jax.runs.sources.source import Source, load_source

@@ -16,13 +16,13 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.batching import Buckets
+from bert_jax.inference.bucketing import Buckets
 from bert_jax.input_pipeline.tasks.features import truncated_lengths
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding
 from bert_jax.model import hidden_states as features
-from bert_jax.runs.finetuning.batch_runner import Result
+from bert_jax.runs.finetuning.data_collator import Result
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
 

@@ -23,15 +23,15 @@ from absl import logging
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import huggingface, serving
 from bert_jax.costs import memory
 from bert_jax.inference.answers import Answerer
-from bert_jax.inference.batching import Buckets, Resident, check_process, placed
+from bert_jax.inference.bucketing import Buckets, Resident, check_process, placed
 from bert_jax.inference.served_heads import answerer
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
-from bert_jax.interchange import huggingface, serving
-from bert_jax.runs.finetuning.batch_runner import Result, gather
+from bert_jax.runs.finetuning.data_collator import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.task_heads import HEADS

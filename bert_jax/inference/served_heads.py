@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion.parameters import Model, check_parts
 from bert_jax.inference import answers
 from bert_jax.inference.answers import Answerer
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.interchange.parameters import Model, check_parts
 from bert_jax.train.task_heads import CLASSES
 
 

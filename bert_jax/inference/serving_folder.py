@@ -1,7 +1,7 @@
 """A folder that serves a model where this project is not installed: program, weights, tokenizer,
 labels and an example.
 
-Owns what is in it besides the program, which is bert_jax/interchange/serving.py's:
+Owns what is in it besides the program, which is bert_jax/conversion/serving.py's:
 
   model.stablehlo, weights.safetensors    --format=stablehlo: for jax, on cpu, cuda or tpu
   spelling.py                             beside them, where word vectors are computed at load
@@ -24,11 +24,11 @@ import numpy as np
 import safetensors.numpy
 
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import parameters, serving
+from bert_jax.conversion.parameters import Model
 from bert_jax.inference.served_heads import script_of
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
-from bert_jax.interchange import parameters, serving
-from bert_jax.interchange.parameters import Model
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.task_heads import CLASSES
 

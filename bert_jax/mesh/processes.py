@@ -311,7 +311,7 @@ class Agreement:
 
 @contextlib.contextmanager
 def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
-    """Ends the process when `beat`, which it yields, is not called for so many minutes.
+    """Ends the process when `heartbeat`, which it yields, is not called for so many minutes.
 
     To be called at each step; 0 minutes: never. The stacks of all threads go to stderr first.
     Compiling counts as standing still: leave room for it.
@@ -319,7 +319,7 @@ def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
     # One entry, which the training thread writes and the watching one reads: no lock is needed.
     last_beat, done = [time.monotonic()], threading.Event()
 
-    def beat() -> None:
+    def heartbeat() -> None:
         last_beat[0] = time.monotonic()
 
     def watch() -> None:
@@ -337,6 +337,6 @@ def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
     if minutes:
         threading.Thread(target=watch, daemon=True).start()
     try:
-        yield beat
+        yield heartbeat
     finally:
         done.set()

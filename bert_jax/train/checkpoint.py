@@ -121,7 +121,7 @@ class Checkpoints:
         quiet()
         # The step of the last save, until it is known to be whole, and whether it must be.
         self._under_way: int | None = None
-        self._must = True
+        self._required = True
         self._scores: dict[int, Score] = {}
         self._manager = patiently(os.fspath(self._folder), self._open)
 
@@ -154,7 +154,11 @@ class Checkpoints:
         return score is not None and all(score > other for other in self._scores.values())
 
     def save(
-        self, state: TrainState, meta: dict[str, Any], score: Score | None = None, must: bool = True
+        self,
+        state: TrainState,
+        meta: dict[str, Any],
+        score: Score | None = None,
+        required: bool = True,
     ) -> None:
         """Saves `state` in the background, once the save before is on the disk.
 
@@ -168,7 +172,7 @@ class Checkpoints:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        self._must, score = must, ranked(score)
+        self._required, score = required, ranked(score)
 
         # What is never trained is the source's, and stays there.
         state = state._replace(frozen=None)
@@ -229,11 +233,11 @@ class Checkpoints:
 
     def _unsaved(self, step: int, error: NoRoom) -> None:
         """Raises NoRoom where the save must be; else warns, and training goes on."""
-        if self._must:
+        if self._required:
             raise NoRoom(f'{error}; {_newest(self._folder.parent)}') from None
         logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
 
-    def check_room(self, state: TrainState, saves: int, must: bool = True) -> None:
+    def check_room(self, state: TrainState, saves: int, required: bool = True) -> None:
         """Raises NoRoom, or without `must` warns, if the disk is too small for `saves` more saves.
 
         What will be kept of them is the newest, the best, and one that is being written while the
@@ -252,7 +256,7 @@ class Checkpoints:
         try:
             self._check_room(more * _size(state), what)
         except NoRoom as error:
-            if must:
+            if required:
                 raise NoRoom(
                     f'{error}, or lower runtime.keep_checkpoints, or --set'
                     ' runtime.on_full_disk=continue'

@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.train import meter
+from bert_jax.train import metrics_accumulator
 from bert_jax.train.checkpoint import Checkpoints, Score
 from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.schedule import Hparams
@@ -38,7 +38,7 @@ class TrainStep(Protocol):
     def _cache_size(self) -> int: ...
 
 
-class Line(NamedTuple):
+class LogEntry(NamedTuple):
     """What is told of a step.
 
     step: its number, of `total`; metrics: 'split' ('train', or what was evaluated), and a value for
@@ -58,7 +58,7 @@ class Writer(Protocol):
     steps that it has been given come again.
     """
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogEntry) -> None:
         """Records a line."""
 
     def close(self) -> None:
@@ -71,14 +71,14 @@ class StepCosts(Protocol):
     def memory(self, program: jax.stages.Compiled, state: TrainState, batch: Batch) -> str:
         """The memory of a compiled step, in words."""
 
-    def work(self, batch: Batch) -> meter.Work:
+    def work(self, batch: Batch) -> metrics_accumulator.Work:
         """What a step on such a batch works through."""
 
-    def rates(self, work: meter.Work, seconds: float) -> dict[str, float]:
+    def rates(self, work: metrics_accumulator.Work, seconds: float) -> dict[str, float]:
         """The figures of a log line for steps that did that work in that time."""
 
 
-class Verdict(NamedTuple):
+class EvalResult(NamedTuple):
     """What an evaluation comes to.
 
     metrics: its line for the writer, 'split' among them; score: the state is saved where it is the
@@ -94,7 +94,7 @@ class Evaluation(NamedTuple):
     """`evaluate(step, state)`, to be called each `every` steps and after the last."""
 
     every: int
-    evaluate: Callable[[int, TrainState], Verdict]
+    evaluate: Callable[[int, TrainState], EvalResult]
 
 
 class Run(NamedTuple):
@@ -104,10 +104,11 @@ class Run(NamedTuple):
     total_steps: of the run; a call of `train` may end before.
     writer, checkpoints: where lines and states go.
     meta: what is saved beside each state, as JSON values.
-    meter: the sums of the steps since the last line.
-    stop: the number of the signal that asks to save and stop, or None; called once before the first
-      step and once after each, in every process of the run, which must all get the same answer.
-    beat: tells a watchdog that a step is done.
+    metrics: the sums of the steps since the last line.
+    should_stop: the number of the signal that asks to save and stop, or None;
+      called once before the first step and once after each, in every process of the run, which must
+      all get the same answer.
+    heartbeat: tells a watchdog that a step is done.
     profile_folder, profile_steps: a trace of so many steps of each call goes there; 0: none.
     show: is told of each step by the newest metrics that were read: for a bar on a terminal.
     """
@@ -117,15 +118,15 @@ class Run(NamedTuple):
     writer: Writer
     checkpoints: Checkpoints
     meta: Mapping[str, Any]
-    meter: meter.Meter
-    stop: Callable[[], int | None]
-    beat: Callable[[], None]
+    metrics: metrics_accumulator.MetricsAccumulator
+    should_stop: Callable[[], int | None]
+    heartbeat: Callable[[], None]
     profile_folder: str = ''
     profile_steps: int = 0
-    show: Callable[[Line], None] = lambda line: None
+    show: Callable[[LogEntry], None] = lambda line: None
 
 
-class Ended(NamedTuple):
+class TrainResult(NamedTuple):
     """How a call of `train` ended.
 
     signal: the number of the one that stopped it; early: whether an evaluation did.
@@ -151,7 +152,7 @@ def train(
     read_by: Callable[[int, int], str] = lambda first, last: '',
     programs: int = 1,
     save_last: bool = True,
-) -> Ended:
+) -> TrainResult:
     """Trains from `state` to the step `last`, to a signal, or until an evaluation ends it.
 
     batches: on the devices, from the one of step `state.step` on (see `prefetch`).
@@ -167,13 +168,13 @@ def train(
     # Before the first step: what this call counts from. Another call of the same run may have
     # compiled this step already, and a signal may have come while the data was opened.
     step, labels = int(state.step), labels or {}
-    runtime, run.meter.read_by = run.runtime, read_by
-    profile = meter.Profile(run.profile_folder, run.profile_steps, step, last)
+    runtime, run.metrics.read_by = run.runtime, read_by
+    profile = metrics_accumulator.Profile(run.profile_folder, run.profile_steps, step, last)
     compiled_before = train_step._cache_size()
-    signal, early = run.stop(), False
+    signal, early = run.should_stop(), False
     while step < last and signal is None and not early:
         # Time spent here is the pipeline's fault, and logged as input_wait.
-        with run.meter.waiting():
+        with run.metrics.waiting():
             batch = next(batches, None)
         if batch is None:
             raise _ran_out(run, state, step, last, name)
@@ -189,55 +190,55 @@ def train(
         # takes: the devices always have the next step, and the host is never further ahead.
         state, sums = train_step(state, batch, hparams)
         step += 1
-        work = costs.work(batch) if costs else meter.Work()
-        run.meter.push(step, sums, train_step._cache_size() > compiled, work)
-        run.beat()
+        work = costs.work(batch) if costs else metrics_accumulator.Work()
+        run.metrics.push(step, sums, train_step._cache_size() > compiled, work)
+        run.heartbeat()
         profile.after(step, sums)
 
         # A step late, as it was read anyway: a bar makes nothing wait.
-        newest = run.meter.newest()
-        eta = meter.eta(run.total_steps - step, newest)
-        run.show(Line(step, {**labels, 'split': 'train', **newest}, run.total_steps, eta))
+        newest = run.metrics.newest()
+        eta = metrics_accumulator.eta(run.total_steps - step, newest)
+        run.show(LogEntry(step, {**labels, 'split': 'train', **newest}, run.total_steps, eta))
 
         # Evaluation comes before the line of training, because it may make this the last step,
         # and the last step always has a line; the lines themselves come in the other order.
         verdict = None
         if evaluation and (step % evaluation.every == 0 or step == last):
-            with run.meter.paused():
+            with run.metrics.paused():
                 verdict = evaluation.evaluate(step, state)
             early = verdict.stop
         at_end = step == last or early
         if step % runtime.log_every == 0 or at_end:
-            figures = run.meter.drain(costs.rates if costs else None)
-            eta = meter.eta(run.total_steps - step, figures)
-            line = Line(step, {**labels, 'split': 'train', **figures}, run.total_steps, eta)
+            figures = run.metrics.drain(costs.rates if costs else None)
+            eta = metrics_accumulator.eta(run.total_steps - step, figures)
+            line = LogEntry(step, {**labels, 'split': 'train', **figures}, run.total_steps, eta)
             run.writer.write(line)
             warn_of_recompilation(train_step, step, compiled_before + programs)
         if verdict:
-            run.writer.write(Line(step, {**labels, **verdict.metrics}, run.total_steps))
+            run.writer.write(LogEntry(step, {**labels, **verdict.metrics}, run.total_steps))
 
         # Signals are looked for after the evaluation, which may have been long, and before the
         # save, which a signal makes due. What has been written by now is before the saved step, so
         # that a resumed run writes neither less nor twice.
-        signal = run.stop()
+        signal = run.should_stop()
         due = signal is not None or step % runtime.checkpoint_every == 0
         best = verdict is not None and run.checkpoints.is_best(verdict.score)
         # At its end a run saves if it is asked to; on the way where a save is due, or where the
         # evaluation was the best so far.
         if save_last if at_end else due or best:
-            meta = {**run.meta, 'meter': run.meter.state()}
+            meta = {**run.meta, 'meter': run.metrics.state()}
             required = runtime.on_full_disk == 'stop' or early or step == run.total_steps
-            with run.meter.paused():
+            with run.metrics.paused():
                 run.checkpoints.save(state, meta, verdict.score if verdict else None, required)
-            run.beat()
-    return Ended(state, signal, early)
+            run.heartbeat()
+    return TrainResult(state, signal, early)
 
 
 def _ran_out(run: Run, state: TrainState, step: int, last: int, name: str) -> UserError:
     """Saves the state after the last batch that there was; what is raised then."""
     if step:
-        meta = {**run.meta, 'meter': run.meter.state()}
-        run.checkpoints.save(state, meta, must=run.runtime.on_full_disk == 'stop')
+        meta = {**run.meta, 'meter': run.metrics.state()}
+        run.checkpoints.save(state, meta, required=run.runtime.on_full_disk == 'stop')
         run.checkpoints.wait()
     return UserError(
         f'{name}: the batches ended after step {step} of {last}; {run.checkpoints.standing(step)}:'

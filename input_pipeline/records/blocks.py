@@ -10,7 +10,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records import frames, shards
+from bert_jax.input_pipeline.records import shards, tfrecord
 
 
 class Blocks:
@@ -51,8 +51,8 @@ class Blocks:
         Raises UserError where a byte is not as it was written.
         """
         try:
-            starts, ends = frames.payloads_in(text)
-        except frames.BadFrame as error:
+            starts, ends = tfrecord.payloads_in(text)
+        except tfrecord.BadFrame as error:
             raise self._fault(block, error.record, error.byte, error.reason) from None
 
         # All frames are sound, but there are too few: the file was cut between two of them.

@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.input_pipeline.records import example_proto, tf_data
 from bert_jax.input_pipeline.records.example_proto import BadRecord, Feature
-from bert_jax.input_pipeline.records.frames import FRAME_BYTES
+from bert_jax.input_pipeline.records.tfrecord import FRAME_BYTES
 
 __all__ = [
     'BadRecord',

@@ -19,8 +19,8 @@ import numpy as np
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.records import example_proto, fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
-from bert_jax.input_pipeline.records.frames import BadFrame, read_frames
 from bert_jax.input_pipeline.records.shards import BLOCK, ShardInfo
+from bert_jax.input_pipeline.records.tfrecord import BadFrame, read_frames
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Records on disk: TFRecord files, and the manifest that says what is in them.
 
-A TFRecord file is a row of frames (frames.py). Such a file cut between two frames reads as
+A TFRecord file is a row of frames (tfrecord.py). Such a file cut between two frames reads as
 merely shorter, and no reader names the file that is damaged; so the manifest keeps the size,
 the count and a checksum of every shard, and each fault found here names file, record and byte.
-This file must not know in which order records are read (order.py does), nor how they were
+This file must not know in which order records are read (sampler.py does), nor how they were
 made.
 """
 
@@ -28,7 +28,7 @@ from bert_jax.configs.files.json_object import parse
 from bert_jax.input_pipeline import typed_json
 from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
-from bert_jax.input_pipeline.records.frames import (
+from bert_jax.input_pipeline.records.tfrecord import (
     DAMAGED,
     BadFrame,
     damaged_among,

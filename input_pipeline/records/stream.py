@@ -1,6 +1,6 @@
 """Records to batches: reading what each row of each step holds.
 
-Which record that is, is told by an order (order.py). Two decoders carry it out with equal results:
+A sampler (sampler.py) says which record that is. Two decoders carry it out with equal results:
 numpy, which is the faster one, and tf.data. This file must not know what the batches are for.
 """
 
@@ -16,9 +16,9 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records.block_cache import BlockCache, LatestBlocks
 from bert_jax.input_pipeline.records.blocks import Blocks
-from bert_jax.input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
-from bert_jax.input_pipeline.records.order import ORDERS
+from bert_jax.input_pipeline.records.sampler import ORDERS
 
 _DECODERS = 2  # groups of batches that TensorFlow decodes at a time
 _READERS = 8  # blocks that are read at a time from far away, where each takes long to come
@@ -53,7 +53,7 @@ class RecordStream:
       seed: with the step, decides the order.
       decoder: 'numpy', 'tfdata', or 'auto', which is numpy.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
-      order: in which order training batches hold the records: a name of order.py.
+      order: in which order training batches hold the records: a name of sampler.py.
 
     Raises:
       UserError: no manifest, no records of that split, a shard missing or of another size;
@@ -225,7 +225,7 @@ class RecordStream:
         ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
         # No memory is taken until it is filled.
         room = np.empty((most, shards.BLOCK), fields.kept_as(self._spec, self._vocab_size))
-        kept = KeptBlocks(self._keep, self._blocks.sizes, room, self._readers)
+        kept = BlockCache(self._keep, self._blocks.sizes, room, self._readers)
         for rows_of_group in kept.rows(map(located, groups), ahead):
             yield fields.columns_of(self._spec, rows_of_group)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 
-from bert_jax.input_pipeline.records import fields, frames, shards
+from bert_jax.input_pipeline.records import fields, shards, tfrecord
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.shards import Manifest
 from tests.helpers.records import example_columns
@@ -57,4 +57,4 @@ def payloads_of(size: int, seed: int = 0) -> list[bytes]:
 
 def split_frames(content: bytes) -> list[bytes]:
     """The payloads of a file, or of a stretch of it that begins with a frame."""
-    return [payload for _, payload in frames.read_frames(io.BytesIO(content))]
+    return [payload for _, payload in tfrecord.read_frames(io.BytesIO(content))]

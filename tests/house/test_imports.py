@@ -21,7 +21,7 @@ TENSORFLOW_READERS = (
     'input_pipeline/records/tf_data.py',
     'input_pipeline/text/tfds',
     'input_pipeline/text/sources/tfds',
-    'bert_jax/interchange/',
+    'bert_jax/conversion/',
 )
 
 
@@ -217,7 +217,7 @@ assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)
         ('model', TENSORFLOW),
         ('train', TENSORFLOW),
         ('costs', TENSORFLOW),
-        ('interchange', TENSORFLOW),
+        ('conversion', TENSORFLOW),
         ('input_pipeline', TENSORFLOW | ACCELERATOR),
     ],
 )

@@ -19,7 +19,7 @@ FLOORS = {
         {'cli', 'mesh'},
         {'model'},
         {'train'},
-        {'costs', 'interchange', 'input_pipeline'},
+        {'costs', 'conversion', 'input_pipeline'},
         {'runs.workdir'},
         {'runs.sources'},
         {'runs.finetuning'},

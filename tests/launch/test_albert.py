@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import huggingface
 from bert_jax.costs import flops
 from bert_jax.inference import Bert, Predictor
 from bert_jax.inference.mask_filler import MaskFiller
@@ -21,7 +22,6 @@ from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.interchange import huggingface
 from bert_jax.launch import export
 from bert_jax.runs.pretraining import held_out, train
 from bert_jax.runs.pretraining.records import match_phases

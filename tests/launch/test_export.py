@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import huggingface
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.interchange import huggingface
 from bert_jax.launch import export
 from bert_jax.mesh import sharding
 from bert_jax.model import heads

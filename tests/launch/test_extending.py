@@ -20,7 +20,7 @@ from bert_jax.inference import Bert
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.sources.source import load_source
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.train.loop import Line
+from bert_jax.train.loop import LogEntry
 from tests.helpers import jobs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def test_a_writer_of_ones_own_has_the_lines_of_an_undisturbed_run(tmp_path):
         for resumed_at, steps in parts:
             writer = table(path, resumed_at)
             for step in steps:
-                writer.write(Line(step, {'split': 'train', 'rtd_loss': 1 / step}, 9))
+                writer.write(LogEntry(step, {'split': 'train', 'rtd_loss': 1 / step}, 9))
             writer.close()
         return path.read_text()
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import huggingface
 from bert_jax.inference.extractor import Extractor, last_blocks, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.interchange import huggingface
 from bert_jax.model import hidden_states
 from bert_jax.model.attention.attention import AttentionMask
 from bert_jax.model.encoder import Embeddings, Layer

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from bert_jax.interchange import huggingface
+from bert_jax.conversion import huggingface
 from tests.helpers import tiny_models
 
 TEXTS = 'paris is the capital of france\na bad film\nhttps://a.film\n'

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.configs import schema
+from bert_jax.conversion import huggingface
 from bert_jax.inference import Predictor
-from bert_jax.interchange import huggingface
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
 from bert_jax.train.state import TrainState

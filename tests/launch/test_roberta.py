@@ -15,6 +15,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.presets.finetune import recipe
+from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
 from bert_jax.inference import Bert, Predictor
 from bert_jax.inference.mask_filler import MaskFiller
@@ -24,7 +25,6 @@ from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.interchange import google, huggingface
 from bert_jax.launch import export
 from bert_jax.runs.pretraining import held_out, train
 from bert_jax.runs.pretraining.record_checks import check_model_reads

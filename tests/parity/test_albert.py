@@ -10,12 +10,12 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.conversion import huggingface
+from bert_jax.conversion.parameters import Model
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.interchange import huggingface
-from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
 from bert_jax.runs.sources import source
 from bert_jax.train import losses

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bert_jax.conversion import huggingface
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import vocabulary
-from bert_jax.interchange import huggingface
 from bert_jax.runs.sources.source import read_source
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'

@@ -13,8 +13,8 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.conversion import huggingface
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.interchange import huggingface
 from bert_jax.model import heads
 from bert_jax.train import losses
 from bert_jax.train.task_heads import CLASSES

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.model import TuningConfig
-from bert_jax.interchange import huggingface, peft
-from bert_jax.interchange.parameters import Model
-from bert_jax.interchange.tuned import folded
+from bert_jax.conversion import huggingface, peft
+from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.tuned import folded
 from bert_jax.train.task_heads import CLASSES, HEADS
 from tests.helpers.numpy_bert import noisy_params
 

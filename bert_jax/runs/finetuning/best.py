@@ -62,7 +62,7 @@ class BestCheckpoint:
         # The one before stays until the new score is written.
         with checkpoint.Checkpoints(self._folder, keep=2) as checkpoints:
             checkpoints.save(
-                state._replace(opt_state={}), {'kind': 'finetune'}, must=self._required
+                state._replace(opt_state={}), {'kind': 'finetune'}, required=self._required
             )
 
         # Passed over for lack of room: the older best, and its score, still stand.

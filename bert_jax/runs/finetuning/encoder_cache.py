@@ -26,7 +26,7 @@ from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.mesh import sharding
 from bert_jax.model.hidden_states import make_features
-from bert_jax.runs.finetuning.batch_runner import by_length, run
+from bert_jax.runs.finetuning.data_collator import by_length, run
 from bert_jax.runs.sources.source import Source
 
 _VERSION = 1  # of what the files hold for the same weights and rows

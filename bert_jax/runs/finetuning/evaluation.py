@@ -2,7 +2,7 @@
 
 Owns the way of a split to its predictions, and the results of a fine-tuned workdir:
 predictions/SPLIT/ in the task's official format, and eval/SPLIT.json. How batches are run is
-batch_runner.py's.
+data_collator.py's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from bert_jax.input_pipeline.text.whole_text import read_json
 from bert_jax.mesh import sharding
-from bert_jax.runs.finetuning.batch_runner import by_length, counted_jit, gather, run
+from bert_jax.runs.finetuning.data_collator import by_length, counted_jit, gather, run
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir

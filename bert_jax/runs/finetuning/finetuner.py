@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
 from bert_jax.mesh import exchange, processes, sharding
 from bert_jax.model import dropout
-from bert_jax.runs.finetuning import batch_runner, evaluation, results
+from bert_jax.runs.finetuning import data_collator, evaluation, results
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.best import BestCheckpoint
 from bert_jax.runs.finetuning.machine import Machine, Stopped
@@ -104,10 +104,10 @@ class FineTuner(Generic[C]):
         notes.note_guess(folder, notes.Guess(0, guess))
 
         # To predict may take as long as to train, so one watchdog is for both.
-        with processes.watchdog(config.runtime.stall_minutes) as beat:
+        with processes.watchdog(config.runtime.stall_minutes) as heartbeat:
             with jax.set_mesh(self._machine.mesh):
-                params, selected_step = self._trained(config, folder, beat)
-            predictions = self._predict(config, params, beat)
+                params, selected_step = self._trained(config, folder, heartbeat)
+            predictions = self._predict(config, params, heartbeat)
 
         # The result comes last, and with it the run is done.
         loss = results.training_loss(folder)
@@ -144,7 +144,7 @@ class FineTuner(Generic[C]):
         """How many steps a run of `config` takes. UserError where that is none."""
         return total_steps(len(self.data.chosen(config)), config)
 
-    def _trained(self, config: C, folder: str, beat: Callable[[], None]) -> tuple[Any, int]:
+    def _trained(self, config: C, folder: str, heartbeat: Callable[[], None]) -> tuple[Any, int]:
         """-> (the parameters that the run ends with, the step that they are of).
 
         Raises Stopped after a signal.
@@ -179,7 +179,7 @@ class FineTuner(Generic[C]):
         # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
         def place(batch: Arrays) -> dict[str, jax.Array]:
             inputs = self.approach.inputs(config, 'train', batch)
-            return batch_runner.place_global(inputs, self._machine.mesh, config.batch_size)
+            return data_collator.place_global(inputs, self._machine.mesh, config.batch_size)
 
         # `saves`: the room that checkpoints may take is asked for before the first step.
         with running.opened(
@@ -191,8 +191,8 @@ class FineTuner(Generic[C]):
             total_steps=steps,
             saves=1 + (steps - start) // runtime.checkpoint_every,
             meter_state=meter_state,
-            stop=self._stop,
-            beat=beat,
+            should_stop=self._stop,
+            heartbeat=heartbeat,
             profile_steps=self._profile_steps,
         ) as run:
             # The loop does not save the last state: `_concluded` saves weights alone in its place.
@@ -209,7 +209,7 @@ class FineTuner(Generic[C]):
                 ),
                 last=steps,
                 name=folder,
-                evaluation=self._evaluation(config, best, beat) if best else None,
+                evaluation=self._evaluation(config, best, heartbeat) if best else None,
                 costs=programs.costs,
                 read_by=lambda first, last: rows.read_by(first),
                 programs=config.length_buckets,
@@ -228,7 +228,7 @@ class FineTuner(Generic[C]):
         self,
         config: C,
         folder: str,
-        ended: loop.Ended,
+        ended: loop.TrainResult,
         checkpoints: checkpoint.Checkpoints,
         best: BestCheckpoint | None,
     ) -> tuple[Any, int]:
@@ -312,7 +312,7 @@ class FineTuner(Generic[C]):
 
         # The state is donated: the step writes over the old one, which is not needed any more.
         # Metrics are left where the compiler puts them.
-        jit = functools.partial(batch_runner.counted_jit, counts=self.compilations)
+        jit = functools.partial(data_collator.counted_jit, counts=self.compilations)
         return Programs(
             jit(init, name='init', out_shardings=shardings),
             jit(
@@ -344,32 +344,32 @@ class FineTuner(Generic[C]):
         ]
 
     def _evaluation(
-        self, config: C, best: BestCheckpoint, beat: Callable[[], None]
+        self, config: C, best: BestCheckpoint, heartbeat: Callable[[], None]
     ) -> loop.Evaluation:
         """Scores the split, keeps the best weights, and ends the run when they are old."""
         data, metric = self.data, self.data.task.metric
 
-        def evaluate(step: int, state: TrainState) -> loop.Verdict:
+        def evaluate(step: int, state: TrainState) -> loop.EvalResult:
             # The whole split, as at the end of the run: scores on the way compare with the last.
-            predictions = self._predict(config, joined(state.params, state.frozen), beat)
+            predictions = self._predict(config, joined(state.params, state.frozen), heartbeat)
             score = data.task.score(data.scored, predictions)[metric]
             best.offer(state, score)
 
             # patience counts scores; 0 is no limit, and so is left out of the comparison.
             patience = config.patience * config.score_every
             line = {'split': data.split, metric: score}
-            return loop.Verdict(line, stop=0 < patience <= step - best.step)
+            return loop.EvalResult(line, stop=0 < patience <= step - best.step)
 
         return loop.Evaluation(config.score_every, evaluate)
 
-    def _predict(self, config: C, params: Any, beat: Callable[[], None]) -> Predictions:
+    def _predict(self, config: C, params: Any, heartbeat: Callable[[], None]) -> Predictions:
         """Of the scored split."""
         # Features of both splits are made once, so to ask for them here costs nothing.
         predictor, data = self.programs(config).predictor, self.data
         _, features = self.approach.features(config)
 
         def inputs(batch: Arrays) -> Arrays:
-            beat()  # a large split may take longer than runtime.stall_minutes
+            heartbeat()  # a large split may take longer than runtime.stall_minutes
             return self.approach.inputs(config, data.split, batch)
 
         return predictor(params, data.scored, features, config.length_buckets, inputs)

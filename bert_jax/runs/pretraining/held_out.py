@@ -14,11 +14,11 @@ import jax
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import parameters
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.interchange import parameters
 from bert_jax.mesh import sharding
-from bert_jax.runs.finetuning.batch_runner import eval_batch_size
+from bert_jax.runs.finetuning.data_collator import eval_batch_size
 from bert_jax.runs.finetuning.evaluation import check_writable, config_hash, write_result
 from bert_jax.runs.pretraining.record_checks import check_model_reads
 from bert_jax.runs.sources.source import read_source
@@ -26,7 +26,7 @@ from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import losses
 from bert_jax.train.losses import Batch, MetricSums
-from bert_jax.train.meter import add_sums, means
+from bert_jax.train.metrics_accumulator import add_sums, means
 from bert_jax.train.program import pretraining_model
 from bert_jax.train.step import make_eval_step
 

@@ -244,7 +244,7 @@ class PhaseTraining:
         """Its length, steps and batch size."""
         return self.config.phases[self.number]
 
-    def train(self, run: loop.Run, state: TrainState) -> loop.Ended:
+    def train(self, run: loop.Run, state: TrainState) -> loop.TrainResult:
         """Trains from `state`, which is of this phase, to its end or to a signal."""
         # Compiled when first called; the evaluation needs it too.
         program = pretraining_program(self.config, self.records.kind(), self.mesh)
@@ -294,10 +294,10 @@ class PhaseTraining:
         # Batches of the evaluation, with a sign of life for each.
         def watched() -> Iterator[tuple[str, dict[str, jax.Array]]]:
             for language, batch in held_out.by_language(stream, batches):
-                run.beat()  # an evaluation may take longer than runtime.stall_minutes
+                run.heartbeat()  # an evaluation may take longer than runtime.stall_minutes
                 yield language, self.place(batch)
 
-        def evaluate(step: int, state: TrainState) -> loop.Verdict:
+        def evaluate(step: int, state: TrainState) -> loop.EvalResult:
             del step
 
             params = joined(state.params, state.frozen)
@@ -308,7 +308,7 @@ class PhaseTraining:
             # losses of different lengths do not compare: a later phase's are always better
             score = (float(self.number), -loss) if math.isfinite(loss) else None
             line = {'split': 'eval', **measures, 'nats_gained': guess.unigram_nll - loss}
-            return loop.Verdict(line, score)
+            return loop.EvalResult(line, score)
 
         return loop.Evaluation(self.config.runtime.eval_every, evaluate)
 

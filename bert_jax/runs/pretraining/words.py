@@ -26,7 +26,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
 from bert_jax.mesh import sharding
 from bert_jax.model.retvec import WordSimilarity
-from bert_jax.runs.finetuning.batch_runner import place_global
+from bert_jax.runs.finetuning.data_collator import place_global
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.workdir import running
 from bert_jax.runs.workdir.own_run import own_run
@@ -152,11 +152,11 @@ def train(
     def place(batch: Arrays) -> dict[str, jax.Array]:
         return place_global(batch, mesh, batch_size)
 
-    def evaluate(step: int, now: state.TrainState) -> loop.Verdict:
+    def evaluate(step: int, now: state.TrainState) -> loop.EvalResult:
         del step
         rows = evaluation_batches(words.eval, forms, batch_size)
         found = held_out.measure(eval_step, now.params, map(place, rows))
-        return loop.Verdict({'split': 'eval', **found}, score=(found['nearest_is_same'],))
+        return loop.EvalResult({'split': 'eval', **found}, score=(found['nearest_is_same'],))
 
     # What decides the result beside the settings; `words` is the mark of such a folder.
     reads = {

@@ -1,7 +1,7 @@
 """A tuned run's workdir with its weights folded into the encoder's, as a workdir of its own.
 
 Owns what of a run stays in the new folder, and which runs have nothing to fold. How weights fold is
-bert_jax/interchange/tuned.py's.
+bert_jax/conversion/tuned.py's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig
-from bert_jax.interchange import peft
-from bert_jax.interchange.tuned import FOLDED, folded
+from bert_jax.conversion import peft
+from bert_jax.conversion.tuned import FOLDED, folded
 from bert_jax.runs.sources.source import fold, read_source
 from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir

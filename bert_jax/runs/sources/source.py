@@ -31,10 +31,10 @@ from etils import epath
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model import TuningConfig
+from bert_jax.conversion import google, hub, huggingface, peft
+from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
+from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.interchange import google, hub, huggingface, peft
-from bert_jax.interchange.parameters import Model, Reading, check_arrays, check_parts
-from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.heads import Pretraining
 from bert_jax.runs.workdir import word_vectors

@@ -31,7 +31,7 @@ from bert_jax.configs.files.json_object import parse
 from bert_jax.input_pipeline import progress
 
 if TYPE_CHECKING:
-    from bert_jax.train.loop import Line, Writer
+    from bert_jax.train.loop import LogEntry, Writer
 
 FILE = 'metrics.jsonl'
 
@@ -66,7 +66,7 @@ class Writers:
     def __init__(self, writers: Sequence[Writer]):
         self._writers = writers
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogEntry) -> None:
         """Hands a line to each in turn, its metrics as JSON values: None for what is not finite."""
         values = {name: _plain(value) for name, value in line.metrics.items()}
         for writer in self._writers:
@@ -85,7 +85,7 @@ class MetricWriter(Writers):
     resume_step: the step of the checkpoint that the run goes on from (0: from the start); what an
     interrupted run wrote beyond it is dropped, because it will be written again: all of it where
     that run had no checkpoint yet.
-    must: whether a full disk ends the run; otherwise what does not fit is written when there is
+    required: whether a full disk ends the run; otherwise what does not fit is written when there is
     room again.
     """
 
@@ -93,7 +93,7 @@ class MetricWriter(Writers):
         self,
         workdir: epath.PathLike,
         resume_step: int = 0,
-        must: bool = True,
+        required: bool = True,
         more: Sequence[Writer] = (),
     ):
         folder = epath.Path(workdir)
@@ -102,8 +102,8 @@ class MetricWriter(Writers):
         super().__init__(
             [
                 LogLines(),
-                JsonLines(folder, resume_step, must),
-                TensorBoard(folder, resume_step, must),
+                JsonLines(folder, resume_step, required),
+                TensorBoard(folder, resume_step, required),
                 *more,
             ]
         )
@@ -112,7 +112,7 @@ class MetricWriter(Writers):
 class LogLines:
     """The log: a readable line for each set of metrics."""
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogEntry) -> None:
         """Logs what `describe` says."""
         logging.info('%s', describe(line))
 
@@ -123,12 +123,12 @@ class LogLines:
 class JsonLines:
     """The metrics.jsonl of a folder; arguments as for MetricWriter."""
 
-    def __init__(self, folder: epath.Path, resume_step: int, must: bool):
+    def __init__(self, folder: epath.Path, resume_step: int, required: bool):
         # Cut off first: the file is then opened at the end of what stays.
         truncate_after(folder / FILE, resume_step)
-        self._file = _Appended(folder / FILE, must)
+        self._file = _Appended(folder / FILE, required)
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogEntry) -> None:
         """Appends a line, which has neither `total` nor `eta`."""
         self._file.append(json.dumps({'step': line.step, **line.metrics}).encode() + b'\n')
 
@@ -140,10 +140,10 @@ class JsonLines:
 class TensorBoard:
     """An event file in a folder; arguments as for MetricWriter."""
 
-    def __init__(self, folder: epath.Path, resume_step: int, must: bool):
-        self._events = _event_writer(folder, resume_step, must)
+    def __init__(self, folder: epath.Path, resume_step: int, required: bool):
+        self._events = _event_writer(folder, resume_step, required)
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogEntry) -> None:
         """Adds a point to the curve 'SPLIT/NAME' of each number."""
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
@@ -162,7 +162,7 @@ class TensorBoard:
         self._events.close()
 
 
-def scalars(line: Line) -> dict[str, float]:
+def scalars(line: LogEntry) -> dict[str, float]:
     """The numbers of a line, as 'SPLIT/NAME': TensorBoard then draws a name's splits together."""
     return {
         f'{line.metrics["split"]}/{name}': value
@@ -176,8 +176,8 @@ class _Appended:
     wait until there is room.
     """
 
-    def __init__(self, path: epath.Path, must: bool):
-        self._path, self._must = path, must
+    def __init__(self, path: epath.Path, required: bool):
+        self._path, self._required = path, required
 
         # Opened with the first piece, and anew after a failure.
         self._file: BinaryIO | None = None
@@ -195,7 +195,7 @@ class _Appended:
             file.flush()
         except OSError as error:
             self._cut()
-            if self._must or not no_room(error):  # a failing write names no file
+            if self._required or not no_room(error):  # a failing write names no file
                 raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
             if len(self._waiting) == 1:  # said once, not with each line
                 logging.warning('%s: %s; lines are kept until there is room', self._path, error)
@@ -231,7 +231,7 @@ class _Events:
     TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
     """
 
-    def __init__(self, folder: epath.Path, must: bool):
+    def __init__(self, folder: epath.Path, required: bool):
         from tensorboard.compat.proto import event_pb2
 
         # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
@@ -239,7 +239,7 @@ class _Events:
         now = time.time()
         process = f'{socket.gethostname()}.{os.getpid()}'
         name = f'events.out.tfevents.{int(now):010}.{process}.{time.monotonic_ns()}'
-        self._file = _Appended(folder / name, must)
+        self._file = _Appended(folder / name, required)
 
         # The header that TensorBoard demands of a file's first record.
         self.add_event(event_pb2.Event(wall_time=now, file_version='brain.Event:2'))
@@ -304,7 +304,7 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
         os.truncate(path, len(content))  # which a full disk allows too
 
 
-def describe(line: Line) -> str:
+def describe(line: LogEntry) -> str:
     """One readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
     # Whole numbers (counts, the phase) are left to the files; None is a figure that is not finite.
     values = line.metrics
@@ -321,7 +321,7 @@ def describe(line: Line) -> str:
     return '  '.join([f'{_place(line)} {values["split"]}', *figures])
 
 
-def status(line: Line) -> progress.Status:
+def status(line: LogEntry) -> progress.Status:
     """The same for a bar: the loss first, then accuracies, then the parts of the loss."""
     told = [name for name in _in_order(line.metrics) if name.endswith(('loss', 'accuracy'))]
     told.sort(key=lambda name: (name != 'loss', not name.endswith('accuracy')))
@@ -342,11 +342,11 @@ def _in_order(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _place(line: Line) -> str:
+def _place(line: LogEntry) -> str:
     return f'step {line.step}/{line.total}'
 
 
-def _figure(line: Line, name: str) -> str:
+def _figure(line: LogEntry, name: str) -> str:
     return f'{name} {_short(line.metrics[name])}'
 
 
@@ -366,7 +366,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _event_writer(folder: epath.Path, resume_step: int, must: bool) -> _Events:
+def _event_writer(folder: epath.Path, resume_step: int, required: bool) -> _Events:
     """A new event file, made without the TensorFlow that TensorBoard would import."""
     # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
     sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))
@@ -374,7 +374,7 @@ def _event_writer(folder: epath.Path, resume_step: int, must: bool) -> _Events:
 
     # A run that ended before its first checkpoint resumes at 0, and has events all the same.
     interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
-    writer = _Events(folder, must)
+    writer = _Events(folder, required)
     if interrupted:  # TensorBoard then forgets what that run wrote from this step on
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         writer.add_event(

@@ -21,7 +21,7 @@ from bert_jax.runs.workdir import metrics, notes, plots
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import loop
 from bert_jax.train.checkpoint import Checkpoints
-from bert_jax.train.meter import Meter
+from bert_jax.train.metrics_accumulator import MetricsAccumulator
 from bert_jax.train.state import TrainState
 
 # What a checkpoint keeps beside the state: the sums of the steps since the last line.
@@ -70,8 +70,8 @@ def opened(
     total_steps: int,
     saves: int,
     meter_state: MeterState | None,
-    stop: Callable[[], int | None],
-    beat: Callable[[], None],
+    should_stop: Callable[[], int | None],
+    heartbeat: Callable[[], None],
     profile_steps: int,
     writers: Callable[[int], Sequence[loop.Writer]] = lambda step: (),
 ) -> Iterator[loop.Run]:
@@ -96,7 +96,7 @@ def opened(
         else metrics.Writers([])
     )
 
-    def show(line: loop.Line) -> None:
+    def show(line: loop.LogEntry) -> None:
         if bar.due():
             bar.show(metrics.status(line))
 
@@ -109,9 +109,9 @@ def opened(
                 writer,
                 checkpoints,
                 {'kind': kind},
-                Meter(runtime.max_bad_steps, meter_state),
-                stop,
-                beat,
+                MetricsAccumulator(runtime.max_bad_steps, meter_state),
+                should_stop,
+                heartbeat,
                 f'{workdir}/profile',
                 profile_steps,
                 show,
@@ -138,7 +138,7 @@ def opened_for_phases(
     """As `opened`, for a run of all phases of `config`: on `mesh`, and watched for stalls."""
     with (
         jax.set_mesh(mesh),
-        processes.watchdog(config.runtime.stall_minutes) as beat,
+        processes.watchdog(config.runtime.stall_minutes) as heartbeat,
         opened(
             workdir,
             checkpoints,
@@ -148,8 +148,8 @@ def opened_for_phases(
             total_steps=config.total_steps,
             saves=saves_left(config, int(state.step)),
             meter_state=meter_state,
-            stop=processes.Agreement(processes.StopSignal(), mesh),
-            beat=beat,
+            should_stop=processes.Agreement(processes.StopSignal(), mesh),
+            heartbeat=heartbeat,
             profile_steps=profile_steps,
             writers=writers,
         ) as run,

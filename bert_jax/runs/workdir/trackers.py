@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bert_jax.runs.workdir.metrics import scalars
 
 if TYPE_CHECKING:
-    from bert_jax.train.loop import Line
+    from bert_jax.train.loop import LogEntry
 
 
 class WandbWriter:
@@ -26,7 +26,7 @@ class WandbWriter:
 
         self._run = wandb.init(project=project, id=name, name=name, dir=folder, resume='allow')
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogEntry) -> None:
         """Adds a point to the curve 'SPLIT/NAME' of each number."""
         self._run.log(scalars(line), step=line.step)
 
@@ -50,7 +50,7 @@ class MlflowWriter:
         self._run_id = run.info.run_id
         client.update_run(self._run_id, status='RUNNING')
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogEntry) -> None:
         """Adds a point to the curve 'SPLIT/NAME' of each number."""
         for name, value in scalars(line).items():
             self._client.log_metric(self._run_id, name, value, step=line.step)

@@ -14,7 +14,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records.example_proto import bytes_of
-from bert_jax.input_pipeline.records.frames import BadFrame, read_frames
+from bert_jax.input_pipeline.records.tfrecord import BadFrame, read_frames
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:

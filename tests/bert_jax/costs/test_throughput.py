@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.configs.load import load
 from bert_jax.costs import chips, flops, throughput
-from bert_jax.train import meter as meters
+from bert_jax.train import metrics_accumulator as meters
 
 
 def test_figures_by_hand():
@@ -52,7 +52,7 @@ def test_peak_of_a_device(kind, peak):
 def test_meter_counts_waiting(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
-    meter = meters.Meter(max_bad_steps=1)
+    meter = meters.MetricsAccumulator(max_bad_steps=1)
     with meter.waiting():
         now[0] += 3.0
     now[0] += 9.0
@@ -68,7 +68,7 @@ def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
     """
     now, one = [0.0], (jnp.ones(()), jnp.ones(()))
     monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
-    meter = meters.Meter(max_bad_steps=1)
+    meter = meters.MetricsAccumulator(max_bad_steps=1)
     for step in range(1, 6):
         compiled = step in (1, 4)
         with meter.waiting():
@@ -87,7 +87,7 @@ def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
 def test_the_newest_values_are_of_the_step_before_and_wait_for_nothing(monkeypatch):
     now, one = [0.0], jnp.ones(())
     monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
-    meter, seen = meters.Meter(max_bad_steps=9), []
+    meter, seen = meters.MetricsAccumulator(max_bad_steps=9), []
     for step in range(1, 7):
         now[0] += 60.0 if step == 1 else 2.0
         bad = jnp.float32(step == 4)  # discarded: its loss is no loss

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion.parameters import Model
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
-from bert_jax.interchange.parameters import Model
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 

@@ -17,11 +17,11 @@ import pytest
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import huggingface
 from bert_jax.inference import Predictor
-from bert_jax.inference.batching import Buckets
+from bert_jax.inference.bucketing import Buckets
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.interchange import huggingface
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir

@@ -21,10 +21,10 @@ import pytest
 import tokenizers
 
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import serving
+from bert_jax.conversion.parameters import Model
 from bert_jax.inference import Predictor
 from bert_jax.inference.served_heads import script_of
-from bert_jax.interchange import serving
-from bert_jax.interchange.parameters import Model
 from bert_jax.launch import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import Source

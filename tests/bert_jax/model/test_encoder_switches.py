@@ -15,8 +15,8 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
-from bert_jax.interchange import google, huggingface
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.model.encoder import Packing

@@ -160,9 +160,9 @@ def test_no_room_is_said_before_anything_is_written_and_training_may_go_on(tmp_p
     )
     with pytest.raises(NoRoom, match='a checkpoint needs .* MB and 0 MB are free'):
         checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'})
-    checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'}, must=False)
+    checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'}, required=False)
     full[0] = False
-    checkpoints.save(state._replace(step=state.step + 2), {'kind': 'pretrain'}, must=False)
+    checkpoints.save(state._replace(step=state.step + 2), {'kind': 'pretrain'}, required=False)
     checkpoints.close()
     assert checkpoints.steps() == [2]
 
@@ -177,7 +177,7 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_g
     checkpoints.wait()
     with files_of_at_most(4000):
         for step in (3, 4):
-            checkpoints.save(at(step), {'kind': 'pretrain'}, must=False)
+            checkpoints.save(at(step), {'kind': 'pretrain'}, required=False)
         checkpoints.wait()
         assert standing(tmp_path, 4) == 'NOT saved at step 4; the newest checkpoint is of step 2'
         said = r'limit on the size of files.*ulimit -f.*the newest checkpoint is of step 2'
@@ -190,7 +190,7 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_g
     ]
     # Nothing half written takes up room.
     assert sorted(os.listdir(tmp_path / 'checkpoints')) == ['1', '2']
-    checkpoints.save(at(6), {'kind': 'pretrain'}, must=False)
+    checkpoints.save(at(6), {'kind': 'pretrain'}, required=False)
     checkpoints.close()
     assert saved_steps(tmp_path) == [2, 6] == checkpoints.steps()
     assert standing(tmp_path, 6) == 'saved at step 6'
@@ -230,7 +230,7 @@ def test_the_room_for_all_that_will_be_kept_is_asked_for_before(tmp_path, monkey
         ),
     ):
         checkpoints.check_room(state, saves=100)
-    checkpoints.check_room(state, saves=100, must=False)
+    checkpoints.check_room(state, saves=100, required=False)
     assert 'are free' in caplog.text
 
 

@@ -15,7 +15,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import sharding
-from bert_jax.train import loop, meter
+from bert_jax.train import loop, metrics_accumulator
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.losses import Objective
 from bert_jax.train.schedule import hparams_of
@@ -74,9 +74,9 @@ def trained(folder, beats=99, evaluate=None, show=lambda line: None, **options):
             lines,
             checkpoints,
             {'kind': 'numbers'},
-            meter.Meter(runtime.max_bad_steps, kept),
-            stop=lambda: 15 if len(done) >= beats else None,
-            beat=lambda: done.append(None),
+            metrics_accumulator.MetricsAccumulator(runtime.max_bad_steps, kept),
+            should_stop=lambda: 15 if len(done) >= beats else None,
+            heartbeat=lambda: done.append(None),
             show=show,
         )
         ended = loop.train(
@@ -97,7 +97,7 @@ def trained(folder, beats=99, evaluate=None, show=lambda line: None, **options):
 
 def test_a_run_of_ones_own_is_logged_evaluated_and_saved_in_order(tmp_path):
     def evaluate(step, state):
-        return loop.Verdict({'split': 'mine', 'at': int(state.step)}, (float(-abs(step - 6)),))
+        return loop.EvalResult({'split': 'mine', 'at': int(state.step)}, (float(-abs(step - 6)),))
 
     ended, lines, saved = trained(tmp_path, evaluate=evaluate)
     assert (int(ended.state.step), ended.signal, ended.early) == (STEPS, None, False)
@@ -114,7 +114,9 @@ def test_a_run_of_ones_own_is_logged_evaluated_and_saved_in_order(tmp_path):
 
 def test_an_evaluation_of_nan_is_never_the_best(tmp_path):
     def evaluate(step, state):
-        return loop.Verdict({'split': 'mine'}, (1.0, {3: math.nan, 6: 1.0, 9: 0.5}.get(step, 2.0)))
+        return loop.EvalResult(
+            {'split': 'mine'}, (1.0, {3: math.nan, 6: 1.0, 9: 0.5}.get(step, 2.0))
+        )
 
     _, _, saved = trained(tmp_path, evaluate=evaluate)
     assert saved == [4, 6, 8, 12]
@@ -153,7 +155,7 @@ def test_a_run_that_was_stopped_or_whose_batches_end_goes_on_to_the_bit(tmp_path
 
 
 def test_an_evaluation_may_end_the_run_whose_last_step_has_its_line(tmp_path):
-    stop = lambda step, state: loop.Verdict({'split': 'mine'}, stop=step == 9)
+    stop = lambda step, state: loop.EvalResult({'split': 'mine'}, stop=step == 9)
     ended, lines, saved = trained(tmp_path, evaluate=stop, save_last=False)
     assert ended.early and int(ended.state.step) == 9
     assert [(line['step'], line['split']) for line in lines[-2:]] == [(9, 'train'), (9, 'mine')]

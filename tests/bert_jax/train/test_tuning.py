@@ -18,8 +18,8 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.costs import flops
-from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from bert_jax.train.schedule import hparams_of

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records import frames, shards
+from bert_jax.input_pipeline.records import shards, tfrecord
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import example_columns
 from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of
@@ -82,7 +82,7 @@ def test_damage_to_a_shard(tmp_path, kind):
         number = draw.randrange(2)
         path = tmp_path / f'train-0000{number}-of-00002.tfrecord'
         whole = path.read_bytes()
-        bounds = frames.frame_bounds(whole)
+        bounds = tfrecord.frame_bounds(whole)
         text, at = damaged(kind, whole, bounds, draw)
         assert text != whole
         path.write_bytes(text)
@@ -140,7 +140,7 @@ def test_values_out_of_range_anywhere(tmp_path, name):
         column[row, draw.randrange(column.shape[1])] = draw.choice([limit, limit + 1, 2**31 - 1])
         make_directory(tmp_path, (400,), columns={**columns, name: column})
         (fault,) = shards.verify(tmp_path).faults
-        bounds = frames.frame_bounds((tmp_path / fault.file).read_bytes())
+        bounds = tfrecord.frame_bounds((tmp_path / fault.file).read_bytes())
         assert (
             (fault.record, fault.byte) == (row, bounds[row])
             and name in fault.what
@@ -196,16 +196,16 @@ class Claimed(io.BytesIO):
 def test_a_frame_that_claims_more_than_there_is(size, reason):
     """Its length is under a right checksum."""
     length = struct.pack('<Q', size)
-    head = length + struct.pack('<I', frames.masked_crc(length))
-    text = frames.framed([b'first']) + head + b'x' * 100
-    with pytest.raises(frames.BadFrame, match=f'record 1 at byte 21: {reason}'):
-        list(frames.read_frames(Claimed(text)))
-    with pytest.raises(frames.BadFrame, match=f'record 1 at byte 21: {reason}'):
-        frames.frame_bounds(text)
+    head = length + struct.pack('<I', tfrecord.masked_crc(length))
+    text = tfrecord.framed([b'first']) + head + b'x' * 100
+    with pytest.raises(tfrecord.BadFrame, match=f'record 1 at byte 21: {reason}'):
+        list(tfrecord.read_frames(Claimed(text)))
+    with pytest.raises(tfrecord.BadFrame, match=f'record 1 at byte 21: {reason}'):
+        tfrecord.frame_bounds(text)
 
 
 def test_a_payload_is_read_in_pieces(monkeypatch):
-    monkeypatch.setattr(frames, '_PIECE', 7)
+    monkeypatch.setattr(tfrecord, '_PIECE', 7)
     payloads = [b'', b'short', bytes(range(100))]
-    text = io.BytesIO(frames.framed(payloads))
-    assert [payload for _, payload in frames.read_frames(text)] == payloads
+    text = io.BytesIO(tfrecord.framed(payloads))
+    assert [payload for _, payload in tfrecord.read_frames(text)] == payloads

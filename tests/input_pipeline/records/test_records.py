@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.records import example_proto, fields, frames
+from bert_jax.input_pipeline.records import example_proto, fields, tfrecord
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from tests.helpers.records import encoded, example_columns
 
@@ -86,8 +86,8 @@ def test_both_decoders_give_back_what_was_encoded(spec):
 
 def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes], cut: int = 0) -> np.ndarray:
     """What is kept of the records of a block, of which `cut` bytes are missing at its end."""
-    text = frames.framed(payloads)
-    starts, ends = frames.payloads_in(text)
+    text = tfrecord.framed(payloads)
+    starts, ends = tfrecord.payloads_in(text)
     rows = np.empty(len(payloads), fields.kept_as(spec, vocab_size))
     fields.keep_numpy(spec, vocab_size, text[: len(text) - cut], starts, ends, rows)
     return rows

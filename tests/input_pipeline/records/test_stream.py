@@ -21,9 +21,9 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records import stream as stream_module
+from bert_jax.input_pipeline.records.block_cache import BlockCache, LatestBlocks
 from bert_jax.input_pipeline.records.blocks import Blocks
 from bert_jax.input_pipeline.records.fields import RecordSpec
-from bert_jax.input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,
@@ -187,7 +187,7 @@ def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahea
     for size in rng.integers(1, 40, 100):
         blocks = rng.choice(20, size=size, p=np.arange(20) / 190)
         groups.append((blocks, rng.integers(sizes[blocks])))
-    kept = KeptBlocks(make, sizes, np.empty((most, shards.BLOCK), np.int64), 8)
+    kept = BlockCache(make, sizes, np.empty((most, shards.BLOCK), np.int64), 8)
     for (blocks, places), found in zip(groups, kept.rows(iter(groups), ahead), strict=True):
         np.testing.assert_array_equal(found, blocks * 1000 + places)
     assert set(made) <= set(range(1, 20))
@@ -201,7 +201,7 @@ def test_kept_blocks_leave_in_the_order_in_which_they_were_asked_for():
         made.append(block)
         rows[:] = block
 
-    kept = KeptBlocks(make, np.full(9, 4), np.empty((3, shards.BLOCK), np.int64), 8)
+    kept = BlockCache(make, np.full(9, 4), np.empty((3, shards.BLOCK), np.int64), 8)
     asked = [3, 1, 3, 5, 6, 1, 3]  # for 6 goes 1, for 1 goes 3, for 3 goes 5
     rows = kept.rows(((np.array([block]), np.array([0])) for block in asked), 0)
     assert [int(row[0]) for row in rows] == asked and made == [3, 1, 5, 6, 1, 3]

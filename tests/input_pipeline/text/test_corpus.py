@@ -18,7 +18,7 @@ import zstandard
 from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records.frames import masked_crc
+from bert_jax.input_pipeline.records.tfrecord import masked_crc
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.corpus import (
     Report,

@@ -40,7 +40,7 @@ from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, meter, schedule
+from bert_jax.train import checkpoint, metrics_accumulator, schedule
 from bert_jax.train.state import TrainState
 from tests.helpers.encoder import ENCODER_WORDS
 
@@ -115,14 +115,14 @@ def trained_on(folder, copy, mesh):
 
 def stopping_after(step, patch):
     """A signal to stop arrives after so many steps of the next run."""
-    after = meter.Profile.after
+    after = metrics_accumulator.Profile.after
 
     def stopping(self, number, metrics):
         after(self, number, metrics)
         if number == step:
             signal.raise_signal(signal.SIGTERM)
 
-    patch.setattr(meter.Profile, 'after', stopping)
+    patch.setattr(metrics_accumulator.Profile, 'after', stopping)
 
 
 def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder, task_file):

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
-from bert_jax.interchange import google, huggingface
+from bert_jax.conversion import google, huggingface
 from bert_jax.runs.pretraining.source_shape import shape_settings
 from bert_jax.runs.sources import fitting, source
 from tests.helpers.pages import ROOT

@@ -58,16 +58,16 @@ SETTINGS = [
 DRIVER = """
 import json, signal, sys
 from absl import flags, logging
-from bert_jax.train import meter
+from bert_jax.train import metrics_accumulator
 from bert_jax.configs.errors import UserError
 from bert_jax.launch import pretrain
 logging.use_absl_handler()
-after, stop_at = meter.Profile.after, 0
+after, stop_at = metrics_accumulator.Profile.after, 0
 def stopping(self, step, metrics):
     after(self, step, metrics)
     if step == stop_at:
         signal.raise_signal(signal.SIGTERM)
-meter.Profile.after = stopping
+metrics_accumulator.Profile.after = stopping
 for line in sys.stdin:
     stop_at, arguments = json.loads(line)
     flags.FLAGS.unparse_flags()

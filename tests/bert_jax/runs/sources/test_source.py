@@ -18,10 +18,10 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.conversion import huggingface, tensor_bundle
 from bert_jax.inference import Bert, Predictor
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
-from bert_jax.interchange import huggingface, tensor_bundle
 from bert_jax.launch import export
 from bert_jax.runs.sources import fitting, source
 from bert_jax.runs.workdir.workdir import Workdir
@@ -287,7 +287,7 @@ def test_a_source_that_no_file_system_reads_is_one_line(folder, monkeypatch):
 @pytest.mark.slow
 def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
     """A step from a Google checkpoint, with words of a new text added, on its records."""
-    from bert_jax.interchange import google
+    from bert_jax.conversion import google
 
     model = huggingface.read(folder).model
     model = model._replace(

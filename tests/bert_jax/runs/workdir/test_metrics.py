@@ -31,7 +31,7 @@ from bert_jax.runs.workdir.metrics import (
 )
 from bert_jax.runs.workdir.notes import Guess, note_guess
 from bert_jax.runs.workdir.plots import Chart, Curve, plot_run, plot_workdir, points
-from bert_jax.train.loop import Line
+from bert_jax.train.loop import LogEntry
 from tests.helpers.full_disk import files_of_at_most
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -42,12 +42,12 @@ def write_steps(workdir, steps, resume_step=0):
     for step in steps:
         writer.write(line(step))
         if step % 20 == 0:
-            writer.write(Line(step, {'split': 'eval', 'mlm_accuracy': 0.5}, 100))
+            writer.write(LogEntry(step, {'split': 'eval', 'mlm_accuracy': 0.5}, 100))
     writer.close()
 
 
 def line(step):
-    return Line(
+    return LogEntry(
         step,
         {'split': 'train', 'phase': 0, 'loss': np.float32(step / 2), 'learning_rate': 1e-3},
         100,
@@ -57,7 +57,7 @@ def line(step):
 def test_lines_are_on_disk_at_once(tmp_path):
     writer = MetricWriter(tmp_path / 'new' / 'run')
     metrics = {'split': 'train', 'loss': np.float32(1.5), 'steps': 10, 'grad_norm': float('nan')}
-    writer.write(Line(10, metrics, 100, eta=3.0))
+    writer.write(LogEntry(10, metrics, 100, eta=3.0))
     text = (tmp_path / 'new/run/metrics.jsonl').read_text()
     assert json.loads(text) == {
         'step': 10,
@@ -83,7 +83,7 @@ def test_after_a_resume_the_file_is_that_of_an_undisturbed_run(tmp_path):
 def test_a_metric_may_be_a_text_or_an_array(tmp_path):
     writer = MetricWriter(tmp_path)
     values = {'word': 'Donau', 'by_layer': np.array([0.5, np.nan]), 'one': np.array([0.25])}
-    writer.write(Line(1, {'split': 'mine', **values, 'found': 0.5}, 9))
+    writer.write(LogEntry(1, {'split': 'mine', **values, 'found': 0.5}, 9))
     writer.close()
     (written,) = read_metrics(tmp_path / 'metrics.jsonl')
     assert written == {
@@ -136,7 +136,7 @@ def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
 
     write_steps(tmp_path / 'whole', range(1, 9))
     with files_of_at_most(300):
-        writer = MetricWriter(tmp_path / 'run', must=False)
+        writer = MetricWriter(tmp_path / 'run', required=False)
         for step in range(1, 8):
             writer.write(line(step))
         assert 1 < len(read_metrics(tmp_path / 'run/metrics.jsonl')) < 5
@@ -211,8 +211,8 @@ def test_describe():
         'step 200/1000 train  loss 6.313  learning_rate 0.0001  tokens_per_s 16,234  grad_norm not'
         ' finite  eta 1:02:03'
     )
-    assert describe(Line(200, values, 1000, 3723.4)) == expected
-    told = lambda metrics: describe(Line(5, metrics, 9))
+    assert describe(LogEntry(200, values, 1000, 3723.4)) == expected
+    told = lambda metrics: describe(LogEntry(5, metrics, 9))
     discarded = {'split': 'train', 'loss': 1.0, 'discarded_steps': 3}
     assert told(discarded) == 'step 5/9 train  loss 1  discarded_steps 3'
     assert told(discarded | {'discarded_steps': 0}) == 'step 5/9 train  loss 1'
@@ -222,11 +222,11 @@ def test_describe():
 def test_a_bar_has_the_loss_then_accuracies_then_the_parts_of_the_loss():
     values = {'split': 'train', 'phase': 0, 'mlm_loss': 5.5, 'nsp_loss': 0.75, 'grad_norm': 1.0}
     values |= {'nsp_accuracy': 0.5, 'mlm_accuracy': 0.25, 'loss': 6.25, 'step_ms': 250.0}
-    assert status(Line(20, values, 80, 15.0)).line() == (
+    assert status(LogEntry(20, values, 80, 15.0)).line() == (
         'step 20/80  25%  loss 6.25  mlm_accuracy 0.25  nsp_accuracy 0.5  mlm_loss 5.5'
         '  4.00 steps/s  eta 0:00:15'
     )
-    assert status(Line(1, {'split': 'train'}, 80)).line() == 'step 1/80  1%'
+    assert status(LogEntry(1, {'split': 'train'}, 80)).line() == 'step 1/80  1%'
 
 
 def test_plots(tmp_path):

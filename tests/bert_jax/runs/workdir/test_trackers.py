@@ -8,12 +8,12 @@ import pytest
 
 from bert_jax.runs.workdir.metrics import Writers
 from bert_jax.runs.workdir.trackers import MlflowWriter, WandbWriter
-from bert_jax.train.loop import Line
+from bert_jax.train.loop import LogEntry
 
 LINES = [
-    Line(5, {'split': 'train', 'loss': 2.0, 'phase': 0, 'grad_norm': float('nan')}, 10, 1.0),
-    Line(5, {'split': 'eval', 'loss': 2.5}, 10),
-    Line(10, {'split': 'train', 'loss': 1.0, 'phase': 0}, 10, 0.0),
+    LogEntry(5, {'split': 'train', 'loss': 2.0, 'phase': 0, 'grad_norm': float('nan')}, 10, 1.0),
+    LogEntry(5, {'split': 'eval', 'loss': 2.5}, 10),
+    LogEntry(10, {'split': 'train', 'loss': 1.0, 'phase': 0}, 10, 0.0),
 ]
 
 

@@ -28,8 +28,8 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.interchange import parameters, tensor_bundle
-from bert_jax.interchange.parameters import (
+from bert_jax.conversion import parameters, tensor_bundle
+from bert_jax.conversion.parameters import (
     Model,
     Reading,
 )

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.records.order import ORDERS, BlocksOrder, Order, SpreadOrder
+from bert_jax.input_pipeline.records.sampler import ORDERS, BlocksSampler, Sampler, SpreadSampler
 
 SEED = 12345
 FEW = [256, 44, 256, 3]
@@ -26,7 +26,7 @@ def key_of(name: str, epoch: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), 'little')
 
 
-def located(order: Order, rows: np.ndarray) -> list[tuple[int, int]]:
+def located(order: Sampler, rows: np.ndarray) -> list[tuple[int, int]]:
     blocks, places = order.locate(rows)
     return list(zip(blocks.tolist(), places.tolist(), strict=True))
 
@@ -43,7 +43,7 @@ def test_blocks_is_the_documented_order():
             salt = mix(block, key)
             for place in sorted(range(FEW[block]), key=lambda place: mix(place, salt)):
                 wanted.append((block, place))
-    assert located(BlocksOrder(np.array(FEW), SEED), np.arange(3 * 559)) == wanted
+    assert located(BlocksSampler(np.array(FEW), SEED), np.arange(3 * 559)) == wanted
 
 
 @pytest.mark.parametrize('sizes', [FEW, [2] * 700 + [1]], ids=['one window', 'two windows'])
@@ -63,7 +63,7 @@ def test_spread_is_the_documented_order(sizes):
                     # the k-th of n is due at (k + phase) / n of the window; ties as they stand
                     window.append((((k << 32) + phase) // size, turn, k, block, place))
             wanted += [(block, place) for *_, block, place in sorted(window)]
-    order = SpreadOrder(np.array(sizes), SEED)
+    order = SpreadSampler(np.array(sizes), SEED)
     assert located(order, np.arange(3 * sum(sizes))) == wanted
 
 
@@ -85,7 +85,7 @@ def test_every_record_comes_once_an_epoch_and_any_row_can_be_sought(name, sizes)
     assert located(other, rows) != every
 
 
-def meeting_again(order: Order, batch: int, epoch: int) -> tuple[float, float]:
+def meeting_again(order: Sampler, batch: int, epoch: int) -> tuple[float, float]:
     """Of the pairs of records that share a batch, how many share one in the next epoch.
 
     Also how many would if epochs were permutations of all records.
@@ -112,20 +112,20 @@ def test_records_of_a_batch_meet_again_by_chance_alone(blocks, batch, within):
     """
     sizes = np.full(blocks, 256)
     sizes[::50] = 100
-    order = SpreadOrder(sizes, SEED)
+    order = SpreadSampler(sizes, SEED)
     shares, chances = zip(*(meeting_again(order, batch, epoch) for epoch in range(3)), strict=True)
     assert np.mean(shares) == pytest.approx(chances[0], rel=within)
 
 
 def test_the_older_order_brings_half_of_a_batch_together_again():
     """What the measure above says of it, so that one that finds nothing would be seen."""
-    share, chance = meeting_again(BlocksOrder(np.full(300, 256), SEED), 256, 0)
+    share, chance = meeting_again(BlocksSampler(np.full(300, 256), SEED), 256, 0)
     assert share > 0.4 > 100 * chance
 
 
 def test_rows_of_a_window_that_follow_each_other_are_of_different_blocks():
     """So that nothing of what a batch holds depends on which records were written side by side."""
-    blocks, _ = SpreadOrder(np.full(600, 256), SEED).locate(np.arange(300 * 256))
+    blocks, _ = SpreadSampler(np.full(600, 256), SEED).locate(np.arange(300 * 256))
     for first in range(0, len(blocks) - 256, 97):
         assert len(set(blocks[first : first + 256].tolist())) == 256
     assert len(set(blocks.tolist())) == 300

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
-from bert_jax.interchange import parameters, peft
+from bert_jax.conversion import parameters, peft
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_forward

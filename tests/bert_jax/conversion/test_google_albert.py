@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.interchange import google, huggingface, tensor_bundle
+from bert_jax.conversion import google, huggingface, tensor_bundle
 from bert_jax.launch import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import read_source
-from tests.bert_jax.interchange.test_google import tensorflow_saves
+from tests.bert_jax.conversion.test_google import tensorflow_saves
 from tests.helpers.numpy_bert import numpy_forward
 
 # Those of albert_base_v2's albert_config.json, in small; some of them no code reads.

@@ -3,7 +3,7 @@ encoded and records answered.
 
 Owns how the rows of a batch are cut, filled up, placed on the mesh and run, and how the results
 come back in the rows' order. Which rows go together is a plan: `by_length` makes one for rows that
-are all known, bert_jax/inference/batching.py for rows that come by and by. Must not know what the
+are all known, bert_jax/inference/bucketing.py for rows that come by and by. Must not know what the
 function computes.
 """
 

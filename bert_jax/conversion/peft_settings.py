@@ -13,9 +13,9 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import MATRICES, TuningConfig
-from bert_jax.interchange import huggingface
-from bert_jax.interchange.families import NAMES
-from bert_jax.interchange.parameters import Model
+from bert_jax.conversion import huggingface
+from bert_jax.conversion.families import NAMES
+from bert_jax.conversion.parameters import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 # Their tasks, and the head of ours that each stands for; other classes are named in auto_mapping.

@@ -21,7 +21,7 @@ from bert_jax.input_pipeline.randomness import digest64, mix
 _WINDOW = 256  # blocks that take turns, where there are so many
 
 
-class Order(ABC):
+class Sampler(ABC):
     """An order of the records of blocks of the given sizes [K], decided by `seed`."""
 
     # Blocks that rows which follow each other come from at most, as long as they are few.
@@ -49,7 +49,7 @@ class Order(ABC):
         """`locate` for rows that are counted from the start of their epoch."""
 
 
-class SpreadOrder(Order):
+class SpreadSampler(Sampler):
     """Blocks take turns, 256 at a time, and each gives one record a turn.
 
     An epoch is a permutation of the blocks, cut into windows of 256 to 511 of them (one window
@@ -113,7 +113,7 @@ class SpreadOrder(Order):
         return blocks, places
 
 
-class BlocksOrder(Order):
+class BlocksSampler(Sampler):
     """Block after block: an epoch permutes the blocks, and the records inside each.
 
     The order of runs that began before there was another. It reads the fewest blocks, but records
@@ -149,4 +149,4 @@ class BlocksOrder(Order):
 
 
 # By the names of the setting record_order.
-ORDERS: dict[str, type[Order]] = {'spread': SpreadOrder, 'blocks': BlocksOrder}
+ORDERS: dict[str, type[Sampler]] = {'spread': SpreadSampler, 'blocks': BlocksSampler}

@@ -29,9 +29,9 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model import FAMILIES
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.interchange import parameters
-from bert_jax.interchange.families import NAMES, Names
-from bert_jax.interchange.parameters import (
+from bert_jax.conversion import parameters
+from bert_jax.conversion.families import NAMES, Names
+from bert_jax.conversion.parameters import (
     Model,
     Reading,
     brief,

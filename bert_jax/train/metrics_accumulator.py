@@ -29,7 +29,7 @@ class Work(NamedTuple):
 _NO_WORK = Work()
 
 
-class Meter:
+class MetricsAccumulator:
     """Adds up (sum, weight) metrics of steps; fetches each step's when the next is dispatched.
 
     So the device never waits for the host, and the host is never more than one step ahead.
@@ -40,7 +40,7 @@ class Meter:
     """
 
     def __init__(self, max_bad_steps: int, kept: Mapping[str, Any] | None = None):
-        """`kept` is the `state` of an interrupted run's meter, whose steps still count."""
+        """`kept` is the `state` of an interrupted run, whose steps still count."""
         self._max_bad_steps = max_bad_steps
 
         # A line of metrics spans a restart: the sums of steps made before it are added to here.
@@ -183,7 +183,7 @@ class Meter:
 
 
 def eta(steps_left: int, measured: Mapping[str, float]) -> float | None:
-    """Seconds that `steps_left` take at the pace of a drained Meter; None where it has none."""
+    """Seconds that `steps_left` take at a measured pace; None where none was measured."""
     return steps_left * measured['step_ms'] / 1e3 if 'step_ms' in measured else None
 
 

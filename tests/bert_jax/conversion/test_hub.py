@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bert_jax.interchange import hub
+from bert_jax.conversion import hub
 
 SHA = '0123456789abcdef0123456789abcdef01234567'
 MODELS = {
@@ -88,7 +88,7 @@ def fetch(home: pathlib.Path, endpoint: str, *names: str) -> list[str]:
     """The folder of each name, or the line with which it is refused, from a process of its own."""
     code = """
 import sys
-from bert_jax.interchange import hub
+from bert_jax.conversion import hub
 from bert_jax.configs.errors import UserError
 for name in sys.argv[1:]:
     try:

@@ -1,7 +1,7 @@
 """Records that come by and by, in a few lengths and batch sizes, so few programs are made.
 
 Owns which rows go together there, and the compiled function with its weights on the device. How a
-batch is run is finetuning/batch_runner.py's. Must not know what the function computes.
+batch is run is finetuning/data_collator.py's. Must not know what the function computes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.mesh import sharding
-from bert_jax.runs.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
+from bert_jax.runs.finetuning.data_collator import PlannedBatch, Result, counted_jit, run
 
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
 LENGTHS = (32, 64, 128, 256, 512)
@@ -82,7 +82,7 @@ class Buckets:
     ):
         """`resident` are arrays on the devices; those of `params` that are not yet are added.
 
-        inputs: what makes of a batch of rows what the function reads, as batch_runner.run has it.
+        inputs: what makes of a batch of rows what the function reads, as data_collator.run has it.
         """
         self.max_length, self._inputs = max_length, inputs
         self.compilations: collections.Counter[str] = collections.Counter()

@@ -19,7 +19,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs.errors import UserError
-from bert_jax.interchange import huggingface
+from bert_jax.conversion import huggingface
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import load_source
 from bert_jax.train import losses

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import sharding
-from bert_jax.runs.finetuning import batch_runner
-from bert_jax.runs.finetuning.batch_runner import PlannedBatch, by_length, gather, run
+from bert_jax.runs.finetuning import data_collator
+from bert_jax.runs.finetuning.data_collator import PlannedBatch, by_length, gather, run
 
 
 def features_of(lengths: np.ndarray, S: int = 64, choices: int = 0) -> dict[str, np.ndarray]:
@@ -33,7 +33,7 @@ def mesh():
 @pytest.fixture
 def small_batches(monkeypatch):
     """So that there are several batches of a length."""
-    monkeypatch.setitem(batch_runner._EVAL_TOKENS, jax.default_backend(), 1024)
+    monkeypatch.setitem(data_collator._EVAL_TOKENS, jax.default_backend(), 1024)
 
 
 @pytest.mark.parametrize('choices', [0, 3])
@@ -86,7 +86,7 @@ def test_results_stand_in_the_rows_order_whatever_their_shape(mesh, small_batche
         found['best'], ids[:, None] * (np.arange(40) < np.minimum(lengths, 40)[:, None])
     )
     rows, outputs = results[0]
-    short = gather([batch_runner.Result(rows, {'ids': outputs['positions']})], 100, positions=80)
+    short = gather([data_collator.Result(rows, {'ids': outputs['positions']})], 100, positions=80)
     assert short['ids'].shape == (100, 80) and not short['ids'][:, longest:].any()
     np.testing.assert_array_equal(
         short['ids'][rows, :longest], features['input_ids'][rows, :longest]

@@ -19,7 +19,7 @@ from flax import traverse_util
 from jax import export
 
 from bert_jax.configs.errors import UserError
-from bert_jax.interchange.parameters import Model, brief
+from bert_jax.conversion.parameters import Model, brief
 from bert_jax.mesh.sharding import path_of
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, PARTS

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.interchange import google, huggingface, tensor_bundle
-from bert_jax.interchange.parameters import Model
+from bert_jax.conversion import google, huggingface, tensor_bundle
+from bert_jax.conversion.parameters import Model
 from bert_jax.launch import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import load_source, read_source

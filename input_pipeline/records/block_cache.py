@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax.input_pipeline.records import shards
 
 
-class KeptBlocks:
+class BlockCache:
     """Decoded blocks in one piece of memory, from which rows are taken; for one reader.
 
     Blocks are made in threads as far ahead as there is room, and in the place of those that were

@@ -26,10 +26,10 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object, read_object
 from bert_jax.configs.model import TuningConfig
-from bert_jax.interchange import huggingface, parameters
-from bert_jax.interchange.families import NAMES
-from bert_jax.interchange.parameters import Model, Place, Reading, brief
-from bert_jax.interchange.peft_settings import (
+from bert_jax.conversion import huggingface, parameters
+from bert_jax.conversion.families import NAMES
+from bert_jax.conversion.parameters import Model, Place, Reading, brief
+from bert_jax.conversion.peft_settings import (
     IA3_SHAPES,
     MODULES,
     architecture_of,

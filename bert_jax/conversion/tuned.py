@@ -16,7 +16,7 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.interchange.parameters import brief
+from bert_jax.conversion.parameters import brief
 from bert_jax.model.added import is_added, neutral, trained_from
 from bert_jax.model.embeddings import computed_arrays
 
