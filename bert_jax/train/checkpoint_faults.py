@@ -50,7 +50,7 @@ class Damaged(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """The first cause of an error in at most 200 characters, without tensorstore's long details."""
+    """Return the first cause of an error in at most 200 characters, without long details."""
     # tensorstore appends the whole specification of the array, thousands of characters: cut there.
     cause = list(chain(error))[-1]
     details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
@@ -65,7 +65,7 @@ def describe(error: BaseException) -> str:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error is a time-out, a lack of memory, a failing disk or network: no damage."""
+    """Tell whether an error is a time-out, lack of memory, a failing disk or network: no damage."""
     # Any error in the chain may be the one that tells: orbax wraps what tensorstore raises.
     for cause in chain(error):
         if isinstance(cause, MemoryError | TimeoutError | ConnectionError):
@@ -82,9 +82,9 @@ def may_pass(error: BaseException) -> bool:
 
 
 def can_be_listed(folder: Any) -> None:
-    """Raises the operating system's error where `folder`, or one below it, cannot be looked into.
+    """Raise the operating system's error if `folder`, or a folder below it, cannot be listed.
 
-    Of what it may not look into orbax says that it is not there, as of a part that is lost.
+    Orbax reports a folder that it may not enter as missing, just like a lost part.
     """
     if '://' in os.fspath(folder):
         return
@@ -100,7 +100,7 @@ def can_be_listed(folder: Any) -> None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether reading failed because what was saved is missing, changed or cannot be decoded."""
+    """Tell whether reading failed because saved data is missing, changed or not decodable."""
     # What may pass comes first: a time-out can leave a ValueError behind it, which alone would read
     # as damage.
     if may_pass(error):
@@ -111,9 +111,10 @@ def is_damage(error: BaseException) -> bool:
 
 
 def patiently(what: str, read: Callable[[], T]) -> T:
-    """read(), tried again after each of PAUSES while its failure may pass.
+    """Call `read`, and try again after each of PAUSES while its failure may pass.
 
-    Raises Unreadable, naming `what`, where it still fails after the last.
+    Raises:
+      Unreadable: it still fails after the last pause; the message names `what`.
     """
     for pause in (*PAUSES, None):
         try:
@@ -132,7 +133,7 @@ def patiently(what: str, read: Callable[[], T]) -> T:
 
 
 def writing(folder: Any, error: Exception) -> Exception:
-    """What to raise for an error of writing below `folder`: NoRoom where it was a full disk."""
+    """Return what to raise for an error of writing below `folder`: NoRoom for a full disk."""
     # A limit of the shell (ulimit -f) raises another errno than a full disk, and needs other
     # advice.
     if not no_room(error):
@@ -146,7 +147,7 @@ def writing(folder: Any, error: Exception) -> Exception:
 
 
 def json_object(path: Any) -> dict[str, Any]:
-    """The JSON object in a checkpoint's file `path`; Damaged if it is gone or holds none."""
+    """Read the JSON object in a checkpoint's file `path`; raise Damaged if there is none."""
     try:
         return parse_object(path.read_bytes())
     except (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -156,13 +157,12 @@ def json_object(path: Any) -> dict[str, Any]:
 
 
 def quiet() -> None:
-    """Makes a failure of orbax one error, which we raise, without a hundred lines beside it.
+    """Reduce a failure of orbax to the one error that we raise.
 
-    Orbax reads and writes all arrays at once in event loops of its own, and closes such a loop at
-    the first failure: every other array then prints "Event loop is closed" when it is done, or that
-    its own failure was never asked for. From here on a loop is not closed before its tasks have
-    ended, the failures after the first are not told, and orbax's own log lines are seen with
-    --verbosity=1 alone.
+    Orbax reads and writes all arrays at once in its own event loops, and closes such a loop at the
+    first failure: every other array then prints "Event loop is closed" when it is done, or that
+    nobody asked for its failure. From here on a loop closes after its tasks have ended, only the
+    first failure is reported, and orbax's own log lines appear with --verbosity=1 only.
     """
     if not isinstance(asyncio.get_event_loop_policy(), _Policy):
         asyncio.set_event_loop_policy(_Policy())
@@ -201,10 +201,7 @@ def _is_ours(record: Any) -> bool:
 
 
 def join_threads() -> None:
-    """Waits for what orbax still writes after one item of a checkpoint has failed.
-
-    Orbax leaves the other items to themselves then.
-    """
+    """Wait for the items that orbax still writes after another item of a checkpoint has failed."""
     for thread in threading.enumerate():
         if (
             type(thread).__module__.startswith('orbax.')

@@ -31,18 +31,22 @@ class TrainStep(Protocol):
 
     def __call__(
         self, state: TrainState, batch: Batch, hparams: Hparams, /
-    ) -> tuple[TrainState, MetricSums]: ...
+    ) -> tuple[TrainState, MetricSums]:
+        """Make a step, and return the new state and the step's metrics."""
 
-    def lower(self, state: TrainState, batch: Batch, hparams: Hparams, /) -> jax.stages.Lowered: ...
+    def lower(self, state: TrainState, batch: Batch, hparams: Hparams, /) -> jax.stages.Lowered:
+        """Trace the step for such arguments."""
 
     def _cache_size(self) -> int: ...
 
 
 class LogEntry(NamedTuple):
-    """What is told of a step.
+    """A line of metrics of one step.
 
-    step: its number, of `total`; metrics: 'split' ('train', or what was evaluated), and a value for
-    each name; eta: seconds until the last step, None where it is not known.
+    Attributes:
+      step: the number of the step, of `total`.
+      metrics: 'split' ('train', or what was evaluated), and a value for each name.
+      eta: seconds until the last step, None where that is not known.
     """
 
     step: int
@@ -52,37 +56,39 @@ class LogEntry(NamedTuple):
 
 
 class Writer(Protocol):
-    """Where lines of metrics go: bert_jax/runs/workdir has those that write files.
+    """A place for lines of metrics: bert_jax/runs/workdir has those that write files.
 
-    One that comes late to an interrupted run is told at which step that goes on: lines of later
-    steps that it has been given come again.
+    A writer of an interrupted run learns at which step the run goes on: lines of later steps, which
+    it has already, come again.
     """
 
     def write(self, line: LogEntry) -> None:
-        """Records a line."""
+        """Record a line."""
 
     def close(self) -> None:
-        """Writes what is buffered; called by who opened it, not by the loop."""
+        """Write what is buffered; whoever opened the writer calls it, not the loop."""
 
 
 class StepCosts(Protocol):
-    """What steps take of the devices; bert_jax/costs has one."""
+    """The costs of steps on the devices; bert_jax/costs has a class for it."""
 
     def memory(self, program: jax.stages.Compiled, state: TrainState, batch: Batch) -> str:
-        """The memory of a compiled step, in words."""
+        """Describe the memory of a compiled step in words."""
 
     def work(self, batch: Batch) -> metrics_accumulator.Work:
-        """What a step on such a batch works through."""
+        """Return the work of a step on such a batch."""
 
     def rates(self, work: metrics_accumulator.Work, seconds: float) -> dict[str, float]:
-        """The figures of a log line for steps that did that work in that time."""
+        """Return the figures of a log line for steps that did that work in that time."""
 
 
 class EvalResult(NamedTuple):
-    """What an evaluation comes to.
+    """The result of one evaluation.
 
-    metrics: its line for the writer, 'split' among them; score: the state is saved where it is the
-    best so far, higher is better (None: it is not ranked); stop: whether training ends here.
+    Attributes:
+      metrics: the line for the writer, 'split' included.
+      score: its rank, higher is better: the best state so far is saved. None: it is not ranked.
+      stop: whether training ends here.
     """
 
     metrics: Mapping[str, Any]
@@ -91,26 +97,29 @@ class EvalResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """`evaluate(step, state)`, to be called each `every` steps and after the last."""
+    """An evaluation, `evaluate(step, state)`, each `every` steps and after the last."""
 
     every: int
     evaluate: Callable[[int, TrainState], EvalResult]
 
 
 class Run(NamedTuple):
-    """What surrounds the steps of a run; the same in all its calls of `train`.
+    """The surroundings of the steps of a run; all its calls of `train` share them.
 
-    runtime: its settings, of which the loop reads log_every, checkpoint_every and on_full_disk.
-    total_steps: of the run; a call of `train` may end before.
-    writer, checkpoints: where lines and states go.
-    meta: what is saved beside each state, as JSON values.
-    metrics: the sums of the steps since the last line.
-    should_stop: the number of the signal that asks to save and stop, or None;
-      called once before the first step and once after each, in every process of the run, which must
-      all get the same answer.
-    heartbeat: tells a watchdog that a step is done.
-    profile_folder, profile_steps: a trace of so many steps of each call goes there; 0: none.
-    show: is told of each step by the newest metrics that were read: for a bar on a terminal.
+    Attributes:
+      runtime: its settings; the loop reads log_every, checkpoint_every and on_full_disk.
+      total_steps: steps of the run; a call of `train` may end before.
+      writer: where lines of metrics go.
+      checkpoints: where states go.
+      meta: JSON values that are saved with each state.
+      metrics: the sums of the steps since the last line.
+      should_stop: returns the number of the signal that asks to save and stop, or None. The loop
+        calls it once before the first step and once after each, in every process of the run; all
+        of them must get the same answer.
+      heartbeat: lets a watchdog know that a step is done.
+      profile_folder: where the traces of a profile go.
+      profile_steps: how many steps of each call are traced; 0 for no trace.
+      show: receives the newest metrics after each step, for a bar on a terminal.
     """
 
     runtime: RuntimeConfig
@@ -127,9 +136,12 @@ class Run(NamedTuple):
 
 
 class TrainResult(NamedTuple):
-    """How a call of `train` ended.
+    """The end of a call of `train`.
 
-    signal: the number of the one that stopped it; early: whether an evaluation did.
+    Attributes:
+      state: the state after the last step.
+      signal: the number of the signal that stopped it, or None.
+      early: whether an evaluation stopped it.
     """
 
     state: TrainState
@@ -153,107 +165,165 @@ def train(
     programs: int = 1,
     save_last: bool = True,
 ) -> TrainResult:
-    """Trains from `state` to the step `last`, to a signal, or until an evaluation ends it.
+    """Train from `state` to the step `last`, to a signal, or until an evaluation ends it.
 
-    batches: on the devices, from the one of step `state.step` on (see `prefetch`).
-    name: of this training, in the log; labels: what each line of metrics has besides.
-    read_by: what the steps from one to another (from 1) have read, for the message about steps that
-      were discarded.
-    programs: how often the step may be compiled without a warning: once for each shape of a batch.
-    save_last: whether the last step is saved too; else that is left to the caller.
-    UserError after runtime.max_bad_steps non-finite steps in a row, and where the batches end
-    before, whose state is saved; NoRoom where the disk is full.
-    To be called inside `jax.set_mesh`.
+    Call it inside `jax.set_mesh`.
+
+    Args:
+      run: what surrounds the steps.
+      train_step: the jitted step.
+      state: the state to go on from; its memory is reused.
+      batches: batches on the devices, from the one of step `state.step` on (see `prefetch`).
+      hparams: the traced scalars of the run.
+      last: the number of the last step.
+      name: the name of this training in the log.
+      labels: what each line of metrics has besides its figures.
+      evaluation: what is evaluated on the way.
+      costs: measures memory, work and rates of the steps.
+      read_by: words for what the steps from one to another (from 1) have read, for the message
+        about discarded steps.
+      programs: how often the step may be compiled without a warning: once for each batch shape.
+      save_last: whether the last step is saved too; else the caller saves it.
+
+    Raises:
+      UserError: after runtime.max_bad_steps non-finite steps in a row; where the batches end too
+        early, whose state is saved.
+      NoRoom: where the disk is full.
     """
-    # Before the first step: what this call counts from. Another call of the same run may have
-    # compiled this step already, and a signal may have come while the data was opened.
-    step, labels = int(state.step), labels or {}
-    runtime, run.metrics.read_by = run.runtime, read_by
-    profile = metrics_accumulator.Profile(run.profile_folder, run.profile_steps, step, last)
-    compiled_before = train_step._cache_size()
-    signal, early = run.should_stop(), False
-    while step < last and signal is None and not early:
-        # Time spent here is the pipeline's fault, and logged as input_wait.
-        with run.metrics.waiting():
-            batch = next(batches, None)
-        if batch is None:
-            raise _ran_out(run, state, step, last, name)
-
-        # Before the first step its memory is told: a step that does not fit ends here, with the
-        # figures in the log. It costs no second compilation, the call below runs this program.
-        compiled = train_step._cache_size()
-        if costs and not compiled:
-            program = train_step.lower(state, batch, hparams).compile()
-            logging.info('%s: %s', name, costs.memory(program, state, batch))
-
-        # This only dispatches the step. The meter then waits for the one before, whose metrics it
-        # takes: the devices always have the next step, and the host is never further ahead.
-        state, sums = train_step(state, batch, hparams)
-        step += 1
-        work = costs.work(batch) if costs else metrics_accumulator.Work()
-        run.metrics.push(step, sums, train_step._cache_size() > compiled, work)
-        run.heartbeat()
-        profile.after(step, sums)
-
-        # A step late, as it was read anyway: a bar makes nothing wait.
-        newest = run.metrics.newest()
-        eta = metrics_accumulator.eta(run.total_steps - step, newest)
-        run.show(LogEntry(step, {**labels, 'split': 'train', **newest}, run.total_steps, eta))
-
-        # Evaluation comes before the line of training, because it may make this the last step,
-        # and the last step always has a line; the lines themselves come in the other order.
-        verdict = None
-        if evaluation and (step % evaluation.every == 0 or step == last):
-            with run.metrics.paused():
-                verdict = evaluation.evaluate(step, state)
-            early = verdict.stop
-        at_end = step == last or early
-        if step % runtime.log_every == 0 or at_end:
-            figures = run.metrics.drain(costs.rates if costs else None)
-            eta = metrics_accumulator.eta(run.total_steps - step, figures)
-            line = LogEntry(step, {**labels, 'split': 'train', **figures}, run.total_steps, eta)
-            run.writer.write(line)
-            warn_of_recompilation(train_step, step, compiled_before + programs)
-        if verdict:
-            run.writer.write(LogEntry(step, {**labels, **verdict.metrics}, run.total_steps))
-
-        # Signals are looked for after the evaluation, which may have been long, and before the
-        # save, which a signal makes due. What has been written by now is before the saved step, so
-        # that a resumed run writes neither less nor twice.
-        signal = run.should_stop()
-        due = signal is not None or step % runtime.checkpoint_every == 0
-        best = verdict is not None and run.checkpoints.is_best(verdict.score)
-        # At its end a run saves if it is asked to; on the way where a save is due, or where the
-        # evaluation was the best so far.
-        if save_last if at_end else due or best:
-            meta = {**run.meta, 'meter': run.metrics.state()}
-            required = runtime.on_full_disk == 'stop' or early or step == run.total_steps
-            with run.metrics.paused():
-                run.checkpoints.save(state, meta, verdict.score if verdict else None, required)
-            run.heartbeat()
-    return TrainResult(state, signal, early)
+    run.metrics.read_by = read_by
+    training = _Training(run, train_step, hparams, last, name, labels or {}, costs)
+    return training.loop(state, batches, evaluation, programs, save_last)
 
 
-def _ran_out(run: Run, state: TrainState, step: int, last: int, name: str) -> UserError:
-    """Saves the state after the last batch that there was; what is raised then."""
-    if step:
-        meta = {**run.meta, 'meter': run.metrics.state()}
-        run.checkpoints.save(state, meta, required=run.runtime.on_full_disk == 'stop')
-        run.checkpoints.wait()
-    return UserError(
-        f'{name}: the batches ended after step {step} of {last}; {run.checkpoints.standing(step)}:'
-        ' give batches that do not end, or fewer steps'
-    )
+class _Training(NamedTuple):
+    """The parts of one call of `train` that its steps share."""
+
+    run: Run
+    train_step: TrainStep
+    hparams: Hparams
+    last: int
+    name: str
+    labels: Mapping[str, Any]
+    costs: StepCosts | None
+
+    def loop(
+        self,
+        state: TrainState,
+        batches: Iterator[Batch],
+        evaluation: Evaluation | None,
+        programs: int,
+        save_last: bool,
+    ) -> TrainResult:
+        """Make the steps, in the order that a resumed run would keep."""
+        # What this call counts from: another call of the same run may have compiled this step
+        # already, and a signal may have come while the data was opened.
+        run, step, last = self.run, int(state.step), self.last
+        profile = metrics_accumulator.Profile(run.profile_folder, run.profile_steps, step, last)
+        compiled_before = self.train_step._cache_size()
+        signal, early = run.should_stop(), False
+        while step < last and signal is None and not early:
+            # Time spent here is the pipeline's fault, and logged as input_wait.
+            with run.metrics.waiting():
+                batch = next(batches, None)
+            if batch is None:
+                raise self._ran_out(state, step)
+            state, sums = self._dispatch(state, batch, step + 1)
+            step += 1
+            profile.after(step, sums)
+            # A step late, as it was read anyway: a bar makes nothing wait.
+            run.show(self._entry(step, run.metrics.newest()))
+
+            # Evaluation comes before the line of training, because it may make this the last step,
+            # and the last step always has a line; the lines themselves come in the other order.
+            result = None
+            if evaluation and (step % evaluation.every == 0 or step == last):
+                with run.metrics.paused():
+                    result = evaluation.evaluate(step, state)
+                early = result.stop
+            at_end = step == last or early
+            if step % run.runtime.log_every == 0 or at_end:
+                rates = self.costs.rates if self.costs else None
+                run.writer.write(self._entry(step, run.metrics.drain(rates)))
+                warn_of_recompilation(self.train_step, step, compiled_before + programs)
+            if result:
+                metrics = {**self.labels, **result.metrics}
+                run.writer.write(LogEntry(step, metrics, run.total_steps))
+
+            # Signals are looked for after the evaluation, which may have been long, and before the
+            # save, which a signal makes due. All lines so far belong to steps before the saved one,
+            # so a resumed run writes neither less nor twice.
+            signal = run.should_stop()
+            if save_last if at_end else self._save_is_due(step, signal, result):
+                score = result.score if result else None
+                with run.metrics.paused():
+                    self._save(state, score, required=early or step == run.total_steps)
+                run.heartbeat()
+        return TrainResult(state, signal, early)
+
+    def _dispatch(
+        self, state: TrainState, batch: Batch, step: int
+    ) -> tuple[TrainState, MetricSums]:
+        """Give the devices step number `step`, and take the metrics of the one before."""
+        # The first program's memory is logged before it runs: a step that does not fit ends here,
+        # with the figures in the log. It costs no second compilation, the call runs this program.
+        compiled = self.train_step._cache_size()
+        if self.costs and not compiled:
+            program = self.train_step.lower(state, batch, self.hparams).compile()
+            logging.info('%s: %s', self.name, self.costs.memory(program, state, batch))
+
+        # This only dispatches the step. The accumulator then waits for the one before: the devices
+        # always have the next step, and the host is never further ahead.
+        state, sums = self.train_step(state, batch, self.hparams)
+        work = self.costs.work(batch) if self.costs else metrics_accumulator.Work()
+        self.run.metrics.push(step, sums, self.train_step._cache_size() > compiled, work)
+        self.run.heartbeat()
+        return state, sums
+
+    def _entry(self, step: int, metrics: Mapping[str, float]) -> LogEntry:
+        """Return the line of training at `step`."""
+        total = self.run.total_steps
+        eta = metrics_accumulator.eta(total - step, metrics)
+        return LogEntry(step, {**self.labels, 'split': 'train', **metrics}, total, eta)
+
+    def _save_is_due(self, step: int, signal: int | None, result: EvalResult | None) -> bool:
+        """Tell whether a step on the way is saved: on a signal, in turn, or as the best so far."""
+        due = signal is not None or step % self.run.runtime.checkpoint_every == 0
+        return due or (result is not None and self.run.checkpoints.is_best(result.score))
+
+    def _save(self, state: TrainState, score: Score | None, required: bool) -> None:
+        """Save a state and the sums since the last line; a full disk ends the run if `required`."""
+        meta = {**self.run.meta, 'meter': self.run.metrics.state()}
+        required = required or self.run.runtime.on_full_disk == 'stop'
+        self.run.checkpoints.save(state, meta, score, required)
+
+    def _ran_out(self, state: TrainState, step: int) -> UserError:
+        """Save the state after the last batch, and return the error that says so."""
+        checkpoints = self.run.checkpoints
+        if step:
+            self._save(state, None, required=False)
+            checkpoints.wait()
+        return UserError(
+            f'{self.name}: the batches ended after step {step} of {self.last};'
+            f' {checkpoints.standing(step)}: give batches that do not end, or fewer steps'
+        )
 
 
-def prefetch(batches: Iterator[Any], place: Callable[[Any], Any], size: int = 2) -> Iterator[Any]:
-    """Places batches on the devices `size` ahead of their use."""
-    # deque of device arrays whose copies are under way: they overlap with the steps before them.
+def prefetch(
+    batches: Iterator[Any], to_devices: Callable[[Any], Any], size: int = 2
+) -> Iterator[Any]:
+    """Place batches on the devices `size` ahead of their use.
+
+    Args:
+      batches: batches on the host.
+      to_devices: starts the copy of a batch and returns its arrays on the devices.
+      size: how many batches wait on the devices.
+    """
+    # Copies that are under way overlap with the steps before them.
     queue: collections.deque[Any] = collections.deque(
-        place(b) for b in itertools.islice(batches, size)
+        to_devices(b) for b in itertools.islice(batches, size)
     )
     # One is placed for each that is taken, so that never more than `size` wait in the devices'
     # memory.
     while queue:
         yield queue.popleft()
-        queue.extend(place(b) for b in itertools.islice(batches, 1))
+        queue.extend(to_devices(b) for b in itertools.islice(batches, 1))

@@ -27,10 +27,11 @@ MetricSums = dict[str, tuple[jax.Array, jax.Array]]
 
 @dataclass(frozen=True)
 class Objective:
-    """What a run minimises: the sum over `weights` of metric sum / weight of the whole batch.
+    """The loss of a run: the sum over `weights` of metric sum / weight of the whole batch.
 
-    sums(params, batch, dropout_rng) gives every metric of a (micro-)batch, the losses among them;
-    weights(batch) gives the denominator of each loss, from the batch alone.
+    Attributes:
+      sums: (params, batch, dropout_rng) -> every metric of a (micro-)batch, the losses included.
+      weights: batch -> the denominator of each loss, from the batch alone.
     """
 
     sums: Callable[[Any, Batch, DropoutRng | None], MetricSums]
@@ -38,7 +39,7 @@ class Objective:
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """-log softmax(logits)[labels] over the last axis, float32."""
+    """Compute -log softmax(logits)[labels] over the last axis, float32."""
     # logsumexp - logit is log-softmax at the label alone: the [..., V] array of probabilities is
     # never made.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
@@ -46,9 +47,9 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def disagreement(logits: jax.Array, others: jax.Array) -> jax.Array:
-    """Half of KL(q || p) + KL(p || q) of the softmaxes p, q of two logits over the last axis.
+    """Compute (KL(q || p) + KL(p || q)) / 2 of the softmaxes p, q of two logits.
 
-    Each divergence moves the logits of one side towards the other's, which it takes as they are
+    Each divergence moves the logits of one side towards the other's, whose gradient it stops
     (AdaMix section 3.2; its code modeling_roberta.py:1179-1188).
     """
     log_p, log_q = jax.nn.log_softmax(logits), jax.nn.log_softmax(others)
@@ -65,9 +66,9 @@ def _weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """1 where the label's logit is the largest, else 0; float32.
+    """Return 1 where the label's logit is the largest, else 0; float32.
 
-    Without argmax, which costs XLA:CPU as much as a third of a small step.
+    It avoids argmax, which costs XLA:CPU as much as a third of a small step.
     """
     # Where several logits are the largest, each of them counts as right.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
@@ -75,7 +76,7 @@ def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def pretraining_objective(model: Any, nsp: bool) -> Objective:
-    """Masked LM, plus next-sentence prediction where `nsp`.
+    """Make the objective of masked LM, plus next-sentence prediction where `nsp`.
 
     Paper section 3.1; run_pretraining.py:236-310. Denominators are global: the sum of masked
     weights + 1e-5, and the number of examples, of which a packed row has several.
@@ -124,103 +125,116 @@ def pretraining_objective(model: Any, nsp: bool) -> Objective:
     return Objective(sums, weights)
 
 
-def _example_weights(batch: Batch) -> dict[str, jax.Array]:
+def _example_weights(batch: Batch) -> jax.Array:
+    return batch['example_weights']
+
+
+def _mean_objective(
+    model: Any,
+    measures: Callable[[jax.Array, Batch], dict[str, jax.Array]],
+    weigh: Callable[[Batch], jax.Array] = _example_weights,
+) -> Objective:
+    """Make the objective of a head whose metrics are means with the same weights.
+
+    Args:
+      model: the head on its encoder.
+      measures: (outputs, batch) -> the value of each metric, of the shape of the weights.
+      weigh: batch -> the weight of each value.
+    """
+
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        values = measures(model.apply({'params': params}, batch, dropout_rng), batch)
+        return {name: _weighted(value, weigh(batch)) for name, value in values.items()}
+
     # At least 1: a batch of filling rows alone has loss 0 and not 0 / 0.
-    return {'loss': jnp.maximum(jnp.sum(batch['example_weights']), 1.0)}
+    return Objective(sums, lambda batch: {'loss': jnp.maximum(jnp.sum(weigh(batch)), 1.0)})
+
+
+def _class_measures(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
+    return {'loss': cross_entropy(logits, labels), 'accuracy': _correct(logits, labels)}
 
 
 def classification_objective(model: Any) -> Objective:
-    """Mean cross-entropy over the examples (run_classifier.py:607).
+    """Make the objective of classes: mean cross-entropy over examples (run_classifier.py:607).
 
-    batch['labels'] int32 [B]: a class or a choice. AdaMix, unless told not to, computes a batch of
+    batch['labels'] int32 [B]: a class or a choice. AdaMix with `consistency` computes a batch of
     training twice and adds the mean disagreement of the two answers; the labels are for the first.
     """
-    consistent = model.config.tuning.consistent
+    plain = _mean_objective(model, lambda logits, batch: _class_measures(logits, batch['labels']))
+    if not model.config.tuning.consistent:
+        return plain
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
-        logits_BC = model.apply({'params': params}, batch, dropout_rng)
-        rows_B = batch['example_weights']
-        metrics = {
-            'loss': _weighted(cross_entropy(logits_BC, batch['labels']), rows_B),
-            'accuracy': _weighted(_correct(logits_BC, batch['labels']), rows_B),
-        }
         # Outside of training nothing is drawn, and a second pass would answer the same.
-        if consistent and dropout_rng is not None:
-            anew = dataclasses.replace(
-                dropout_rng, key=jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
-            )
-            others_BC = model.apply({'params': params}, batch, anew)
-            metrics['consistency_loss'] = _weighted(disagreement(logits_BC, others_BC), rows_B)
-        return metrics
+        if dropout_rng is None:
+            return plain.sums(params, batch, None)
+        second_key = jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
+        second_rng = dataclasses.replace(dropout_rng, key=second_key)
+        logits_BC, others_BC = (
+            model.apply({'params': params}, batch, rng) for rng in (dropout_rng, second_rng)
+        )
+        values = _class_measures(logits_BC, batch['labels'])
+        values['consistency_loss'] = disagreement(logits_BC, others_BC)
+        return {name: _weighted(value, _example_weights(batch)) for name, value in values.items()}
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
-        own = _example_weights(batch)
-        return own | {'consistency_loss': own['loss']} if consistent else own
+        denominator = plain.weights(batch)['loss']
+        return {'loss': denominator, 'consistency_loss': denominator}
 
     return Objective(sums, weights)
 
 
 def regression_objective(model: Any) -> Objective:
-    """Mean squared error over the examples; batch['labels'] float32 [B]."""
-
-    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
-        score_B = model.apply({'params': params}, batch, dropout_rng)[:, 0]
-        return {'loss': _weighted(jnp.square(score_B - batch['labels']), batch['example_weights'])}
-
-    return Objective(sums, _example_weights)
+    """Make the objective of numbers: mean squared error; batch['labels'] float32 [B]."""
+    return _mean_objective(
+        model, lambda scores_B1, batch: {'loss': jnp.square(scores_B1[:, 0] - batch['labels'])}
+    )
 
 
 def span_objective(model: Any) -> Objective:
-    """Mean of the start's and the end's cross-entropy over positions (run_squad.py:648-660).
+    """Make the objective of answers: cross-entropy of start and end (run_squad.py:648-660).
 
     batch['start_positions'], batch['end_positions'] int32 [B]; 0 (the [CLS] token) where the window
-    holds no answer.
+    holds no answer. Padding is among the classes, as in the original: training teaches that it is
+    never the answer.
     """
 
-    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
-        logits_BT2 = model.apply({'params': params}, batch, dropout_rng)
-
-        # Start and end are two classifications over positions. Padding is among the classes, as in
-        # the original: training teaches that it is never the answer.
-        start_BT, end_BT = logits_BT2[..., 0], logits_BT2[..., 1]
-        starts_B, ends_B = batch['start_positions'], batch['end_positions']
-        loss_B = (cross_entropy(start_BT, starts_B) + cross_entropy(end_BT, ends_B)) / 2
+    def measures(logits_BT2: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        start, end = (
+            _class_measures(logits_BT2[..., i], batch[name])
+            for i, name in enumerate(('start_positions', 'end_positions'))
+        )
         # Right only where both ends are.
-        right_B = _correct(start_BT, starts_B) * _correct(end_BT, ends_B)
         return {
-            'loss': _weighted(loss_B, batch['example_weights']),
-            'accuracy': _weighted(right_B, batch['example_weights']),
+            'loss': (start['loss'] + end['loss']) / 2,
+            'accuracy': start['accuracy'] * end['accuracy'],
         }
 
-    return Objective(sums, _example_weights)
+    return _mean_objective(model, measures)
 
 
 def token_objective(model: Any) -> Objective:
-    """Mean cross-entropy over the tokens that have a label, all of them alike.
+    """Make the objective of tags: mean cross-entropy over the tokens that have a label.
 
     batch['label_ids'] int32 [B, T]; batch['label_weights'] float32 [B, T], 1 at the first piece of
-    each word (paper section 5.3).
+    each word (paper section 5.3), 0 within a word, at [CLS], [SEP] and padding.
     """
-
-    # Pieces within a word, [CLS], [SEP] and padding have weight 0; so have rows that only fill up.
-    def weigh(batch: Batch) -> jax.Array:
-        return batch['label_weights'] * batch['example_weights'][:, None]
-
-    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
-        logits_BTC = model.apply({'params': params}, batch, dropout_rng)
-        return {
-            'loss': _weighted(cross_entropy(logits_BTC, batch['label_ids']), weigh(batch)),
-            'accuracy': _weighted(_correct(logits_BTC, batch['label_ids']), weigh(batch)),
-        }
-
-    return Objective(sums, lambda batch: {'loss': jnp.maximum(jnp.sum(weigh(batch)), 1.0)})
+    return _mean_objective(
+        model,
+        lambda logits_BTC, batch: _class_measures(logits_BTC, batch['label_ids']),
+        lambda batch: batch['label_weights'] * batch['example_weights'][:, None],
+    )
 
 
 def multi_similarity(cosines: jax.Array, same: jax.Array, other: jax.Array) -> jax.Array:
-    """The Multi-Similarity loss [N] of N vectors (Wang et al. 2019, section 4.2).
+    """Compute the Multi-Similarity loss [N] of N vectors (Wang et al. 2019, section 4.2).
 
-    cosines [N, N], of each with each; same, other: bool [N, N], which pairs are alike and which are
-    not. Pairs that are told apart already by a margin do not count. 0 for a row without pairs.
+    Pairs that a margin separates already do not count. A row without pairs has loss 0.
+
+    Args:
+      cosines: [N, N], of each vector with each.
+      same: bool [N, N], which pairs are alike.
+      other: bool [N, N], which pairs are not.
     """
     # The values of RETVec (training/configs/models/retvec-base.json), in the paper's names.
     alpha, beta, base, margin = 4.0, 40.0, 0.5, 0.1
@@ -233,10 +247,13 @@ def multi_similarity(cosines: jax.Array, same: jax.Array, other: jax.Array) -> j
 
 
 def similarity_objective(model: Any) -> Objective:
-    """Forms of one word are alike, and those of the other words of the batch are not.
+    """Make the objective of RETVec: forms of a word are alike, those of other words are not.
 
-    model: gives unit vectors [B, F, W] of the forms of B words. Rows of example_weights 0 count
-    nowhere. nearest_is_same: how often the form nearest to one, among all others, is of its word.
+    The metric nearest_is_same is how often the nearest of all other forms is of the same word.
+    Rows of example_weights 0 count nowhere.
+
+    Args:
+      model: gives unit vectors [B, F, W] of the forms of B words.
     """
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
@@ -251,10 +268,10 @@ def similarity_objective(model: Any) -> Objective:
         same_NN = alike_NN & ~jnp.eye(B * F, dtype=bool) & real_NN
         other_NN = ~alike_NN & real_NN
         nearest = lambda of: jnp.max(jnp.where(of, cosines_NN, -jnp.inf), -1)
-        found_N = (nearest(same_NN) > nearest(other_NN)).astype(jnp.float32)
+        nearest_is_same_N = (nearest(same_NN) > nearest(other_NN)).astype(jnp.float32)
         return {
             'loss': _weighted(multi_similarity(cosines_NN, same_NN, other_NN), weights_N),
-            'nearest_is_same': _weighted(found_N, weights_N),
+            'nearest_is_same': _weighted(nearest_is_same_N, weights_N),
         }
 
     def weights(batch: Batch) -> dict[str, jax.Array]:

@@ -2,7 +2,7 @@
 
 Owns the rule of input_pipeline/examples/masking.py (google-research/bert
 create_pretraining_data.py:342-415) for rows that lie on the device: how many tokens, which, and
-what stands in their place. Bits come from (key, global row) alone, so a row has the same masks on
+what replaces them. Bits come from (key, global row) alone, so a row has the same masks on
 any mesh and after any restart. Knows nothing of models, steps or seeds.
 
 Dims: B rows, S positions, P predictions.
@@ -26,14 +26,21 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """How many tokens of a row are masked, which, and what stands in their place.
+    """The rule of masking: how many tokens of a row, which ones, and what replaces them.
 
-    probability: share of a row's tokens that are predicted, at most max_predictions of them; mix:
-    the shares of predicted tokens that become [MASK], stay, and become a random entry of the
-    vocabulary; whole_word: words are masked whole; separator: an id that is never predicted, in the
-    midst of a row either. rule: 'bert', as above; 'roberta': the number is rounded up with the
-    chance of its fraction, and random entries are none of special_ids (fairseq
-    data/mask_tokens_dataset.py; max_predictions must leave room for all).
+    Attributes:
+      probability: share of a row's tokens that are predicted.
+      max_predictions: the most tokens of a row that are predicted.
+      mix: the shares of predicted tokens that become [MASK], stay, and become a random entry of
+        the vocabulary.
+      whole_word: whether words are masked whole.
+      mask_id: the id of [MASK].
+      vocab_size: random entries are below it.
+      separator: an id that is never predicted, even inside a row.
+      rule: 'bert' rounds the number of predictions; 'roberta' rounds it up with the chance of its
+        fraction, and never draws special_ids (fairseq data/mask_tokens_dataset.py;
+        max_predictions must leave room for all).
+      special_ids: the ids that 'roberta' never draws.
     """
 
     probability: float
@@ -47,17 +54,20 @@ class DynamicMasking:
     special_ids: tuple[int, ...] = ()
 
     def draw(self, batch: Batch, key: jax.Array, rows_B: jax.Array) -> dict[str, jax.Array]:
-        """The batch, masked: new input_ids, with masked_lm_positions, _ids and _weights [B, P].
+        """Mask a batch: return new input_ids, and masked_lm_positions, _ids and _weights [B, P].
 
-        batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]; the last is left
-        out of the result. key: of the step; rows_B: the rows' numbers in the global batch.
+        Args:
+          batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]; the result has
+            all but word_starts.
+          key: the key of the step.
+          rows_B: the numbers of the rows in the global batch.
         """
-        rest = dict(batch)
+        columns = dict(batch)
         names = ('input_ids', 'input_mask', 'segment_ids')
         draw_rows = jax.vmap(self._draw_row, in_axes=(None, 0, 0, 0, 0, 0))
         ids_BS, mask_BS, segment_BS = (batch[name] for name in names)
-        masked = draw_rows(key, rows_B, ids_BS, mask_BS, segment_BS, rest.pop('word_starts'))
-        return rest | masked
+        masked = draw_rows(key, rows_B, ids_BS, mask_BS, segment_BS, columns.pop('word_starts'))
+        return columns | masked
 
     def _draw_row(
         self,
@@ -76,7 +86,7 @@ class DynamicMasking:
         row_key = jax.random.fold_in(key, row)
         bits = jax.random.bits(row_key, (S + 2 * P,), jnp.uint32)
         # Without --whole_word every token of text is a word of its own.
-        candidates_S = text_places(mask_S, segment_S)
+        candidates_S = text_positions(mask_S, segment_S)
         if self.separator is not None:
             candidates_S &= ids_S != self.separator
         starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
@@ -85,13 +95,13 @@ class DynamicMasking:
 
         # top_k of the distances gives the first positions first; it also makes the number static,
         # which a boolean index could not.
-        # Where: the chosen positions, first to last, each known by its distance from the end; 0 is
-        # none, which fills up rows with fewer.
+        # Where: the chosen positions, first to last, each known by its distance from the end; 0
+        # fills up rows with fewer.
         from_end_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
         is_real_P = from_end_P > 0
-        places_P = jnp.where(is_real_P, S - from_end_P, 0)
+        positions_P = jnp.where(is_real_P, S - from_end_P, 0)
         # What is predicted, and what is shown in its place.
-        labels_P = jnp.where(is_real_P, ids_S[places_P], 0)
+        labels_P = jnp.where(is_real_P, ids_S[positions_P], 0)
         # The upper 24 bits as a float in [0, 1): all that a float32 holds exactly.
         kind_P = (bits[S : S + P] >> 8).astype(jnp.float32) * 2.0**-24
         random_P = self._random_ids(bits[S + P :]).astype(ids_S.dtype)
@@ -103,14 +113,14 @@ class DynamicMasking:
         )
         return {
             # Unused places of P write to S, one past the end, which mode='drop' leaves out.
-            'input_ids': ids_S.at[jnp.where(is_real_P, places_P, S)].set(shown_P, mode='drop'),
-            'masked_lm_positions': places_P,
+            'input_ids': ids_S.at[jnp.where(is_real_P, positions_P, S)].set(shown_P, mode='drop'),
+            'masked_lm_positions': positions_P,
             'masked_lm_ids': labels_P,
             'masked_lm_weights': is_real_P.astype(jnp.float32),
         }
 
     def _count(self, key: jax.Array, length: jax.Array, S: int, P: int) -> jax.Array:
-        """How many tokens of a row of that length are predicted; S and P bound both."""
+        """Return the number of predicted tokens of a row of that length; S and P bound both."""
         # By float64 on the host and not by float32 here: a product of 4.5 must round as the offline
         # job rounds it.
         wanted = np.arange(S + 1) * self.probability
@@ -122,19 +132,19 @@ class DynamicMasking:
         return jnp.asarray(wanted.astype(np.int32))[length] + up.astype(jnp.int32)
 
     def _random_ids(self, bits_P: jax.Array) -> jax.Array:
-        """uint32 [P]: entries of the vocabulary, each as likely as any other."""
+        """Return P entries of the vocabulary, uint32, each as likely as any other."""
         if self.rule == 'bert':
             return bits_P % jnp.uint32(self.vocab_size)
         # Of the others, counted without the special ones: each of these moves what is behind it on.
         special = sorted(self.special_ids)
         ids_P = bits_P % jnp.uint32(self.vocab_size - len(special))
-        for one in special:
-            ids_P += (ids_P >= one).astype(jnp.uint32)
+        for special_id in special:
+            ids_P += (ids_P >= special_id).astype(jnp.uint32)
         return ids_P
 
 
-def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
-    """bool [S]: the positions of text: no [CLS] (the first), [SEP] (a segment's last), padding."""
+def text_positions(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
+    """Return bool [S], true at text: not at [CLS] (first), [SEP] (a segment's last), padding."""
     # Segments count from 1, padding is 0: then the last token of a segment, [SEP], is where the
     # next number differs.
     segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)
@@ -145,25 +155,25 @@ def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
 def choose_words(
     bits_S: jax.Array, candidates_S: jax.Array, starts_S: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """bool [S]: the tokens of random whole words, at most `count` tokens.
+    """Choose random whole words of at most `count` tokens; return their tokens as bool [S].
 
     Words begin at starts_S and run over the candidates that follow. Each has the score of its
     start, of random bits_S; in order of scores each round takes the longest run of words that fits,
     of those that fit by themselves. A word that does not fit is passed over.
     """
     S = bits_S.shape[0]
-    place_S = jnp.arange(S)
+    position_S = jnp.arange(S)
     # Where each token's word begins: the nearest start to its left.
-    start_S = jax.lax.cummax(jnp.where(starts_S, place_S, 0))
+    start_S = jax.lax.cummax(jnp.where(starts_S, position_S, 0))
     # In order of scores, the tokens of a word side by side; what is no candidate comes last.
     score_S = jnp.where(candidates_S, bits_S[start_S] >> 1, jnp.uint32(1 << 31))
     _, word, order = jax.lax.sort(
-        (score_S, jnp.where(candidates_S, start_S, S), place_S), num_keys=3
+        (score_S, jnp.where(candidates_S, start_S, S), position_S), num_keys=3
     )
     ends = jnp.append(word[1:] != word[:-1], True)
     # Index of the last and the first token of each token's word, in this order.
-    last = jax.lax.cummin(jnp.where(ends, place_S, S), reverse=True)
-    first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), place_S, 0))
+    last = jax.lax.cummin(jnp.where(ends, position_S, S), reverse=True)
+    first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), position_S, 0))
     size, free, taken = last - first + 1, word < S, jnp.zeros(S, bool)
     for _ in range(_ROUNDS):
         # Only words that fit into the room of this round take part; of those the run from the best

@@ -19,7 +19,7 @@ from bert_jax.train.losses import MetricSums
 
 
 class Work(NamedTuple):
-    """What steps work through on all devices; tokens with padding; model FLOPs, 0: not known."""
+    """The work of steps on all devices; tokens with padding; model FLOPs, 0 if not known."""
 
     examples: float = 0
     tokens: float = 0
@@ -30,17 +30,17 @@ _NO_WORK = Work()
 
 
 class MetricsAccumulator:
-    """Adds up (sum, weight) metrics of steps; fetches each step's when the next is dispatched.
+    """Adds up (sum, weight) metrics of steps, and fetches them when the next step is dispatched.
 
     So the device never waits for the host, and the host is never more than one step ahead.
 
     Attributes:
-      read_by: what the steps from one to another have read, in words for a message. Steps count
-        from 1, as in the log.
+      read_by: words for what the steps from one number to another have read. Steps count from 1,
+        as in the log.
     """
 
     def __init__(self, max_bad_steps: int, kept: Mapping[str, Any] | None = None):
-        """`kept` is the `state` of an interrupted run, whose steps still count."""
+        """Start an interval; `kept` is the `state` of an interrupted run: its steps count on."""
         self._max_bad_steps = max_bad_steps
 
         # A line of metrics spans a restart: the sums of steps made before it are added to here.
@@ -68,11 +68,13 @@ class MetricsAccumulator:
     def push(
         self, step: int, metrics: MetricSums, compiled: bool = False, work: Work = _NO_WORK
     ) -> None:
-        """Takes the metrics of step number `step`, just dispatched, and the `work` that it does.
+        """Take the metrics of step number `step`, just dispatched, and the `work` that it does.
 
-        Where a program was `compiled` for it, the step is waited for and, with all the time since
-        the one before, left out of `seconds` and `step_ms`: that time says nothing of the steps to
-        come. UserError after too many non-finite steps in a row.
+        A step that was `compiled` is waited for. Its time, and all since the step before, is left
+        out of `seconds` and `step_ms`: it says nothing of the steps to come.
+
+        Raises:
+          UserError: after too many non-finite steps in a row.
         """
         # Here the host waits for the step before, while the devices have this one to do.
         self._settle_pending()
@@ -90,7 +92,7 @@ class MetricsAccumulator:
         self._last_push, self._waited_before = time.perf_counter(), self._waited
 
     def _settle_pending(self) -> None:
-        """Waits for the step that was dispatched last, and adds up its metrics."""
+        """Wait for the step that was dispatched last, and add up its metrics."""
         if self._pending is not None:
             step, metrics = self._pending
             self._pending = None
@@ -118,14 +120,14 @@ class MetricsAccumulator:
         add_sums(self._sums, host)
 
     def newest(self) -> dict[str, float]:
-        """The metrics of the newest step that was read, and `step_ms` as far as it was measured.
+        """Return the metrics of the newest step that was read, and `step_ms` if it was measured.
 
         Waits for nothing. Empty before a step was read.
         """
         return dict(self._newest)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the steps since the last `drain`, as JSON values.
+        """Return what a checkpoint keeps of the steps since the last `drain`, as JSON values.
 
         Waits for the pending step.
         """
@@ -134,7 +136,7 @@ class MetricsAccumulator:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves the time inside the block out of `seconds`: to evaluate or save is not to train.
+        """Leave the time inside the block out of `seconds`: evaluating and saving is not training.
 
         Waits for the pending step first, whose time is of training.
         """
@@ -148,7 +150,7 @@ class MetricsAccumulator:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the time inside the block as waiting for input."""
+        """Count the time inside the block as waiting for input."""
         started = time.perf_counter()
         yield
         self._waited += time.perf_counter() - started
@@ -156,13 +158,13 @@ class MetricsAccumulator:
     def drain(
         self, rates: Callable[[Work, float], Mapping[str, float]] | None = None
     ) -> dict[str, float]:
-        """Means since the last call, with `steps`, `discarded_steps` and `seconds`.
+        """Return means since the last call, with `steps`, `discarded_steps` and `seconds`.
 
         Waits for the pending step. `learning_rate` is that of the last step. `seconds` and
-        `step_ms` are of the steps that this process made and compiled nothing for; `step_ms` is
-        left out where there was none. `input_wait` is the share of the seconds in which the host
-        waited for the next batch. Where there is `step_ms` there is also what `rates` makes of the
-        work of those steps and their seconds.
+        `step_ms` cover the steps that this process made without compiling; `step_ms` is left out
+        if there was no such step. `input_wait` is the share of the seconds in which the host
+        waited for the next batch. With `step_ms` come the figures that `rates` makes of the work
+        of those steps and their seconds.
         """
         self._settle_pending()
 
@@ -183,12 +185,12 @@ class MetricsAccumulator:
 
 
 def eta(steps_left: int, measured: Mapping[str, float]) -> float | None:
-    """Seconds that `steps_left` take at a measured pace; None where none was measured."""
+    """Return the seconds that `steps_left` take at the measured pace; None without a pace."""
     return steps_left * measured['step_ms'] / 1e3 if 'step_ms' in measured else None
 
 
 def add_sums(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]]) -> None:
-    """Adds (sum, weight) of each metric to those of `total`."""
+    """Add (sum, weight) of each metric to those of `total`."""
     for name, (value, weight) in sums.items():
         entry = total.setdefault(name, [0.0, 0.0])
         entry[0] += float(value)
@@ -196,15 +198,14 @@ def add_sums(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]])
 
 
 def means(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """sum / weight of each metric; those without any weight are left out."""
+    """Return sum / weight of each metric; metrics without any weight are left out."""
     return {name: total / weight for name, (total, weight) in sums.items() if weight}
 
 
 class Profile:
-    """A trace of `steps` steps for TensorBoard's profiler, from SKIPPED after `start` on; 0: none.
+    """A trace of `steps` steps for TensorBoard's profiler, from SKIPPED after `start` on.
 
-    It ends with the step `last` at the latest, and does not begin where nothing would be left of
-    it.
+    It ends with the step `last` at the latest, and does not begin if no step would be left for it.
     """
 
     SKIPPED = 10  # the first steps compile and fill buffers
@@ -218,10 +219,7 @@ class Profile:
             self._between = (begins, min(begins + steps, last))
 
     def after(self, step: int, metrics: MetricSums) -> None:
-        """To be called when step number `step` has been dispatched.
-
-        Waits for its metrics where the trace begins and ends.
-        """
+        """Begin or end the trace after step number `step` if that is due; wait for the step then."""
         if step in self._between:
             # What is traced begins and ends with whole steps: without this, dispatch would run
             # ahead of it.

@@ -31,7 +31,7 @@ class Hparams(NamedTuple):
 def hparams_of(
     config: OptimizerConfig, seed: int, total_steps: int, warmup_steps: int | None = None
 ) -> Hparams:
-    """The scalars of a run of `total_steps`; `warmup_steps`, where given, replaces the config's."""
+    """Return the scalars of a run of `total_steps`; `warmup_steps` replaces the config's."""
     warmup = config.warmup_steps if warmup_steps is None else warmup_steps
     scalars = (config.peak_lr, config.end_lr, warmup, total_steps, config.weight_decay)
 
@@ -40,7 +40,7 @@ def hparams_of(
 
 
 def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
-    """The rate at `step` (0-based): linear warm-up from 0, then the schedule.
+    """Return the learning rate at `step` (0-based): linear warm-up from 0, then the schedule.
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
     warm-up ends (optimization.py:32-54), and so does 'polynomial', its generalisation; the others
@@ -77,10 +77,10 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
 def table(
     config: OptimizerConfig, total_steps: int, borders: Iterable[int] = ()
 ) -> list[tuple[int, float]]:
-    """[(step, rate)] of chosen steps, counted from 1 as in the log: step N is made at N - 1's rate.
+    """List [(step, rate)] of chosen steps, counted from 1 as in the log.
 
-    That is `learning_rate(N - 1)`. The first, the last and twenty evenly spaced steps, and those
-    around the end of warm-up and each of `borders` (steps done by then).
+    Step N is made at `learning_rate(N - 1)`. Chosen are the first, the last and twenty evenly
+    spaced steps, and those around the end of warm-up and each of `borders` (steps done by then).
     """
     # Steps as the schedule counts them, from 0; those outside of the run fall away.
     around = {edge + i for edge in (config.warmup_steps, *borders) for i in (-1, 0, 1)}
