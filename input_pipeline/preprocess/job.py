@@ -18,7 +18,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline import typed_json
+from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
 from bert_jax.input_pipeline.preprocess.beam_engine import BeamEngine
 from bert_jax.input_pipeline.preprocess.deduplication import Kind, deduplicate

@@ -17,7 +17,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline import typed_json
+from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.preprocess.runs import sealed_file, unsealed
 
 _READERS = 32  # files read at once: a bucket in the cloud takes its time for each
