@@ -1,9 +1,9 @@
 """`--set a.b=c` changes single settings of a configuration; `--help_settings` shows all of them.
 
 This file owns the spelling of names and values on a command line, and the settings in words; what
-settings exist and which values contradict each other is configs/schema.py's. All changes are applied
-before the result
-is checked as a whole, so that two that only fit together may come in any order.
+settings exist and which values contradict each other is configs/schema.py's. All changes are
+applied before the result is checked as a whole, so that two that only fit together may come in any
+order.
 """
 
 from __future__ import annotations

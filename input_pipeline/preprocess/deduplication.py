@@ -21,12 +21,13 @@ from etils import epath
 
 from bert_jax.input_pipeline.preprocess.runs import (
     DocumentRun,
+    Tokenised,
     hash_sentences,
     key_range,
     load,
     save,
 )
-from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe, Tokenised
+from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe
 from bert_jax.input_pipeline.randomness import mix
 
 Kind = Literal['documents', 'lines']
@@ -159,25 +160,14 @@ def drop_copies(
     documents = np.array(run.documents[alive])
     documents['sentences'] = np.cumsum(sentences[alive])
     documents['tokens'] = np.cumsum(lengths, dtype=np.int64)[documents['sentences'] - 1]
-    DocumentRun(np.array(run.keys[alive]), documents, lengths, tokens).write(to)
+    left = DocumentRun(np.array(run.keys[alive]), documents, lengths, tokens)
+    left.write(to)
 
-    # The sums of stage 1 again, of what is left.
-    sums = Counter(
-        documents=documents.size,
-        sentences=lengths.size,
-        one_sentence_documents=int((sentences == 1).sum()),
-        tokens=tokens.size,
-        unknown_tokens=int(np.count_nonzero(tokens == unk_id)),
-    )
-    lines = hash_sentences(tokens, lengths)
     # All documents of a run have the language of their unit.
-    languages = {
-        recipe.languages[documents['language'][0]]: Counter(
-            {name: sums[name] for name in SUMS_OF_LANGUAGE}
-        )
-    }
-    watched = lines[lines % np.uint64(recipe.line_sample) == 0]
-    return Tokenised([to], sums, languages, lines=watched)
+    sums, lines = left.summed(unk_id, recipe.line_sample)
+    language = recipe.languages[documents['language'][0]]
+    of_language = Counter({name: sums[name] for name in SUMS_OF_LANGUAGE})
+    return Tokenised([to], sums, {language: of_language}, lines=lines)
 
 
 def _of_run(copies: np.ndarray, number: int) -> np.ndarray:

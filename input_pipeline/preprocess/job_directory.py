@@ -174,40 +174,48 @@ def scratch(
     except OSError as error:
         raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
 
-    # What ended the job decides whether its work stays: it stays after what may pass (a kill, a
-    # full disk, a dead worker), and goes after a mistake, which another command will mend.
     try:
-        with locked(output, '--output'):
-            try:
-                _begin(folder, job, overwrite, same_text, keep_same)
-                yield folder
-            except Interrupted:  # a UserError too, so it comes first
-                raise
-            except Refused as error:
-                # Nothing read yet is nothing to keep.
-                if not any((folder / _RESULTS).glob('*/*')):
-                    _remove(folder)
-                    raise
-                atomic_write(folder / _REFUSED, f'{error}\n')
-                raise Refused(
-                    f'{error}; what was read stays: once this is mended, the job goes on from there'
-                ) from error
-            except UserError:
-                _remove(folder)
-                raise
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-                raise Interrupted(
-                    f'--output={output}: {_FULL[error.errno]}: no records were written; '
-                    'the job needs about twice their size while it runs: '
-                    f'free some space and run the same command again, which goes on from {folder}'
-                ) from error
+        with locked(output, '--output'), _kept_unless_mistaken(folder):
+            _begin(folder, job, overwrite, same_text, keep_same)
+            yield folder
             _remove(folder)
     finally:
         for path in new_folders:  # a failed job leaves no empty folders behind
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+
+
+@contextlib.contextmanager
+def _kept_unless_mistaken(folder: epath.Path) -> Iterator[None]:
+    """Decide by what ended the job whether its work in the folder stays.
+
+    It stays after what may pass (a kill, a full disk, a dead worker), and goes after a mistake,
+    which another command will mend.
+    """
+    try:
+        yield
+    except Interrupted:  # a UserError too, so it comes first
+        raise
+    except Refused as error:
+        # Nothing read yet is nothing to keep.
+        if not any((folder / _RESULTS).glob('*/*')):
+            _remove(folder)
+            raise
+        atomic_write(folder / _REFUSED, f'{error}\n')
+        raise Refused(
+            f'{error}; what was read stays: once this is mended, the job goes on from there'
+        ) from error
+    except UserError:
+        _remove(folder)
+        raise
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise Interrupted(
+            f'--output={folder.parent}: {_FULL[error.errno]}: no records were written; '
+            'the job needs about twice their size while it runs: '
+            f'free some space and run the same command again, which goes on from {folder}'
+        ) from error
 
 
 def _begin(

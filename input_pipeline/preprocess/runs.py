@@ -13,8 +13,9 @@ import io
 import itertools
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 import numpy as np
@@ -156,22 +157,18 @@ def _damaged(path: str) -> UserError:
 
 
 def _dump(arrays: Iterable[np.ndarray]) -> bytes:
-    """Arrays as .npy files, one after the other."""
+    """Return arrays as .npy files, one after the other."""
     file = io.BytesIO()
     for array in arrays:
-        np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+        np.save(file, array, allow_pickle=False)
     return file.getvalue()
 
 
 def _parse(content: bytes) -> list[np.ndarray]:
-    """What `_dump` made, of one dimension each, not copied. Raises ValueError for objects."""
+    """Return what `_dump` was given. Raises ValueError for objects."""
     file, arrays = io.BytesIO(content), []
     while file.tell() < len(content):
-        np.lib.format.read_magic(file)
-        # One dimension: else this line refuses it. An array of objects is refused by frombuffer.
-        (size,), _, dtype = np.lib.format.read_array_header_1_0(file)
-        arrays.append(np.frombuffer(content, dtype, size, file.tell()))
-        file.seek(arrays[-1].nbytes, os.SEEK_CUR)
+        arrays.append(np.load(file, allow_pickle=False))
     return arrays
 
 
@@ -234,6 +231,52 @@ class DocumentRun:
         documents['sentences'] -= sentence
         documents['tokens'] -= token
         return DocumentRun(np.array(self.keys[first:last]), documents, lengths, tokens)
+
+    def summed(self, unk_id: int, line_sample: int) -> tuple[Counter[str], np.ndarray]:
+        """Return the sums over the run, and the hashes of its sentences that are watched."""
+        # A sample by the hash itself: all copies of a sentence are in it, or none. The sums as
+        # Python's integers: numpy's have no form in JSON.
+        hashes = hash_sentences(self.tokens, self.lengths)
+        sentences = np.diff(self.documents['sentences'], prepend=0)
+        sums = Counter(
+            documents=self.keys.size,
+            sentences=self.lengths.size,
+            one_sentence_documents=int(np.sum(sentences == 1)),
+            tokens=self.tokens.size,
+            unknown_tokens=int(np.count_nonzero(self.tokens == unk_id)),
+        )
+        return sums, hashes[hashes % np.uint64(line_sample) == 0]
+
+
+@dataclass
+class Tokenised:
+    """What one unit of input gave.
+
+    Runs of documents, sums by name (e.g. 'documents'), the same by language, hashes of watched
+    sentences, fingerprints of held-out documents.
+    """
+
+    runs: list[str] = field(default_factory=list)  # paths of DocumentRuns
+    sums: Counter[str] = field(default_factory=Counter)
+    languages: dict[str, Counter[str]] = field(default_factory=dict)
+    # the runs of each language, where such sums are; of one unit they are all of its language
+    runs_of: dict[str, list[str]] = field(default_factory=dict)
+    # uint64 both: of sentences, and of documents
+    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    @classmethod
+    def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
+        """What several gave together."""
+        together = cls([run for part in parts for run in part.runs])
+        for part in parts:
+            together.sums.update(part.sums)
+            for language, sums in part.languages.items():
+                together.languages.setdefault(language, Counter()).update(sums)
+                together.runs_of.setdefault(language, []).extend(part.runs)
+        together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
+        together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
+        return together
 
 
 @dataclass(frozen=True)

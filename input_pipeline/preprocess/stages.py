@@ -43,7 +43,7 @@ from bert_jax.input_pipeline.preprocess.runs import (
     DOCUMENT,
     DocumentRun,
     RecordRun,
-    hash_sentences,
+    Tokenised,
     key_range,
     load,
     save,
@@ -138,37 +138,6 @@ def fingerprint(sentences: Sequence[str]) -> int:
     )
 
 
-@dataclass
-class Tokenised:
-    """What one unit of input gave.
-
-    Runs of documents, sums by name (e.g. 'documents'), the same by language, hashes of watched
-    sentences, fingerprints of held-out documents.
-    """
-
-    runs: list[str] = field(default_factory=list)  # paths of DocumentRuns
-    sums: Counter[str] = field(default_factory=Counter)
-    languages: dict[str, Counter[str]] = field(default_factory=dict)
-    # the runs of each language, where such sums are; of one unit they are all of its language
-    runs_of: dict[str, list[str]] = field(default_factory=dict)
-    # uint64 both: of sentences, and of documents
-    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
-    held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
-
-    @classmethod
-    def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
-        """What several gave together."""
-        together = cls([run for part in parts for run in part.runs])
-        for part in parts:
-            together.sums.update(part.sums)
-            for language, sums in part.languages.items():
-                together.languages.setdefault(language, Counter()).update(sums)
-                together.runs_of.setdefault(language, []).extend(part.runs)
-        together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
-        together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
-        return together
-
-
 def tokenise(
     recipe: Recipe,
     documents: Iterable[Document],
@@ -224,7 +193,7 @@ class _Side:
         self.sums: Counter[str] = Counter()
 
     def add(self, document: Document, identity: int | None) -> None:
-        """Tokenises a document; sentences of no token, and documents of none, are dropped.
+        """Tokenise a document; sentences of no token, and documents of none, are dropped.
 
         `identity`: its fingerprint, to be remembered.
         """
@@ -244,37 +213,27 @@ class _Side:
         # By the seed and the name (unit and place in it), never by the text: copies of a document
         # get keys of their own, and another seed brings other documents together.
         key = digest64(self._recipe.seed, *document.name)
-        all_lengths, all_tokens = np.concatenate(lengths), np.concatenate(tokens)
-        self._documents.append((key, all_lengths, all_tokens))
-        self._tokens += all_tokens.size
+        self._documents.append((key, np.concatenate(lengths), np.concatenate(tokens)))
+        self._tokens += self._documents[-1][2].size
 
         # Enough for one run? Sorting is done in memory.
         if self._tokens > RUN_TOKENS:
             self._write()
         if identity is not None:
             self._identities.append(identity)
-        self.sums.update(
-            documents=1, sentences=all_lengths.size, one_sentence_documents=all_lengths.size == 1
-        )
         # Only languages are compared by how many pieces a word takes.
         if self._recipe.languages[self._language]:
             self.sums.update(words=sum(len(text.split()) for text in document.sentences))
 
     def finished(self) -> Tokenised:
-        """Writes what is left, and returns what all of it was."""
+        """Write what is left, and return what all of it was."""
         self._write()
-
-        # numpy's integers have no form in JSON.
-        sums = Counter({name: int(value) for name, value in self.sums.items()})
-        return Tokenised(
-            self._runs,
-            sums,
-            lines=np.concatenate([np.zeros(0, np.uint64), *self._lines]),
-            held_out=np.array(self._identities, np.uint64),
-        )
+        held_out = np.array(self._identities, np.uint64)
+        lines = np.concatenate([np.zeros(0, np.uint64), *self._lines])
+        return Tokenised(self._runs, self.sums, lines=lines, held_out=held_out)
 
     def _write(self) -> None:
-        """Writes the documents that are there as one run."""
+        """Write the documents that are there as one run."""
         if not self._documents:
             return
 
@@ -292,15 +251,11 @@ class _Side:
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.
         self._runs.append(f'{self._path}-{len(self._runs)}')
-        DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
-        self.sums.update(
-            tokens=tokens.size,
-            unknown_tokens=int(np.count_nonzero(tokens == self._tokenizer.unk_id)),
-        )
-
-        # A sample by the hash itself: all copies of a sentence are in it, or none.
-        hashes = hash_sentences(tokens, lengths)
-        self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
+        run = DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens)
+        run.write(self._runs[-1])
+        sums, lines = run.summed(self._tokenizer.unk_id, self._recipe.line_sample)
+        self.sums.update(sums)
+        self._lines.append(lines)
 
 
 # ---- 2: one bucket of documents -> encoded records, sorted by key
@@ -339,40 +294,19 @@ def make_records(
     if not np.any(passes):
         return Bucket({})
 
-    # Pairs first, for all duplicates at once: an example is four offsets and a key, no text yet.
     name = (recipe.seed, split, buckets, number)
-    tokens = documents.tokens
-    if recipe.across_documents:
-        longest = spec.seq_len - special_tokens(recipe.objective)
-        across = functools.partial(rows_across, longest=longest, passes=passes)
-        tokens, examples = across(documents, separator=tokenizer.sep_id)
-    else:
-        examples = make_examples(
-            documents,
-            recipe.objective,
-            spec.seq_len,
-            passes,
-            recipe.short_seq_prob,
-            Stream(*name, 'pairs'),
-            tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
-            recipe.sop_noise,
-        )
-
-    # The same places hold languages in place of tokens, to be counted.
-    languages: dict[str, Counter[str]] = {}
-    if any(recipe.languages):
-        numbers = documents.language_numbers
-        if recipe.across_documents:
-            numbers, _ = across(dataclasses.replace(documents, tokens=numbers), separator=-1)
-        for number, language in enumerate(recipe.languages):
-            languages[language] = examples.count_of(numbers == number)
+    tokens, examples, languages = _examples(
+        recipe, spec.seq_len, documents, passes, tokenizer, Stream(*name, 'pairs')
+    )
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
     make = _Columns(recipe, spec, tokenizer, tokens, Stream(*name, 'masks'))
-    keys, parts = (
-        _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
-    )
+    if spec.packed:
+        keys, parts = _packed(examples, make)
+    else:
+        keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
+        parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
     save(f'{path}.keys.npy', keys)
 
     # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
@@ -389,6 +323,44 @@ def make_records(
     offsets = np.cumsum(np.concatenate(sizes))
     save(f'{path}.offsets.npy', offsets)
     return Bucket(counts, keys.size, int(offsets[-1]), languages)
+
+
+def _examples(
+    recipe: Recipe,
+    seq_len: int,
+    documents: Documents,
+    passes: int | np.ndarray,
+    tokenizer: Tokenizer,
+    stream: Stream,
+) -> tuple[np.ndarray, Examples, dict[str, Counter[str]]]:
+    """Return the tokens that examples are of, the examples, and their sums by language."""
+    # For all duplicates at once: an example is four offsets and a key, no text yet.
+    tokens = documents.tokens
+    if recipe.across_documents:
+        longest = seq_len - special_tokens(recipe.objective)
+        across = functools.partial(rows_across, longest=longest, passes=passes)
+        tokens, examples = across(documents, separator=tokenizer.sep_id)
+    else:
+        examples = make_examples(
+            documents,
+            recipe.objective,
+            seq_len,
+            passes,
+            recipe.short_seq_prob,
+            stream,
+            tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
+            recipe.sop_noise,
+        )
+
+    # The same places hold languages instead of tokens, to be counted.
+    languages: dict[str, Counter[str]] = {}
+    if any(recipe.languages):
+        numbers = documents.language_numbers
+        if recipe.across_documents:
+            numbers, _ = across(dataclasses.replace(documents, tokens=numbers), separator=-1)
+        for number, language in enumerate(recipe.languages):
+            languages[language] = examples.count_of(numbers == number)
+    return tokens, examples, languages
 
 
 @dataclass(frozen=True)
@@ -436,12 +408,6 @@ class _Columns:
             'masked_lm_ids': masked.ids,
             'masked_lm_weights': masked.weights,
         }
-
-
-def _unpacked(examples: Examples, make: _Columns) -> Iterator[dict[str, np.ndarray]]:
-    """The columns of some examples at a time."""
-    for first in range(0, examples.keys.size, ROWS):
-        yield make(examples.take(slice(first, first + ROWS)))
 
 
 def _packed(
