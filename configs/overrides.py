@@ -55,7 +55,7 @@ _ELSEWHERE = {
 
 
 def apply(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
-    """A copy of `config` with each 'name=value' of `changes` made, the last one winning.
+    """Return a copy of `config` with each 'name=value' of `changes` made, the last one winning.
 
     Names are dotted, items of a tuple are named by their place from 0 (`phases.0.steps=100`);
     a tuple as a whole is given as JSON. `changes` are --set's; those of another flag, made after
@@ -87,8 +87,8 @@ def _meant(key: str, siblings: list[str], root: type) -> str:
     all_names = [name.replace('.N.', '.0.') for name in names(root)]
     # The surest guess first: the very name, or ours for another program's, in any section; then
     # what is spelled alike in this section, then anywhere.
-    known = (key, _ELSEWHERE.get(key.lower()))
-    meant = [name for name in all_names if name.rpartition('.')[2] in known]
+    guesses = (key, _ELSEWHERE.get(key.lower()))
+    meant = [name for name in all_names if name.rpartition('.')[2] in guesses]
     if not meant:
         meant = difflib.get_close_matches(key, siblings, n=1)
     if not meant:
@@ -100,7 +100,7 @@ def _meant(key: str, siblings: list[str], root: type) -> str:
 
 
 def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type) -> None:
-    """Parses `text` and writes it into `data`, in place, at the dotted name `path`.
+    """Parse `text` and write it into `data`, in place, at the dotted name `path`.
 
     `data` is plain JSON data of a value of type `hint`; `name` and `root`, the whole name and the
     configuration's class, are for the messages of UserError.
@@ -140,7 +140,7 @@ def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:
-    """The value of type `hint` that `text` spells; UserError, naming the setting, if none."""
+    """Return the value of type `hint` that `text` spells, or raise UserError with the name."""
     # `none` first, where it is allowed; what is left is one type.
     kind = without_none(hint)[0]
     or_none = ' or none' if type(None) in typing.get_args(hint) else ''
@@ -176,7 +176,7 @@ def _bool(text: str) -> bool:
 
 
 def _int(text: str) -> int:
-    """The integer that `text` spells: also 1_000, and 1e6 where it is whole; else ValueError."""
+    """Return the integer that `text` spells: also 1_000, and 1e6 where it is whole."""
     try:
         # int first: a float has not all the digits of a large number.
         return int(text)
@@ -219,7 +219,7 @@ def describe_settings(cls: type[Section], prefix: str = '') -> str:
     config = cls()
     all_settings = list(settings(config))
     unread = config.unused() if isinstance(config, FinetuneConfig) else {}
-    chosen = [one for one in all_settings if not prefix or f'{one[0]}.'.startswith(f'{prefix}.')]
+    chosen = [each for each in all_settings if not prefix or f'{each[0]}.'.startswith(f'{prefix}.')]
     if not chosen:
         names = [name for name, _, _ in all_settings]
         sections = list(dict.fromkeys(name.split('.')[0] for name in names if '.' in name))

@@ -138,6 +138,7 @@ class RuntimeConfig(Section):
     )
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         self._require(
             not (self.keep_every or 0) % self.checkpoint_every,
             'keep_every',

@@ -106,10 +106,11 @@ class OptimizerConfig(Section):
     freeze_layers: int = option(0, 'the first so many blocks stay as they are', within=COUNT_OR_0)
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         self._require(self.end_lr <= self.peak_lr, 'end_lr', f'at most peak_lr={self.peak_lr}')
 
     def without_effect(self) -> list[str]:
-        """A line for each setting that is not as by default and that the schedule does not read."""
+        """Return a line for each changed setting that the schedule does not read."""
         read = {
             'end_lr': self.schedule != 'constant',
             'power': self.schedule == 'polynomial',
@@ -124,7 +125,7 @@ class OptimizerConfig(Section):
 
 
 def check_tuned(tuning: TuningConfig, optimizer: OptimizerConfig) -> None:
-    """UserError for settings of the optimizer that tuning leaves no place for."""
+    """Raise UserError for settings of the optimizer that tuning leaves no place for."""
     # What tuning leaves alone it leaves alone for good, and one rate is for the rest.
     o = optimizer
     rates = (o.layer_decay, o.freeze_embeddings, o.freeze_layers)
@@ -164,15 +165,16 @@ class PretrainConfig(Section):
 
     @property
     def encoder(self) -> ModelConfig:
-        """The model with what the tuning of this run adds to it."""
+        """Return the model with what the tuning of this run adds to it."""
         return self.model.tuned(self.tuning)
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps over all phases."""
+        """Return the optimizer steps over all phases."""
         return sum(phase.steps for phase in self.phases)
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         # Each rule here relates fields of different sections; what one section can tell by itself
         # its own `check` has refused by now.
         self._require(len(self.phases) > 0, 'phases', 'at least one')
@@ -277,6 +279,7 @@ class FinetuneConfig(Section):
     )
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         # Both look at scores on the way, of which there are none without score_every.
         for name, on in (('select', self.select == 'best'), ('patience', self.patience > 0)):
             if on and not self.score_every:
@@ -297,7 +300,7 @@ class FinetuneConfig(Section):
         )
 
     def unused(self) -> dict[str, str]:
-        """{setting of `runtime` that a run of this kind does not read: what does its work}."""
+        """Return {unread setting of `runtime`: what does its work in a run of this kind}."""
         # Pre-training reads these; here something else does their work, and a user who sets them
         # would wait in vain.
         return {
@@ -307,7 +310,7 @@ class FinetuneConfig(Section):
         }
 
     def refuse_unused(self) -> None:
-        """Raises UserError where a setting of `unused` was changed.
+        """Raise UserError where a setting of `unused` was changed.
 
         Apart from `check`, because the config.json of older runs holds such settings and is still
         read.
@@ -321,15 +324,15 @@ class FinetuneConfig(Section):
                 )
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
-        """The encoder to train: `source` with the dropouts, BiLSTM and tuning of this run.
+        """Return the encoder to train: `source` with the dropouts, BiLSTM and tuning of this run.
 
         UserError where the tuning does not fit its shape.
         """
         # The source's dropouts hold unless this run has its own; a BiLSTM that the source has
         # stays.
         names = ('hidden_dropout', 'attention_dropout', 'retvec')
-        own = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        shape = dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        shape = dataclasses.replace(source, **changes, bilstm=self.bilstm or source.bilstm)
         shape.check_apart(self.optimizer.layer_decay, self.optimizer.freeze_layers)
         return shape.tuned(self.tuning)
 
@@ -355,6 +358,7 @@ class FeatureConfig(FinetuneConfig):
     lstm_width: int = option(768, 'its width in each direction', within=COUNT)
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         super().check()
 
         # Settings inherited from fine-tuning that would have no effect on a frozen encoder are
@@ -375,6 +379,7 @@ class FeatureConfig(FinetuneConfig):
             )
 
     def unused(self) -> dict[str, str]:
+        """Return, as fine-tuning's, what the feature-based approach does not read."""
         frozen = 'the encoder is frozen, and its outputs are computed once; it is for fine-tuning'
         return super().unused() | dict.fromkeys(('remat', 'scan_layers', 'attention'), frozen)
 
@@ -389,35 +394,35 @@ _KINDS: dict[str, type[Config]] = {
 
 
 def dumps(config: Config) -> str:
-    """A configuration as the text of a workdir's config.json, which `loads` reads."""
+    """Return a configuration as the text of a workdir's config.json, which `loads` reads."""
     kind = next(k for k, cls in _KINDS.items() if type(config) is cls)
     return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
 
 
-def loads(text: str | bytes, where: str = 'config.json') -> Config:
-    """Reads what `dumps` wrote. Raises UserError, naming `where`, for anything else."""
+def loads(text: str | bytes, path: str = 'config.json') -> Config:
+    """Return what `dumps` wrote. Raises UserError, naming `path`, for anything else."""
     try:
         data = parse(text)
     except ValueError as error:  # no JSON, or not UTF-8
-        raise UserError(f'{where}: not a saved configuration ({error})') from error
-    return from_saved(data, where)
+        raise UserError(f'{path}: not a saved configuration ({error})') from error
+    return from_saved(data, path)
 
 
-def from_saved(data: Any, where: str) -> Config:
-    """The configuration in a saved file's parsed JSON; UserError, naming `where`, if it is none."""
+def from_saved(data: Any, path: str) -> Config:
+    """Return the configuration in parsed JSON; UserError, naming `path`, for anything else."""
     # The kind decides the class; whatever is wrong inside is told with the file's name before it.
     kind = data.get('kind') if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
-        known = ', '.join(f'"{name}"' for name in _KINDS)
-        raise UserError(f'{where}: not a saved configuration (its "kind" is none of {known})')
+        names = ', '.join(f'"{name}"' for name in _KINDS)
+        raise UserError(f'{path}: not a saved configuration (its "kind" is none of {names})')
     try:
         return _KINDS[kind].from_json({k: v for k, v in data.items() if k != 'kind'})
     except UserError as error:
-        raise UserError(f'{where}: {error}') from error
+        raise UserError(f'{path}: {error}') from error
 
 
 def read(path: Any) -> Config:
-    """The configuration in a saved file; UserError for anything else. path: of pathlib's kind."""
+    """Return the configuration in a saved file, a path of pathlib's kind, or raise UserError."""
     with reading(path):
         text = path.read_bytes()
     return loads(text, str(path))

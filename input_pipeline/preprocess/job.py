@@ -117,7 +117,7 @@ class _Job:
         scratch: epath.Path,
         warnings: list[str],
     ):
-        """`warnings`: what is to be said of the inputs before they are read."""
+        """Begin a run; `warnings` are to be said of the inputs before they are read."""
         self._options = options
         self._tokenizer = tokenizer
         self._engine = engine

@@ -202,13 +202,13 @@ class PreprocessOptions:
 
     @property
     def inputs(self) -> str:
-        """The flags --input as they were given."""
+        """Return the flags --input as they were given."""
         texts = [self.input] if isinstance(self.input, str) else self.input
         return ' '.join(f'--input={text}' for text in texts)
 
     @property
     def rule(self) -> MaskingRule:
-        """The masking rule; by default as many predictions as the longest row has."""
+        """Return the masking rule; by default as many predictions as the longest row has."""
         from bert_jax.input_pipeline.examples.masking import MaskingRule
 
         predictions = self.max_predictions
@@ -219,7 +219,7 @@ class PreprocessOptions:
 
     @property
     def spec(self) -> RecordSpec:
-        """The schema of the training records."""
+        """Return the schema of the training records."""
         from bert_jax.input_pipeline.records.fields import RecordSpec
 
         return RecordSpec(
@@ -231,7 +231,7 @@ class PreprocessOptions:
 
     @property
     def passes(self) -> int:
-        """Passes over the training documents: dynamic masking needs no duplicates."""
+        """Return the passes over the training documents: dynamic masking needs no duplicates."""
         if self.dupe_factor is not None:
             return self.dupe_factor
         # As the original: each pass masks other tokens. Masks drawn in training differ anyway.

@@ -27,7 +27,7 @@ from bert_jax.input_pipeline.examples.pairs import Documents
 from bert_jax.input_pipeline.randomness import mix
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that
-# stands before.
+# comes before.
 _SEAL = b'\nbert_jax 1 crc32 %08x\n'
 _SEAL_BYTES = len(_SEAL % 0)
 _CHECKED_BYTES = 1 << 22  # read at once
@@ -36,13 +36,13 @@ DOCUMENT = np.dtype([('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8'
 
 
 def key_range(number: int, count: int) -> tuple[int, int]:
-    """Part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
+    """Return part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
     # In Python's integers: (number + 1) << 64 does not fit into 64 bits.
     return (number << 64) // count, ((number + 1) << 64) // count
 
 
 def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
-    """uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
+    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
     starts = np.cumsum(lengths) - lengths
     hashes = np.empty(lengths.size, np.uint64)
     step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
@@ -53,14 +53,14 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
 
         # Each token mixed with its place in the sentence, so that their order counts in the sum.
         batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        place = np.arange(batch.size) - np.repeat(starts_here, sizes)
-        mixed = mix(batch, place + (salt << 32))
+        index = np.arange(batch.size) - np.repeat(starts_here, sizes)
+        mixed = mix(batch, index + (salt << 32))
         hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
     return hashes
 
 
 def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
-    """The rows of sorted `keys` that lie in [low, high)."""
+    """Return the rows of sorted `keys` that lie in [low, high)."""
     # As uint64: numpy compares uint64 with a Python integer as floats, and rounds both.
     first = int(np.searchsorted(keys, np.uint64(low), 'left'))
 
@@ -81,13 +81,14 @@ class SealedFile:
         self.crc = 0
 
     def write(self, content: bytes | memoryview) -> None:
+        """Write what comes next."""
         self._file.write(content)
         self.crc = zlib.crc32(content, self.crc)
 
 
 @contextlib.contextmanager
 def sealed_file(path: str) -> Iterator[SealedFile]:
-    """A file to write that appears whole, with a seal at its end.
+    """Return a file to write that appears whole, with a seal at its end.
 
     A full disk is an OSError that says so.
     """
@@ -100,7 +101,7 @@ def sealed_file(path: str) -> Iterator[SealedFile]:
 
 
 def unsealed(content: bytes) -> bytes:
-    """What stands before the seal of a whole file. Raises ValueError where that does not fit."""
+    """Return what is before the seal of a whole file. Raises ValueError where that does not fit."""
     body, seal = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
     if seal != _SEAL % zlib.crc32(body):
         raise ValueError('its checksum is missing or does not fit')
@@ -108,7 +109,7 @@ def unsealed(content: bytes) -> bytes:
 
 
 def check(path: str) -> None:
-    """Reads a local file that `sealed_file` wrote. Raises UserError where its seal does not fit."""
+    """Read a local file that `sealed_file` wrote. Raises UserError where its seal does not fit."""
     crc = 0
     with open(path, 'rb') as file:
         # In blocks, for a file may be larger than memory; less than 0 where the seal is cut itself.
@@ -122,7 +123,7 @@ def check(path: str) -> None:
 
 
 def save(path: str, array: np.ndarray) -> None:
-    """A sealed .npy file. numpy reads it: it takes no notice of what follows the array."""
+    """Return a sealed .npy file. numpy reads it: it takes no notice of what follows the array."""
     # Header and data by hand: numpy's own writer tells a full disk only by a count of bytes.
     with sealed_file(path) as file:
         header = io.BytesIO()
@@ -134,7 +135,7 @@ def save(path: str, array: np.ndarray) -> None:
 
 
 def load(path: str) -> np.ndarray:
-    """What `save` wrote: mapped into memory where the file is local, else read and checked."""
+    """Return what `save` wrote: mapped into memory where it is local, else read and checked."""
     try:
         if '://' in path:
             content = unsealed(epath.Path(path).read_bytes())
@@ -185,32 +186,32 @@ class DocumentRun:
     tokens: np.ndarray  # [tokens] uint16, or int32 where the vocabulary is larger
 
     def dump(self) -> bytes:
-        """The run as bytes, for another machine."""
+        """Return the run as bytes, for another machine."""
         return _dump(getattr(self, name) for name in self.__dataclass_fields__)
 
     @classmethod
     def parse(cls, content: bytes) -> DocumentRun:
-        """What `dump` made; its arrays lie in those bytes."""
+        """Return what `dump` made."""
         return cls(*_parse(content))
 
     @classmethod
     def open(cls, path: str) -> DocumentRun:
-        """What `write` wrote, mapped into memory and not yet read."""
+        """Return what `write` wrote, mapped into memory and not yet read."""
         return cls(*(load(f'{path}.{name}.npy') for name in cls.__dataclass_fields__))
 
     def write(self, path: str) -> None:
-        """Writes PATH.keys.npy and so on."""
+        """Write PATH.keys.npy and so on."""
         for name in self.__dataclass_fields__:
             save(f'{path}.{name}.npy', getattr(self, name))
 
     @classmethod
     def remove(cls, path: str) -> None:
-        """Removes what `write` wrote, where it is there."""
+        """Remove what `write` wrote, where it is there."""
         for name in cls.__dataclass_fields__:
             epath.Path(f'{path}.{name}.npy').unlink(missing_ok=True)
 
     def within(self, low: int, high: int) -> DocumentRun | None:
-        """A copy of those whose keys lie in [low, high); None where there are none."""
+        """Return a copy of those whose keys lie in [low, high); None where there are none."""
         first, last = _within(self.keys, low, high)
         if first == last:
             return None
@@ -267,7 +268,7 @@ class Tokenised:
 
     @classmethod
     def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
-        """What several gave together."""
+        """Return what several gave together."""
         together = cls([run for part in parts for run in part.runs])
         for part in parts:
             together.sums.update(part.sums)
@@ -288,23 +289,23 @@ class RecordRun:
     payload: bytes | memoryview | str  # the records, or the file that holds them
 
     def dump(self) -> bytes:
-        """A run that is in memory as bytes, for another machine."""
+        """Return a run that is in memory as bytes, for another machine."""
         assert not isinstance(self.payload, str), 'a file stays where it is'
         return _dump((self.keys, self.offsets, np.frombuffer(self.payload, np.uint8)))
 
     @classmethod
     def parse(cls, content: bytes) -> RecordRun:
-        """What `dump` made; its arrays and records lie in those bytes."""
+        """Return what `dump` made."""
         keys, offsets, payload = _parse(content)
         return cls(keys, offsets, payload.data)
 
     @classmethod
     def open(cls, path: str) -> RecordRun:
-        """What `make_records` wrote, not yet read."""
+        """Return what `make_records` wrote, not yet read."""
         return cls(load(f'{path}.keys.npy'), load(f'{path}.offsets.npy'), f'{path}.records')
 
     def within(self, low: int, high: int) -> RecordRun | None:
-        """A copy of those whose keys lie in [low, high), read into memory; None where none do."""
+        """Read those whose keys lie in [low, high) into memory; None where none do."""
         first, last = _within(self.keys, low, high)
         if first == last:
             return None
@@ -328,7 +329,7 @@ class RecordRun:
 
 
 def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """The documents of all units whose keys lie in [low, high); None where there are none.
+    """Return the documents of all units whose keys lie in [low, high); None where there are none.
 
     Those of a language stand together.
     """
@@ -363,7 +364,7 @@ def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -
 
 
 def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Runs of `counts` values, rearranged."""
+    """Return runs of `counts` values, rearranged."""
     ends = np.cumsum(counts)
     starts = ends - counts
     return np.concatenate(
@@ -372,7 +373,7 @@ def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.nda
 
 
 def sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
-    """The records of all buckets with keys in [low, high), in order of their keys."""
+    """Return the records of all buckets with keys in [low, high), in order of their keys."""
     # All records of the range as they stand in their buckets, each a piece of bytes of its own.
     keys, texts = [], []
     for run in inputs:

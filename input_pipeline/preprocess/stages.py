@@ -87,7 +87,7 @@ class Recipe:
     sop_noise: bool = False
 
     def spec_of(self, split: str) -> RecordSpec:
-        """The schema of a split's records.
+        """Return the schema of a split's records.
 
         Held-out ones are masked once, statically, and not packed, whatever the training records
         are.
@@ -99,14 +99,14 @@ class Recipe:
         )
 
     def dupe_factor_of(self, split: str) -> int:
-        """Passes over the documents of a split, on average over their tokens.
+        """Return the passes over the documents of a split, on average over their tokens.
 
         Held-out documents are passed once.
         """
         return self.dupe_factor if split == 'train' else 1
 
     def passes_of(self, split: str, documents: Documents) -> int | np.ndarray:
-        """Passes over each of these documents."""
+        """Return the passes over each of these documents."""
         if split != 'train' or not self.passes:
             return self.dupe_factor_of(split)
 
@@ -125,7 +125,7 @@ def _tokenizer(directory: str) -> Tokenizer:
 
 
 def fingerprint(sentences: Sequence[str]) -> int:
-    """A 64-bit hash of a document's letters, by which it is held out.
+    """Return a 64-bit hash of a document's letters, by which it is held out.
 
     Case, spacing, ASCII punctuation and digits do not count, so copies that differ in
     those only share a fate; the split depends on the text alone, not on seed or tokenizer.
@@ -146,7 +146,7 @@ def tokenise(
     path: str,
     excluded: str | None,
 ) -> dict[str, Tokenised]:
-    """Tokenises documents into runs, each sorted by the hash of their names.
+    """Tokenise documents into runs, each sorted by the hash of their names.
 
     The runs are PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on. `split` None: each
     document is held out or not by its fingerprint. `excluded`: a file of fingerprints of documents
@@ -154,7 +154,7 @@ def tokenise(
     """
     # What is held out elsewhere, as a set: each document of the input is looked up in it.
     tokenizer = _tokenizer(recipe.tokenizer)
-    known = frozenset(load(excluded).tolist()) if excluded else frozenset()
+    held_out = frozenset(load(excluded).tolist()) if excluded else frozenset()
     sides = {
         name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}')
         for name in ('train', 'eval')
@@ -165,7 +165,7 @@ def tokenise(
     for document in documents:
         identity = fingerprint(document.sentences)
         side = split or ('eval' if identity < recipe.eval_fraction * 2**64 else 'train')
-        if split == 'train' and identity in known:
+        if split == 'train' and identity in held_out:
             sides['train'].sums['copies_of_held_out_dropped'] += 1
             continue
 
@@ -280,7 +280,7 @@ def make_records(
     inputs: Sequence[str | DocumentRun],
     path: str,
 ) -> Bucket:
-    """Makes the records of one bucket, in order of their keys.
+    """Make the records of one bucket, in order of their keys.
 
     PATH.records, with PATH.keys.npy and PATH.offsets.npy. `inputs`: the documents of all units, on
     disk, or as an engine has brought them here.
@@ -413,7 +413,7 @@ class _Columns:
 def _packed(
     examples: Examples, make: _Columns
 ) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
-    """The keys of packed records, ascending, and their columns, some at a time."""
+    """Return the keys of packed records, ascending, and their columns, some at a time."""
     # Which examples share a row depends on their lengths, and on how many predictions each will
     # have, known before any is drawn: a row has room for so many.
     lengths = examples.tokens + special_tokens(make.recipe.objective)
@@ -440,7 +440,7 @@ def _packed(
 def write_output(
     number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str
 ) -> shards.ShardInfo:
-    """Writes shard `number` of `count`: all records in its range of keys, sorted by key.
+    """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
     A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its
     records are in memory already. `inputs`: as for `make_records`.
@@ -464,5 +464,5 @@ def write_output(
 
 
 def _ends(lengths: Iterable[int]) -> np.ndarray:
-    """int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
+    """Return int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
     return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])

@@ -1,8 +1,8 @@
-"""Multilingual BERT, cased (12 layers, H=768, A=12): 177,853,440 parameters with its pooler.
+r"""Multilingual BERT, cased (12 layers, H=768, A=12): 177,853,440 parameters with its pooler.
 
-    bert-train-vocab --input=de=GLOB --input=ko=GLOB ... --vocab_size=119547 \\
+    bert-train-vocab --input=de=GLOB --input=ko=GLOB ... --vocab_size=119547 \
         --nolower_case --output=DIR
-    bert-preprocess --input=de=GLOB --input=ko=GLOB ... --tokenizer=DIR \\
+    bert-preprocess --input=de=GLOB --input=ko=GLOB ... --tokenizer=DIR \
         --output=records128 --seq_len=128
     bert-pretrain --config=bert_multilingual --data=records128 --data=records512 ...
 
@@ -22,7 +22,7 @@ from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     base = bert_base.get_config()
     model = dataclasses.replace(base.model, vocab_size=119_547)
     return dataclasses.replace(base, name='bert_multilingual', model=model)
