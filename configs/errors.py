@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this", and what is told of others.
+"""The one exception that means "the user can mend this", and what other errors say.
 
 Every package raises `UserError` for a bad flag, a missing file, data that do not fit
 the configuration and the like; `bert_jax/cli/app.py` prints it as one line and exits with 2.

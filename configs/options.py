@@ -1,6 +1,6 @@
 """A described field: what a setting of a configuration and an option of a command have in common.
 
-Owns what is written beside a field of a frozen dataclass: its help, the interval it must lie in,
+Owns the description of a field of a frozen dataclass: its help, the interval it must lie in,
 what changing it does to a resumed run, how it is written on a command line. It must not know any
 option: those are where they are used, in files that import nothing heavy, because `--help` reads
 them. configs/section.py checks the settings of configurations, bert_jax/cli/flags.py makes flags.
@@ -46,7 +46,7 @@ NO_VALUE: Any = object()  # in place of a value, for None is one
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What is written beside a field.
+    """The description of a field.
 
     Attributes:
       help: its meaning, in a line.
@@ -69,7 +69,7 @@ class Option:
 
 
 class Described(NamedTuple):
-    """A field with its type (not the text of it) and what is written beside it, if anything."""
+    """A field with its type (not the text of it) and its description, if it has one."""
 
     name: str
     type: Any
@@ -112,7 +112,7 @@ _hints = functools.cache(typing.get_type_hints)
 
 
 def described(cls: Any) -> list[Described]:
-    """Return the fields of a dataclass, each with what is written beside it."""
+    """Return the fields of a dataclass, each with its description."""
     return [
         Described(field.name, _hints(cls)[field.name], field.default, field.metadata.get(_KEY))
         for field in dataclasses.fields(cls)
@@ -128,7 +128,7 @@ def inside(number: float, interval: str) -> bool:
 
 
 def outside(value: Any, option: Option | None) -> bool:
-    """Tell whether a value lies outside of the interval beside its field; None lies in each."""
+    """Tell whether a value lies outside of the interval of its field; None never does."""
     interval = option and option.within
     return bool(interval and value is not None and not inside(value, interval))
 

@@ -93,7 +93,7 @@ def _meant(key: str, siblings: list[str], root: type) -> str:
         meant = difflib.get_close_matches(key, siblings, n=1)
     if not meant:
         leaves = [name.rpartition('.')[2] for name in all_names]
-        # One name that is spelled alike, and every place where it stands.
+        # One name that is spelled alike, and every section that has it.
         close = difflib.get_close_matches(key, leaves, n=1)
         meant = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
     return f' (did you mean {" or ".join(meant)}?)' if meant else ''
@@ -211,7 +211,7 @@ def describe_settings(cls: type[Section], prefix: str = '') -> str:
 
     Args:
       cls: the class; defaults are its own, and presets have theirs.
-      prefix: a section or a name, of which alone the settings are told; '' for all.
+      prefix: a section or a name, whose settings alone are wanted; '' for all.
 
     Raises:
       UserError: for an unknown section.

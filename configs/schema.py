@@ -410,7 +410,7 @@ def loads(text: str | bytes, path: str = 'config.json') -> Config:
 
 def from_saved(data: Any, path: str) -> Config:
     """Return the configuration in parsed JSON; UserError, naming `path`, for anything else."""
-    # The kind decides the class; whatever is wrong inside is told with the file's name before it.
+    # The kind decides the class; what is wrong inside is reported after the file's name.
     kind = data.get('kind') if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         names = ', '.join(f'"{name}"' for name in _KINDS)

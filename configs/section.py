@@ -1,7 +1,7 @@
 """The base class of every configuration dataclass: checked when made, read from JSON and back.
 
 Owns the check of types and intervals, and the way from configurations to plain JSON data and back.
-What is written beside a field is configs/options.py's. It must not know which settings there are:
+The description of a field is configs/options.py's. It must not know which settings there are:
 configs/schema.py has them.
 """
 
@@ -95,7 +95,7 @@ class Section:
                 _log_removed(f'{title}.{name}={data[name]}', cls.removed[name])
         data = {name: value for name, value in data.items() if name not in cls.removed}
 
-        # All names before any value, so that a file of another version is told as such.
+        # All names before any value, so that a file of another version is named as such.
         fields = {field.name: field for field in described(cls)}
         absent = {
             name: field.option.later

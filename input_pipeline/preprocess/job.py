@@ -268,7 +268,7 @@ class _Job:
         for path in self._scratch.glob(f'{name}-*{_NAMES}'):
             path.unlink()
 
-        # What the readers noticed is told once for all.
+        # What the readers noticed is said once for all.
         report = corpus.Report()
         self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks, _ in results]
         for unit, (sides, unit_report, _, _) in zip(units, results):
@@ -385,8 +385,8 @@ class _Job:
             of_text[split] = statistics.of_split(text[split], sums, self._options.seq_len)
             for warning in statistics.repetition(split, of_text[split]):
                 self._warn(warning)
-        told = {'records': counts, 'text': of_text, 'warnings': self._warnings}
-        return told | ({'bad_records': self._bad_records} if self._bad_records else {})
+        manifest = {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        return manifest | ({'bad_records': self._bad_records} if self._bad_records else {})
 
     def _run(
         self,

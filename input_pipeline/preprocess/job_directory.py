@@ -30,7 +30,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
 _REFUSED = 'refused'  # a file that says that a line or a file of the text ended the job
 # What may differ: the same text and vocabulary may lie elsewhere, and whether it is the same is
-# told apart.
+# checked separately.
 _MAY_DIFFER = {'input', 'eval_input', 'tokenizer', 'input_times', 'input_contents'}
 _OTHER_TEXT = 'the input files have changed'
 # How text that was refused may be mended: in its files, or by options that let it pass.
@@ -227,7 +227,7 @@ def _begin(
 ) -> None:
     """Empty the scratch folder, unless what lies there is this job's."""
     # Whose work is it? job.json is written first of all, so where it is missing or no JSON nothing
-    # is lost by beginning anew (what is no job's at all was refused before).
+    # is lost by a new beginning (what is no job's at all was refused before).
     held = None
     with contextlib.suppress(OSError, ValueError):
         held = parse_object((folder / _JOB).read_bytes())

@@ -1,4 +1,4 @@
-"""What an offline job can be told: the options of bert-preprocess, checked against each other.
+"""What an offline job can be asked for: the options of bert-preprocess, checked against each other.
 
 Owns their defaults (google-research/bert create_pretraining_data.py:49-65 where it has them), their
 help and which of them exclude each other. It must not know how the job is carried out. Flags are
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreprocessOptions:
-    """The options of `bert-preprocess`; None stands for the default that its help describes.
+    """The options of `bert-preprocess`; None means the default that its help describes.
 
     UserError for what cannot be, or not together.
     """

@@ -228,7 +228,7 @@ def least_documents(options: PreprocessOptions) -> int:
 
 
 def require_documents(options: PreprocessOptions, train: int, held_out: int) -> None:
-    """Raise UserError where so many documents to train on and held out make no records."""
+    """Raise UserError where this many documents make no records."""
     # From the whole text to its splits, so that the message names the cause that comes first.
     needed = least_documents(options)
     if not train + held_out:

@@ -310,7 +310,7 @@ class RecordRun:
         if first == last:
             return None
 
-        # Records of adjacent keys stand side by side: one read gets them all.
+        # Records of adjacent keys are neighbours: one read gets them all.
         offsets = np.array(self.offsets[first : last + 1])
         start, end = int(offsets[0]), int(offsets[-1])
         if isinstance(self.payload, str):
@@ -331,7 +331,7 @@ class RecordRun:
 def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
     """Return the documents of all units whose keys lie in [low, high); None where there are none.
 
-    Those of a language stand together.
+    Those of a language are together.
     """
     # The range's stretch of every run; a run is open only while its stretch is copied.
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
@@ -374,7 +374,7 @@ def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.nda
 
 def sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
     """Return the records of all buckets with keys in [low, high), in order of their keys."""
-    # All records of the range as they stand in their buckets, each a piece of bytes of its own.
+    # All records of the range as they are in their buckets, each a piece of bytes of its own.
     keys, texts = [], []
     for run in inputs:
         run = RecordRun.open(run) if isinstance(run, str) else run

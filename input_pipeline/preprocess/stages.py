@@ -3,7 +3,7 @@
 (1) `tokenise`: the documents of one unit of input, tokenised once, sorted by a hash of
 their names; (2) `make_records`: the documents whose hashes lie in one range, a bucket,
 become pairs, masked rows and encoded records for every duplicate; (3) `write_output`: the
-records whose keys lie in one range, a shard, sorted by key. In between stands the whole text on
+records whose keys lie in one range, a shard, sorted by key. In between the whole text is on
 disk, because pairing needs documents from everywhere in it, and a shard records from everywhere:
 twice everything has to be there before anything goes on. What a stage writes depends
 only on its arguments, never on which process runs it or when, so the shards are the same
@@ -80,7 +80,7 @@ class Recipe:
     rule: MaskingRule
     seed: int
     eval_fraction: float
-    line_sample: int  # one distinct sentence in so many is watched for duplicates
+    line_sample: int  # one distinct sentence in this many is watched for duplicates
     languages: tuple[str, ...] = ('',)
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
     across_documents: bool = False
@@ -130,7 +130,7 @@ def fingerprint(sentences: Sequence[str]) -> int:
     Case, spacing, ASCII punctuation and digits do not count, so copies that differ in
     those only share a fate; the split depends on the text alone, not on seed or tokenizer.
     """
-    # A text of no letter at all, as of digits, is told by all of its bytes.
+    # A text of no letter at all, as of digits, is known by all of its bytes.
     text = ' '.join(sentences).lower().encode('utf-8', 'surrogatepass')
     return int.from_bytes(
         hashlib.blake2b(text.translate(None, _NOT_LETTERS) or text, digest_size=8).digest(),
@@ -376,7 +376,7 @@ class _Columns:
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
         tokenizer, rule = self.tokenizer, self.recipe.rule
 
-        # Laid out before masking: which places may be masked depends on where they stand.
+        # Laid out before masking: which places may be masked depends on where they are.
         special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
         rows = lay_out(self.tokens, examples, self.spec.seq_len, *special)
         columns = {
@@ -415,7 +415,7 @@ def _packed(
 ) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
     """Return the keys of packed records, ascending, and their columns, some at a time."""
     # Which examples share a row depends on their lengths, and on how many predictions each will
-    # have, known before any is drawn: a row has room for so many.
+    # have, known before any is drawn: a row has room for a fixed number.
     lengths = examples.tokens + special_tokens(make.recipe.objective)
     packs = pack(lengths, prediction_counts(lengths, make.recipe.rule), make.spec)
 
@@ -442,7 +442,7 @@ def write_output(
 ) -> shards.ShardInfo:
     """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
-    A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its
+    A large shard is sorted in `pieces`, which are on disk until it is written, unless its
     records are in memory already. `inputs`: as for `make_records`.
     """
     # The usual case: a shard of 64 MB is sorted in memory. What an engine brought is there anyhow.
@@ -450,7 +450,7 @@ def write_output(
         texts = sorted_records(inputs, *key_range(number, count))
         return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
 
-    # A shard that is too large for that (--num_shards=1): a piece at a time, beside its final
+    # A shard that is too large for that (--num_shards=1): a piece at a time, next to its final
     # place, where there is room, and mapped for the writer, which wants all records in one buffer.
     lengths: list[int] = []
     with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:

@@ -146,7 +146,7 @@ def report(manifest: Manifest, split: str) -> None:
             f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped'
         )
 
-    # The rows: how full, how many predictions, and the balance of what pairs are told by.
+    # The rows: how full, how many predictions, and the balance of the labels of pairs.
     label = {
         'nsp': ', random next {:.1%} (label 1)',
         'sop': f', swapped{" or random" * ("sop_noise" in manifest.options)} {{:.1%}} (label 1)',

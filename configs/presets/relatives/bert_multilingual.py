@@ -8,7 +8,7 @@ r"""Multilingual BERT, cased (12 layers, H=768, A=12): 177,853,440 parameters wi
 
 178,566,653 in pre-training. The shape is that of the released multi_cased_L-12_H-768_A-12:
 BERT-Base with 119,547 entries, 99 of them [unused]. Its page (google-research/bert multilingual.md)
-names no recipe beside the sampling of languages, S=0.7, the default of both commands above; the one
+names no recipe but the sampling of languages, S=0.7, the default of both commands above; the one
 here is BERT-Base's.
 Its checkpoints, Google's and Hugging Face's, are read by --init_from as BERT's are.
 """
