@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this", and what is told of others.
+"""The one exception that means "the user can mend this", and what other errors say.
 
 Every package raises `UserError` for a bad flag, a missing file, data that do not fit
 the configuration and the like; `bert_jax/cli/app.py` prints it as one line and exits with 2.
@@ -21,18 +21,18 @@ class UserError(Exception):
     exit_code = 2  # of the process; 1 is a defect of ours
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What a refusal of an unknown name ends with: ' (did you mean X?)', or '' if none is like it.
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return what a refusal of an unknown name ends with: ' (did you mean X?)', or ''.
 
-    Capitals are no difference.
+    `names` are the right ones. Capitals are no difference.
     """
-    by_small_letters = {one.lower(): one for one in known}
+    by_small_letters = {right.lower(): right for right in names}
     close = difflib.get_close_matches(name.lower(), by_small_letters, n=1)
     return f' (did you mean {by_small_letters[close[0]]}?)' if close else ''
 
 
 def require_extra(what: str, extra: str, module: str, instead: str = '') -> None:
-    """UserError where `module`, which the optional extra `extra` brings, is not installed.
+    """Raise UserError where `module`, which the extra `extra` brings, is not installed.
 
     what: the flag or setting that asks for it, with which the line begins; instead: what else the
     user may do, with which it ends.
@@ -45,14 +45,14 @@ def require_extra(what: str, extra: str, module: str, instead: str = '') -> None
 
 
 @contextlib.contextmanager
-def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
-    """Whatever a file system says while `where`, which the user named, is read becomes a UserError.
+def reading(path: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
+    """Turn what a file system says, while the path that the user named is read, into UserError.
 
-    A local one raises OSError, which may name a file below `where`, and so does the line then; a
+    A local one raises OSError, which may name a file below the path, and so does the line then; a
     remote one (gs://...) errors of its library's own kinds. The line ends with `mend`.
     """
-    where = os.fspath(where)
-    remote = '://' in where
+    path = os.fspath(path)
+    remote = '://' in path
     try:
         yield
     # Already in words for the user.
@@ -64,25 +64,25 @@ def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
 
         # The first line of the message, for some libraries append a whole response; of the
         # operating system's errors its own words, which are shorter.
-        said = f'{type(error).__name__}: {(str(error).strip().splitlines() or [""])[0][:200]}'
-        name = where
+        reason = f'{type(error).__name__}: {(str(error).strip().splitlines() or [""])[0][:200]}'
+        name = path
         if isinstance(error, OSError):
-            said = error.strerror or said
+            reason = error.strerror or reason
             # of a pattern or a folder the one file that it was
-            if isinstance(error.filename, str) and error.filename not in where:
+            if isinstance(error.filename, str) and error.filename not in path:
                 name = error.filename
         if isinstance(error, KeyError):  # etils.epath, of a scheme
-            said = 'no such kind of address is known'
+            reason = 'no such kind of address is known'
 
         # The remedy that the caller knows, else a general one.
         mend = mend or (
             'correct the address, or copy it here' if remote else 'make it readable, or copy it'
         )
-        raise UserError(f'{name}: cannot be read ({said}): {mend}') from error
+        raise UserError(f'{name}: cannot be read ({reason}): {mend}') from error
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what caused it, and so on."""
+    """Yield an error, what caused it, and so on."""
     # Explicit causes before what merely happened on the way; a loop of causes ends it.
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -92,7 +92,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def no_room(error: BaseException) -> bool:
-    """Whether something could not be written because a disk is full.
+    """Tell whether something could not be written because a disk is full.
 
     So are a quota, and a limit on the size of files, that are reached.
     """

@@ -17,16 +17,16 @@ from bert_jax.configs.errors import UserError, did_you_mean
 
 
 def presets(kind: type[schema.Config] | None = None) -> list[str]:
-    """Names of the configurations that this package ships: its files that define get_config().
+    """Return the names of the configurations that this package ships.
 
-    With `kind` only those of this class.
+    They are its files that define get_config(). With `kind` only those of this class.
     """
     names = sorted(_modules())
     return [name for name in names if kind is None or type(_preset(name)) is kind]
 
 
 def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.Config:
-    """The configuration of a preset's name, a .py file with `get_config()`, or a saved .json file.
+    """Return the configuration of a preset, a .py file with `get_config()`, or a saved .json file.
 
     Raises UserError where there is no such thing, or it holds no configuration; of the presets it
     offers those of `kind`. That what is found is of that class is not looked at.
@@ -49,7 +49,7 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
 
 
 def _modules() -> dict[str, str]:
-    """{a preset's name: its module}; a family of them has a folder of its own."""
+    """Return {a preset's name: its module}; a family of them has a folder of its own."""
     # Told by their text, not by importing them: --help lists them and must stay quick.
     root = pathlib.Path(__file__).parent
     files = [
@@ -62,12 +62,12 @@ def _modules() -> dict[str, str]:
 
 
 def _preset(name: str) -> schema.Config:
-    """The configuration of the preset with that name."""
+    """Return the configuration of the preset with that name."""
     return importlib.import_module(_modules()[name]).get_config()
 
 
 def run_file(path: pathlib.Path, function: str) -> Any:
-    """What that function of a file returns; UserError, naming the line, where it fails.
+    """Return what that function of a file returns; UserError, naming the line, where it fails.
 
     The file is code and is run.
     """
@@ -84,7 +84,7 @@ def run_file(path: pathlib.Path, function: str) -> Any:
 
 
 def _run(path: pathlib.Path) -> schema.Config:
-    """The configuration that get_config() of a file returns; UserError where it fails."""
+    """Return the configuration that get_config() of a file returns; UserError where it fails."""
     config = run_file(path, 'get_config')
     if not isinstance(config, schema.Config):
         raise UserError(
@@ -95,7 +95,7 @@ def _run(path: pathlib.Path) -> schema.Config:
 
 
 def _where(path: pathlib.Path, error: BaseException) -> str:
-    """`error` in one line, with the line of the file `path` that it came from."""
+    """Return `error` in one line, with the line of the file `path` that it came from."""
     if isinstance(error, SyntaxError):
         return f'{path}:{error.lineno}: {error.msg}'
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.section import ABOVE_0, COUNT, COUNT_OR_0, RATE, Section, setting
+from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, option
+from bert_jax.configs.section import Section
 
 Method = Literal['full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3', 'adamix', 'spafit']
 # The matrices of a block, by the names that they have in it.
@@ -43,58 +44,58 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 class TuningConfig(Section):
     """Parameter-efficient tuning; an option that is none has its method's default (DEFAULTS)."""
 
-    method: Method = setting(
+    method: Method = option(
         'full',
         'full: all weights (the paper); bitfit: biases; lora: low-rank updates of matrices;'
         ' houlsby, pfeiffer: adapters; ia3: scales of keys, values and the feed-forward part;'
         ' adamix: adapters of which each step draws one; spafit: by depth frozen, biases, LoRA',
     )
-    rank: int | None = setting(None, 'lora, spafit: rank of an update; none: 8', within=COUNT)
-    alpha: float | None = setting(
+    rank: int | None = option(None, 'lora, spafit: rank of an update; none: 8', within=COUNT)
+    alpha: float | None = option(
         None, 'lora, spafit: an update is scaled by alpha / rank; none: 16', within=ABOVE_0
     )
-    lora_dropout: float | None = setting(
+    lora_dropout: float | None = option(
         None, 'lora, spafit: dropout on what the update reads; none: 0', within=RATE
     )
-    matrices: str | None = setting(
+    matrices: str | None = option(
         None,
         'lora, spafit: the matrices that are updated, with commas, of query, key, value,'
         ' attention_output, intermediate, output; none: query,value',
     )
-    width: int | None = setting(
+    width: int | None = option(
         None,
         'houlsby, pfeiffer, adamix: bottleneck of an adapter; none: 64 of houlsby, else'
         ' hidden_size / 16',
         within=COUNT,
     )
-    biases: Literal['all', 'partial'] | None = setting(
+    biases: Literal['all', 'partial'] | None = option(
         None,
         'bitfit: all of them, or partial: those of query and intermediate; none: all',
     )
-    vectors: Literal['paper', 'peft'] | None = setting(
+    vectors: Literal['paper', 'peft'] | None = option(
         None,
         "ia3: paper: keys, values, the feed-forward part; peft: the attention's output too, as"
         ' that library has it; none: paper',
     )
-    experts: int | None = setting(None, 'adamix: adapters to draw from; none: 4', within=COUNT)
-    consistency: bool | None = setting(
+    experts: int | None = option(None, 'adamix: adapters to draw from; none: 4', within=COUNT)
+    consistency: bool | None = option(
         None,
         'adamix: compute each batch twice in training, by adapters drawn anew, and minimise how far'
         ' the two answers differ too, which doubles the compute; none: where the task has classes',
     )
-    frozen_layers: int | None = setting(
+    frozen_layers: int | None = option(
         None,
         'the lowest blocks where nothing is trained and no gradient is computed; none: 0, of'
         ' spafit a sixth of them',
         within=COUNT_OR_0,
     )
-    bias_layers: int | None = setting(
+    bias_layers: int | None = option(
         None,
         'spafit: the blocks above them where biases alone are trained; none: up to three eighths'
         ' of all blocks',
         within=COUNT_OR_0,
     )
-    pooler: Literal['frozen', 'trained'] | None = setting(
+    pooler: Literal['frozen', 'trained'] | None = option(
         None, 'whether the pooler is trained with the head; none: frozen'
     )
 
@@ -213,78 +214,78 @@ FAMILIES = {
 class ModelConfig(Section):
     """The encoder (paper section 3; google-research/bert modeling.py:34-45)."""
 
-    vocab_size: int = setting(
+    vocab_size: int = option(
         30522,
         'entries of the vocabulary; the table is padded to a multiple of 128 inside the model',
         within=COUNT,
     )
-    hidden_size: int = setting(768, 'width H of every layer', within=COUNT)
-    num_layers: int = setting(12, 'number of Transformer blocks L', within=COUNT)
-    num_heads: int = setting(12, 'attention heads A; must divide hidden_size', within=COUNT)
-    intermediate_size: int = setting(
+    hidden_size: int = option(768, 'width H of every layer', within=COUNT)
+    num_layers: int = option(12, 'number of Transformer blocks L', within=COUNT)
+    num_heads: int = option(12, 'attention heads A; must divide hidden_size', within=COUNT)
+    intermediate_size: int = option(
         3072, 'width of the feed-forward layer, 4H in the paper', within=COUNT
     )
-    max_position: int = setting(
+    max_position: int = option(
         512, 'the longest sequence possible: a position has a row of a table', within=COUNT
     )
-    type_vocab_size: int = setting(2, 'rows of the segment table', within=COUNT)
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = setting(
+    type_vocab_size: int = option(2, 'rows of the segment table', within=COUNT)
+    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = option(
         'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
     )
-    hidden_dropout: float = setting(
+    hidden_dropout: float = option(
         0.1, 'dropout after embeddings and after each sub-layer', within=RATE
     )
-    attention_dropout: float = setting(0.1, 'dropout on attention probabilities', within=RATE)
-    initializer_range: float = setting(
+    attention_dropout: float = option(0.1, 'dropout on attention probabilities', within=RATE)
+    initializer_range: float = option(
         0.02, 'standard deviation of the truncated normal before truncation', within=ABOVE_0
     )
-    layer_norm_eps: float = setting(
+    layer_norm_eps: float = option(
         1e-12, 'added to the variance in layer normalisation', within=ABOVE_0
     )
-    attention: Literal['bidirectional', 'left_to_right'] = setting(
+    attention: Literal['bidirectional', 'left_to_right'] = option(
         'bidirectional',
         'left_to_right: no token sees what stands right of it, and the last one is pooled (section'
         ' 5.1)',
     )
-    bilstm: bool = setting(
+    bilstm: bool = option(
         False,
         'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
         ' 5.1)',
     )
-    embedding: Literal['table', 'hashed', 'retvec'] = setting(
+    embedding: Literal['table', 'hashed', 'retvec'] = option(
         'table',
         'vectors of word pieces; table: trained weights, which the masked-LM head shares (the'
         ' paper); hashed: computed from their spelling, neither trained nor stored (EELBERT);'
         ' retvec: of whole words, by a small network from their characters (RETVec)',
         is_later=True,
     )
-    hash_ngrams: int = setting(
+    hash_ngrams: int = option(
         3,
         'hashed only: the longest stretch of characters that is hashed; 3 in EELBERT',
         within='[1, 8]',
         is_later=True,
     )
-    family: Literal['bert', 'albert', 'roberta'] = setting(
+    family: Literal['bert', 'albert', 'roberta'] = option(
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
         " head, a classifier of two layers; albert: goes out under ALBERT's names",
         is_later=True,
     )
-    embedding_size: int | None = setting(
+    embedding_size: int | None = option(
         None,
         'width E of the vectors of words, positions and segments, which a dense layer brings to'
         ' hidden_size (ALBERT: 128); none: they are hidden_size wide, without such a layer',
         within=COUNT,
         is_later=True,
     )
-    num_groups: int | None = setting(
+    num_groups: int | None = option(
         None,
         'groups of neighbouring blocks that share their weights (ALBERT: 1); none: each block has'
         ' its own',
         within=COUNT,
         is_later=True,
     )
-    retvec: Literal['frozen', 'trained'] = setting(
+    retvec: Literal['frozen', 'trained'] = option(
         'frozen',
         'retvec only: its network stays as bert-train-retvec left it (RETVec), or is trained on',
         is_later=True,

@@ -1,79 +1,173 @@
-"""What a command can be told, as fields of frozen dataclasses that say what they mean.
+"""A described field: what a setting of a configuration and an option of a command have in common.
 
-Owns what is written beside a field: its help, the interval it must lie in, how it is written on a
-command line. bert_jax/cli/flags.py makes flags of it. It must not know any option: those stand
-where they are used, input_pipeline/preprocess/options.py for one, in files that import nothing
-heavy, because `--help` reads them.
+Owns the description of a field of a frozen dataclass: its help, the interval it must lie in,
+what changing it does to a resumed run, how it is written on a command line. It must not know any
+option: those are where they are used, in files that import nothing heavy, because `--help` reads
+them. configs/section.py checks the settings of configurations, bert_jax/cli/flags.py makes flags.
 
   @dataclass(frozen=True)
   class Options:
       input: str = required('file to read')
       rows: int = option(128, 'how many of them', within='[1, 1024]')
+
+Each setting says what changing it does to a run that is resumed (`kind`):
+  identity    it changes the result: resuming with another value is refused;
+  extendable  it may change while that leaves the past as it was: more steps, under a schedule that
+              has not looked ahead;
+  runtime     it changes speed, memory or logging only: resuming logs the change.
+A setting that came later than files that lack it (`later`) has a value that those files mean, by
+default its default; it is written only where it has another, and read as that where it is absent.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import functools
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import inside
+
+# Intervals that many settings share. float32 bounds keep a value from becoming 0 or infinite on the
+# device.
+SEED = '[0, 4294967295]'  # what a uint32 holds
+COUNT = '[1, 2147483647]'  # what an int32 holds
+COUNT_OR_0 = '[0, 2147483647]'
+ABOVE_0 = '[1e-37, 1e37]'  # what a float32 holds
+FROM_0 = '[0, 1e37]'
+RATE = '[0, 1)'
+SHARE = '(0, 1]'
 
 _KEY = 'option'  # of a field's metadata
+NO_VALUE: Any = object()  # in place of a value, for None is one
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What is written beside a field.
+    """The description of a field.
 
     Attributes:
       help: its meaning, in a line.
       within: the numbers that it may be, as the interval '[0, 1)'; `check_intervals` looks.
+      kind: what changing it does to a run that is resumed.
+      later: of a setting that older files lack: the value that they mean; else NO_VALUE.
       bounds: the least and the most that the command line takes, for options that do not look.
       commas: of a tuple: whether its items are one word with commas between; else the flag is given
-      once for each.
-      switch: (name, value): a flag --name that stands for this value.
+        once for each.
+      switch: (name, value): a flag --name that means this value.
     """
 
     help: str
     within: str | None = None
+    kind: Literal['identity', 'extendable', 'runtime'] = 'identity'
+    later: Any = NO_VALUE
     bounds: tuple[float | None, float | None] = (None, None)
     commas: bool = False
     switch: tuple[str, str] | None = None
 
 
-def option(default: Any, help: str, **beside: Any) -> Any:
-    """A field that may be left out; `beside` is `Option`'s."""
-    return dataclasses.field(default=default, metadata={_KEY: Option(help, **beside)})
+class Described(NamedTuple):
+    """A field with its type (not the text of it) and its description, if it has one."""
+
+    name: str
+    type: Any
+    default: Any  # dataclasses.MISSING where there is none
+    option: Option | None
 
 
-def required(help: str, **beside: Any) -> Any:
-    """A field without a default; `beside` is `Option`'s."""
-    return dataclasses.field(metadata={_KEY: Option(help, **beside)})
+def option(
+    default: Any, help: str, is_later: bool = False, before: Any = None, **described: Any
+) -> Any:
+    """Return a field that may be left out.
+
+    Args:
+      default: its default.
+      help: its meaning, in a line.
+      is_later: whether older files lack it. It is then left out of `repr` too, of which
+        fingerprints of older runs are made.
+      before: the value that older files mean, where the default has changed since.
+      **described: the other attributes of `Option`.
+    """
+    if is_later:
+        described['later'] = default if before is None else before
+    metadata = {_KEY: Option(help, **described)}
+    return dataclasses.field(default=default, metadata=metadata, repr=not is_later)
 
 
-def described(options: Any) -> list[tuple[dataclasses.Field, Option | None]]:
-    """The fields of a dataclass or of its instance, each with what is written beside it."""
-    return [(field, field.metadata.get(_KEY)) for field in dataclasses.fields(options)]
+def required(help: str, **described: Any) -> Any:
+    """Return a field without a default; `described` is as of `option`."""
+    return option(dataclasses.MISSING, help, **described)
+
+
+def later(section: Callable[[], Any]) -> Any:
+    """Return a field that holds a section which older files lack."""
+    metadata = {_KEY: Option('', later=section())}
+    return dataclasses.field(default_factory=section, metadata=metadata)
+
+
+# asked for once a class, because annotations are strings that have to be evaluated
+_hints = functools.cache(typing.get_type_hints)
+
+
+def described(cls: Any) -> list[Described]:
+    """Return the fields of a dataclass, each with its description."""
+    return [
+        Described(field.name, _hints(cls)[field.name], field.default, field.metadata.get(_KEY))
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def inside(number: float, interval: str) -> bool:
+    """Tell whether a number lies in an interval such as '[0, 1)'; NaN lies in none."""
+    # The ends as floats: 'inf' is one; the brackets say whether the ends belong to it.
+    low, high = map(float, interval[1:-1].split(','))
+    above = low < number or (low == number and interval[0] == '[')
+    return above and (number < high or (number == high and interval[-1] == ']'))
+
+
+def outside(value: Any, option: Option | None) -> bool:
+    """Tell whether a value lies outside of the interval of its field; None never does."""
+    interval = option and option.within
+    return bool(interval and value is not None and not inside(value, interval))
 
 
 def check_intervals(options: Any) -> None:
-    """Raises UserError for the first number of the instance that lies outside of its interval.
-
-    It names the flag. None lies everywhere.
-    """
-    for field, about in described(options):
+    """Raise UserError, naming the flag, for the first number outside of its interval."""
+    for field in described(type(options)):
         value = getattr(options, field.name)
-        if about and about.within and value is not None and not inside(value, about.within):
-            raise UserError(f'--{field.name}={value}: must be {_in_words(about.within)}')
+        if field.option and outside(value, field.option):
+            rule = _in_words(str(field.option.within))
+            raise UserError(f'--{field.name}={value}: must be {rule}')
 
 
 def _in_words(interval: str) -> str:
-    """An interval as a rule: 'from 1 to 8' of '[1, 8]', 'at least 0' of '[0, inf)'."""
+    """Word an interval as a rule: 'from 1 to 8' for '[1, 8]', 'at least 0' for '[0, inf)'."""
     # '[1, 8]' -> low '1', high '8'; brackets that close include the end, as in mathematics.
     low, high = interval[1:-1].split(', ')
     if interval[0] == '[' and interval[-1] == ']':
         return f'from {low} to {high}'
-    least = f'{"at least" if interval[0] == "[" else "more than"} {low}'
-    most = f'{"at most" if interval[-1] == "]" else "less than"} {high}'
-    return least if high == 'inf' else f'{least} and {most}'
+    lower = f'{"at least" if interval[0] == "[" else "more than"} {low}'
+    upper = f'{"at most" if interval[-1] == "]" else "less than"} {high}'
+    return lower if high == 'inf' else f'{lower} and {upper}'
+
+
+# ---- what a type says
+
+
+def without_none(hint: Any) -> list[Any]:
+    """Return the types that a hint names, without None."""
+    # int | None and Optional[int] are two types to Python.
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return [kind for kind in (typing.get_args(hint) if union else [hint]) if kind is not type(None)]
+
+
+def item_type(hint: Any) -> Any:
+    """Return the type of a tuple's items, or None for what is no tuple."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
+
+
+def is_section(hint: Any) -> bool:
+    """Tell whether a type is a dataclass, which has fields of its own."""
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)

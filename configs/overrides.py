@@ -1,8 +1,9 @@
-"""`--set a.b=c`: changes single settings of a configuration, with their types checked.
+"""`--set a.b=c` changes single settings of a configuration; `--help_settings` shows all of them.
 
-This file owns the spelling of names and values on a command line; what settings exist and
-which values contradict each other is configs/schema.py's. All changes are applied before the result
-is checked as a whole, so that two that only fit together may come in any order.
+This file owns the spelling of names and values on a command line, and the settings in words; what
+settings exist and which values contradict each other is configs/schema.py's. All changes are
+applied before the result is checked as a whole, so that two that only fit together may come in any
+order.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import dataclasses
 import difflib
 import json
 import math
-import types
+import textwrap
 import typing
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.section import Section, from_dict, inside
+from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.options import described, is_section, item_type, outside, without_none
+from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.configs.section import Section, names, settings
 
 C = TypeVar('C', bound=Section)
 
@@ -52,7 +55,7 @@ _ELSEWHERE = {
 
 
 def apply(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
-    """A copy of `config` with each 'name=value' of `changes` made, the last one winning.
+    """Return a copy of `config` with each 'name=value' of `changes` made, the last one winning.
 
     Names are dotted, items of a tuple are named by their place from 0 (`phases.0.steps=100`);
     a tuple as a whole is given as JSON. `changes` are --set's; those of another flag, made after
@@ -72,111 +75,91 @@ def apply(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str
                 _put(data, type(config), name.split('.'), text, name, type(config))
             except UserError as error:
                 raise UserError(f'--{flag} {error}') from error
-    return from_dict(type(config), data)
+    return type(config).from_json(data)
 
 
-def names(cls: type, prefix: str = '') -> list[str]:
-    """The dotted names of all settings of a class; N stands for an index of a tuple."""
-    dotted = []
+def _meant(key: str, siblings: list[str], root: type) -> str:
+    """Return what a refusal of the unknown name `key` ends with: ' (did you mean ...?)', or ''.
 
-    # Nested sections and tuples of sections have names inside them; whatever else is a setting.
-    for name, hint in typing.get_type_hints(cls).items():
-        if typing.get_origin(hint) is tuple:
-            dotted += names(typing.get_args(hint)[0], f'{prefix}{name}.N.')
-        elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            dotted += names(hint, f'{prefix}{name}.')
-        else:
-            dotted.append(prefix + name)
-    return dotted
-
-
-def _meant(key: str, section: type, root: type) -> str:
-    """What a refusal of an unknown name ends with: ' (did you mean ...?)', or ''.
-
-    `key` is the unknown name in `section`, a class within the configuration class `root`. First
-    that name elsewhere in the configuration, then names that look like it.
+    `siblings` are the names of its section, and `root` is the configuration's class. First that
+    name elsewhere in the configuration, then names that look like it.
     """
     all_names = [name.replace('.N.', '.0.') for name in names(root)]
     # The surest guess first: the very name, or ours for another program's, in any section; then
     # what is spelled alike in this section, then anywhere.
-    known = (key, _ELSEWHERE.get(key.lower()))
-    meant = [name for name in all_names if name.rpartition('.')[2] in known]
+    guesses = (key, _ELSEWHERE.get(key.lower()))
+    meant = [name for name in all_names if name.rpartition('.')[2] in guesses]
     if not meant:
-        meant = difflib.get_close_matches(key, typing.get_type_hints(section), n=1)
+        meant = difflib.get_close_matches(key, siblings, n=1)
     if not meant:
         leaves = [name.rpartition('.')[2] for name in all_names]
-        # One name that is spelled alike, and every place where it stands.
+        # One name that is spelled alike, and every section that has it.
         close = difflib.get_close_matches(key, leaves, n=1)
         meant = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
     return f' (did you mean {" or ".join(meant)}?)' if meant else ''
 
 
 def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type) -> None:
-    """Parses `text` and writes it into `data`, in place, at the dotted name `path`.
+    """Parse `text` and write it into `data`, in place, at the dotted name `path`.
 
     `data` is plain JSON data of a value of type `hint`; `name` and `root`, the whole name and the
     configuration's class, are for the messages of UserError.
     """
-    # One step down the name: `key` into `data`, and the type `inner` of what stands there.
+    # One step down the name: `key` into `data`, and the type `inner` of what is there.
     key: Any = path[0]
-    if typing.get_origin(hint) is tuple:
+    field = None
+    if inner := item_type(hint):
         if not key.isdecimal() or int(key) >= len(data):
             raise UserError(
                 f'{name}: {key!r} is no place in it; the places are 0 to {len(data) - 1}'
             )
-        key, inner = int(key), typing.get_args(hint)[0]
-        if len(path) == 1:
-            raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
+        key = int(key)
     else:
-        hints = typing.get_type_hints(hint)
+        fields = {field.name: field for field in described(hint)}
         if key in hint.removed:
             raise UserError(f'{name} was removed ({hint.removed[key]}): leave it out')
-        if key not in hints:
-            meant = _meant(key, hint, root)
+        if key not in fields:
+            meant = _meant(key, list(fields), root)
             raise UserError(
-                f'{name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(hints)}'
+                f'{name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(fields)}'
             )
-        inner = hints[key]
-    # Then the rest of the name, or the value; a section has no value of its own.
+        field = fields[key]
+        inner = field.type
+    # Then the other names, or the value; a section has no value of its own.
     if len(path) > 1:
-        if not (dataclasses.is_dataclass(inner) or typing.get_origin(inner) is tuple):
+        if not (is_section(inner) or item_type(inner)):
             raise UserError(f'{name}: {key!r} has no settings inside it')
         _put(data[key], inner, path[1:], text, name, root)
-    elif isinstance(inner, type) and dataclasses.is_dataclass(inner):
+    elif field is None or is_section(inner):
         raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
     else:
         value = _parse(text, inner, name)
-        interval = next(f for f in dataclasses.fields(hint) if f.name == key).metadata.get('within')
-        if interval and value is not None and not inside(value, interval):
-            raise UserError(f'{name}={text}: must be in {interval}')
+        if field.option and outside(value, field.option):
+            raise UserError(f'{name}={text}: must be in {field.option.within}')
         data[key] = value
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:
-    """The value of type `hint` that `text` spells; UserError, naming the setting, if none."""
+    """Return the value of type `hint` that `text` spells, or raise UserError with the name."""
     # `none` first, where it is allowed; what is left is one type.
-    options = typing.get_args(hint)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        if text.lower() == 'none' and type(None) in options:
-            return None
-        hint = next(o for o in options if o is not type(None))
-    if hint is str:
+    kind = without_none(hint)[0]
+    or_none = ' or none' if type(None) in typing.get_args(hint) else ''
+    if or_none and text.lower() == 'none':
+        return None
+    if kind is str:
         return text
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
         if text in choices:
             return text
-        also = ' or none' if type(None) in options else ''
-        raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{also}')
+        raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{or_none}')
 
     # Whatever has no parser of its own is a tuple of sections, which is written as JSON.
-    parse, expected = _PARSERS.get(hint) or (_items, 'a JSON list of objects')
+    parse, expected = _PARSERS.get(kind) or (_items, 'a JSON list of objects')
     try:
         return parse(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f'{name}={text}: must be {expected}{" or none" if type(None) in options else ""}'
-        ) from error
+        raise UserError(f'{name}={text}: must be {expected}{or_none}') from error
 
 
 def _items(text: str) -> list[dict[str, Any]]:
@@ -193,7 +176,7 @@ def _bool(text: str) -> bool:
 
 
 def _int(text: str) -> int:
-    """The integer that `text` spells: also 1_000, and 1e6 where it is whole; else ValueError."""
+    """Return the integer that `text` spells: also 1_000, and 1e6 where it is whole."""
     try:
         # int first: a float has not all the digits of a large number.
         return int(text)
@@ -216,3 +199,51 @@ _PARSERS = {
     int: (_int, 'a whole number'),
     float: (_float, 'a number'),
 }
+
+
+# ---- --help_settings: every setting in words
+
+_TYPES = {bool: 'true|false', int: 'whole number', float: 'number', str: 'text'}
+
+
+def describe_settings(cls: type[Section], prefix: str = '') -> str:
+    """Return the settings of a configuration class in words.
+
+    Args:
+      cls: the class; defaults are its own, and presets have theirs.
+      prefix: a section or a name, whose settings alone are wanted; '' for all.
+
+    Raises:
+      UserError: for an unknown section.
+    """
+    config = cls()
+    all_settings = list(settings(config))
+    unread = config.unused() if isinstance(config, FinetuneConfig) else {}
+    chosen = [each for each in all_settings if not prefix or f'{each[0]}.'.startswith(f'{prefix}.')]
+    if not chosen:
+        names = [name for name, _, _ in all_settings]
+        sections = list(dict.fromkeys(name.split('.')[0] for name in names if '.' in name))
+        raise UserError(
+            f'--help_settings={prefix}: no such section; they are'
+            f' {", ".join(sections)}{did_you_mean(prefix, sections + names)}'
+        )
+    lines = ['# --set NAME=VALUE changes a setting; what a preset makes of them: --print_config']
+    for name, default, field in chosen:
+        value = 'none' if default is None else str(default)
+        lines.append(f'{name}={value.lower() if isinstance(default, bool) else value}')
+        if not field.option:
+            continue
+        numbers = f' in {field.option.within}' if field.option.within else ''
+        meaning = f'{_type(field.type)}{numbers}: {field.option.help}'
+        if why := unread.get(name.removeprefix('runtime.')):
+            meaning += f'. To be left alone in these runs: {why}'
+        lines.append(textwrap.fill(meaning, 100, initial_indent='    ', subsequent_indent='    '))
+    return '\n'.join(lines)
+
+
+def _type(hint: Any) -> str:
+    """Word a type as a user writes its values: 'whole number or none', 'last|best'."""
+    kind = without_none(hint)[0]
+    literal = typing.get_origin(kind) is Literal
+    text = '|'.join(typing.get_args(kind)) if literal else _TYPES[kind]
+    return text if kind is hint else f'{text} or none'

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import parse
 from bert_jax.configs.model import ModelConfig as ModelConfig
 from bert_jax.configs.model import TuningConfig as TuningConfig
-from bert_jax.configs.section import (
+from bert_jax.configs.options import (
     ABOVE_0,
     COUNT,
     COUNT_OR_0,
@@ -27,13 +26,13 @@ from bert_jax.configs.section import (
     RATE,
     SEED,
     SHARE,
-    Section,
-    from_dict,
     inside,
     later,
-    setting,
-    to_dict,
+    option,
 )
+from bert_jax.configs.runtime import Generator as Generator
+from bert_jax.configs.runtime import RuntimeConfig as RuntimeConfig
+from bert_jax.configs.section import Section, to_dict
 from bert_jax.configs.section import kinds as kinds  # callers know the schema alone
 
 
@@ -41,11 +40,11 @@ from bert_jax.configs.section import kinds as kinds  # callers know the schema a
 class Phase(Section):
     """One stretch of pre-training on records of one length."""
 
-    seq_len: int = setting(
+    seq_len: int = option(
         128, 'length of the records; picks the --data directory with that seq_len', within=COUNT
     )
-    steps: int = setting(900_000, 'optimizer steps in this phase', kind='extendable', within=COUNT)
-    batch_size: int = setting(256, 'sequences a step, over all devices', within=COUNT)
+    steps: int = option(900_000, 'optimizer steps in this phase', kind='extendable', within=COUNT)
+    batch_size: int = option(256, 'sequences a step, over all devices', within=COUNT)
 
 
 @dataclass(frozen=True)
@@ -57,60 +56,61 @@ class OptimizerConfig(Section):
 
     algorithm: Literal[
         'bert_adamw', 'adamw', 'lamb_albert', 'lamb_mlperf', 'lamb_nvidia', 'lamb_nvlamb'
-    ] = setting(
+    ] = option(
         'bert_adamw',
         'bert_adamw: no bias correction; adamw: with it, as small fine-tuning sets want it;'
         ' lamb_albert: LAMB without it; lamb_mlperf: with it; lamb_nvidia: as that, but without a'
         ' trust ratio where there is no decay; lamb_nvlamb: a trust ratio on biases and norms too',
     )
-    peak_lr: float = setting(1e-4, 'learning rate at the end of warm-up', within=ABOVE_0)
-    schedule: Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'] = setting(
+    peak_lr: float = option(1e-4, 'learning rate at the end of warm-up', within=ABOVE_0)
+    schedule: Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'] = option(
         'bert',
         'bert: linear decay counted from step 0, so that it jumps down a little after warm-up;'
         ' polynomial: that to a power; linear: no jump; wsd: constant, then linear over the last'
         ' decay_fraction',
     )
-    warmup_steps: int = setting(
+    warmup_steps: int = option(
         10_000, 'steps of linear warm-up from 0; 0 for none', within=COUNT_OR_0
     )
-    end_lr: float = setting(0.0, 'learning rate at the last step', within=FROM_0)
-    power: float = setting(
+    end_lr: float = option(0.0, 'learning rate at the last step', within=FROM_0)
+    power: float = option(
         1.0,
         "polynomial only: the power of the share of steps that is left; 0.5 in NVIDIA's LAMB "
         'recipe',
         within=ABOVE_0,
     )
-    decay_fraction: float = setting(
+    decay_fraction: float = option(
         0.2, 'wsd only: the share of all steps that decays', within=SHARE
     )
-    b1: float = setting(0.9, 'decay of the first moment', within=RATE)
-    b2: float = setting(0.999, 'decay of the second moment', within=RATE)
-    eps: float = setting(1e-6, 'added to the root of the second moment', within=ABOVE_0)
-    moments: Literal['float32', 'bfloat16'] = setting(
+    b1: float = option(0.9, 'decay of the first moment', within=RATE)
+    b2: float = option(0.999, 'decay of the second moment', within=RATE)
+    eps: float = option(1e-6, 'added to the root of the second moment', within=ABOVE_0)
+    moments: Literal['float32', 'bfloat16'] = option(
         'float32',
         'how both moments are kept; bfloat16, rounded at random, takes half of the memory',
         is_later=True,
     )
-    weight_decay: float = setting(
+    weight_decay: float = option(
         0.01, 'decoupled decay of all but biases and layer norms', within=FROM_0
     )
-    clip_norm: float | None = setting(
+    clip_norm: float | None = option(
         1.0, 'gradients are scaled down to this global norm; none: never', within=ABOVE_0
     )
-    layer_decay: float = setting(
+    layer_decay: float = option(
         1.0,
         'the learning rate of each block is that of the block above times this; 1: the same '
         'everywhere',
         within=SHARE,
     )
-    freeze_embeddings: bool = setting(False, 'the embeddings stay as they are')
-    freeze_layers: int = setting(0, 'the first so many blocks stay as they are', within=COUNT_OR_0)
+    freeze_embeddings: bool = option(False, 'the embeddings stay as they are')
+    freeze_layers: int = option(0, 'the first so many blocks stay as they are', within=COUNT_OR_0)
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         self._require(self.end_lr <= self.peak_lr, 'end_lr', f'at most peak_lr={self.peak_lr}')
 
     def without_effect(self) -> list[str]:
-        """A line for each setting that is not as by default and that the schedule does not read."""
+        """Return a line for each changed setting that the schedule does not read."""
         read = {
             'end_lr': self.schedule != 'constant',
             'power': self.schedule == 'polynomial',
@@ -124,143 +124,8 @@ class OptimizerConfig(Section):
         ]
 
 
-# What draws the bits of dropout (bert_jax/model/dropout.py).
-Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
-
-
-@dataclass(frozen=True)
-class RuntimeConfig(Section):
-    """How a run is carried out: only `dropout_rng` changes the result beyond float noise."""
-
-    removed = types.MappingProxyType({'decoding_processes': 'one thread reads records fast enough'})
-
-    data_parallel: int | None = setting(
-        None,
-        'devices on the mesh axis `data`; none: all that the other axes leave',
-        kind='runtime',
-        within=COUNT,
-    )
-    fsdp: int = setting(
-        1, 'devices over which parameters and moments are split', kind='runtime', within=COUNT
-    )
-    shard_optimizer: bool | None = setting(
-        None,
-        'weights and moments are split over `data` too, and each device updates its share; none: on'
-        ' TPUs, where no other axis splits the mesh',
-        kind='runtime',
-    )
-    gradient_exchange: Literal['auto', 'reduce_scatter', 'all_to_all'] = setting(
-        'auto',
-        'with shard_optimizer, how gradients of matrices are added up; all_to_all: devices send'
-        ' each other the pieces, which a TPU does beside the backward pass; auto: that in'
-        ' pre-training on up to 16 v5e chips, without accumulation and scan_layers',
-        kind='runtime',
-        is_later=True,
-    )
-    model_parallel: int = setting(
-        1, 'devices over which each layer is split', kind='runtime', within=COUNT
-    )
-    accumulation: int = setting(
-        1,
-        'micro-batches a step; gradients are summed before clipping',
-        kind='runtime',
-        within=COUNT,
-    )
-    compute_dtype: Literal['float32', 'bfloat16'] = setting(
-        'float32',
-        'arithmetic of the layers; parameters, softmax, norms and loss stay float32',
-        kind='runtime',
-    )
-    matmul_dtype: Literal['bfloat16'] | None = setting(
-        None,
-        'what products of dense layers and of the vocabulary read, their sums in float32; none:'
-        ' compute_dtype; bfloat16: faster on CPUs that have AMX or avx512_bf16',
-        kind='runtime',
-        is_later=True,
-    )
-    remat: Literal['none', 'dots', 'full'] = setting(
-        'none', 'what the backward pass recomputes, to save memory', kind='runtime'
-    )
-    # For BERT-large libtpu estimated scanned steps 43 to 68 % longer than unrolled ones (v5e:2x4
-    # and v6e:2x4, 128 and 512 tokens). No TPU has confirmed it.
-    scan_layers: bool = setting(
-        False,
-        'loop over the layers instead of unrolling them: compiles faster, runs slower',
-        kind='runtime',
-    )
-    attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash', 'tpu_fused'] = setting(
-        'auto',
-        'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout'
-        ' on probabilities; auto: where it can be had, cudnn from 128 tokens on and tpu_flash from'
-        ' 512, else xla;'
-        ' tpu_fused: a kernel with dropout, which no TPU has run yet',
-        kind='runtime',
-    )
-    dropout_rng: Generator = setting(
-        'threefry',
-        "generator of dropout's bits: threefry13 has 13 rounds instead of 20; 8bit: of 8 bits a"
-        ' place instead of 16, so that a rate of 0.1 is 26/256; rbg may be faster, and its masks'
-        ' change with runtime.accumulation',
-    )
-    compilation_cache: str | None = setting(
-        'auto',
-        "folder that keeps compiled programs for later runs; auto: the user's cache, but not for"
-        ' several processes; none: they are not kept',
-        kind='runtime',
-    )
-    decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
-        'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower", kind='runtime'
-    )
-    log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)
-    eval_every: int = setting(
-        10_000, 'steps between evaluations on held-out records', kind='runtime', within=COUNT
-    )
-    eval_batches: int = setting(
-        100,
-        'held-out batches an evaluation reads at most; 0: all of them',
-        kind='runtime',
-        within=COUNT_OR_0,
-    )
-    checkpoint_every: int = setting(
-        1_000, 'steps between checkpoints', kind='runtime', within=COUNT
-    )
-    keep_checkpoints: int = setting(
-        3, 'newest checkpoints kept, besides the best', kind='runtime', within=COUNT
-    )
-    keep_every: int | None = setting(
-        None,
-        'checkpoints of steps that are a multiple of it are kept for good, besides; none: no'
-        ' others are',
-        kind='runtime',
-        within=COUNT,
-        is_later=True,
-    )
-    max_bad_steps: int = setting(
-        10, 'non-finite steps in a row after which training stops', kind='runtime', within=COUNT
-    )
-    on_full_disk: Literal['stop', 'continue'] = setting(
-        'stop',
-        'when there is no room for a checkpoint: stop, or train on and try again at the next',
-        kind='runtime',
-    )
-    stall_minutes: float = setting(
-        30.0,
-        'a process in which no step is done for so long ends, to be started again '
-        '(bert-supervise); 0: never',
-        kind='runtime',
-        within='[0, 525600]',
-    )
-
-    def check(self) -> None:
-        self._require(
-            not (self.keep_every or 0) % self.checkpoint_every,
-            'keep_every',
-            f'a multiple of checkpoint_every={self.checkpoint_every}',
-        )
-
-
 def check_tuned(tuning: TuningConfig, optimizer: OptimizerConfig) -> None:
-    """UserError for settings of the optimizer that tuning leaves no place for."""
+    """Raise UserError for settings of the optimizer that tuning leaves no place for."""
     # What tuning leaves alone it leaves alone for good, and one rate is for the rest.
     o = optimizer
     rates = (o.layer_decay, o.freeze_embeddings, o.freeze_layers)
@@ -276,19 +141,19 @@ def check_tuned(tuning: TuningConfig, optimizer: OptimizerConfig) -> None:
 class PretrainConfig(Section):
     """One pre-training run."""
 
-    name: str = setting('bert_base', 'the preset this came from; a label only', kind='runtime')
-    seed: int = setting(12345, 'seeds initialisation, data order and dropout', within=SEED)
+    name: str = option('bert_base', 'the preset this came from; a label only', kind='runtime')
+    seed: int = option(12345, 'seeds initialisation, data order and dropout', within=SEED)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     # The paper's: nine tenths of the steps on short rows, where they cost least (appendix A.2).
     phases: tuple[Phase, ...] = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
-    record_order: Literal['spread', 'blocks'] = setting(
+    record_order: Literal['spread', 'blocks'] = option(
         'spread',
         'in which order records are read; spread: those of a batch meet again in the next epoch by'
         ' chance alone; blocks: half of them do, as in runs from before there was a choice',
         is_later=True,
         before='blocks',
     )
-    pair_loss: bool = setting(
+    pair_loss: bool = option(
         True,
         'learn next-sentence prediction, or order, where records have pairs; false: pairs are read'
         ' as they are, and masked tokens alone are learnt',
@@ -300,15 +165,16 @@ class PretrainConfig(Section):
 
     @property
     def encoder(self) -> ModelConfig:
-        """The model with what the tuning of this run adds to it."""
+        """Return the model with what the tuning of this run adds to it."""
         return self.model.tuned(self.tuning)
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps over all phases."""
+        """Return the optimizer steps over all phases."""
         return sum(phase.steps for phase in self.phases)
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         # Each rule here relates fields of different sections; what one section can tell by itself
         # its own `check` has refused by now.
         self._require(len(self.phases) > 0, 'phases', 'at least one')
@@ -353,54 +219,54 @@ class PretrainConfig(Section):
 class FinetuneConfig(Section):
     """One fine-tuning run; defaults are the paper's for GLUE (section 4.1, appendix A.3)."""
 
-    name: str = setting('finetune', 'the recipe this came from; a label only', kind='runtime')
-    seed: int = setting(0, 'seeds the new head, data order and dropout', within=SEED)
-    max_seq_length: int = setting(
+    name: str = option('finetune', 'the recipe this came from; a label only', kind='runtime')
+    seed: int = option(0, 'seeds the new head, data order and dropout', within=SEED)
+    max_seq_length: int = option(
         128, 'longest input in word pieces, special tokens included', within=COUNT
     )
-    batch_size: int = setting(32, 'examples a step', within=COUNT)
-    epochs: float = setting(3.0, 'passes over the training set', within='(0, 1000000]')
-    train_examples: int = setting(
+    batch_size: int = option(32, 'examples a step', within=COUNT)
+    epochs: float = option(3.0, 'passes over the training set', within='(0, 1000000]')
+    train_examples: int = option(
         0, 'use that many training examples, drawn by seed; 0: all', within=COUNT_OR_0
     )
-    warmup_fraction: float = setting(0.1, 'share of all steps that warm up', within='[0, 1]')
-    head_dropout: float = setting(
+    warmup_fraction: float = option(0.1, 'share of all steps that warm up', within='[0, 1]')
+    head_dropout: float = option(
         0.1, 'dropout before a classifier (run_classifier.py:597)', within=RATE
     )
-    hidden_dropout: float | None = setting(
+    hidden_dropout: float | None = option(
         None, 'dropout of the encoder, as ModelConfig has it; none: as the source', within=RATE
     )
-    attention_dropout: float | None = setting(
+    attention_dropout: float | None = option(
         None, 'dropout on its attention probabilities; none: as the source', within=RATE
     )
-    bilstm: bool = setting(
+    bilstm: bool = option(
         False, 'a fresh bidirectional LSTM on top, where the source has none (section 5.1)'
     )
-    retvec: Literal['frozen', 'trained'] | None = setting(
+    retvec: Literal['frozen', 'trained'] | None = option(
         None,
         'the network of words of an encoder with model.embedding=retvec; none: as the source',
         is_later=True,
     )
-    length_buckets: int = setting(
+    length_buckets: int = option(
         1,
         'static lengths that rows are cut to; 1: all as long as the longest (the paper); '
         'more: a batch holds rows of like length',
         within='[1, 8]',
     )
-    score_every: int = setting(
+    score_every: int = option(
         0,
         'steps between scores on the dev split in training; 0: only at the end',
         within=COUNT_OR_0,
     )
-    select: Literal['last', 'best'] = setting(
+    select: Literal['last', 'best'] = option(
         'last', 'weights a run ends with: the last (the paper), or those with the best dev score'
     )
-    patience: int = setting(
+    patience: int = option(
         0,
         'dev scores in a row that are not the best so far, after which training stops; 0: never',
         within=COUNT_OR_0,
     )
-    init: Literal['source', 'random'] = setting(
+    init: Literal['source', 'random'] = option(
         'source', 'source: the encoder of --init_from; random: its shape alone, for comparison'
     )
     tuning: TuningConfig = later(TuningConfig)
@@ -413,6 +279,7 @@ class FinetuneConfig(Section):
     )
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         # Both look at scores on the way, of which there are none without score_every.
         for name, on in (('select', self.select == 'best'), ('patience', self.patience > 0)):
             if on and not self.score_every:
@@ -433,7 +300,7 @@ class FinetuneConfig(Section):
         )
 
     def unused(self) -> dict[str, str]:
-        """{setting of `runtime` that a run of this kind does not read: what does its work}."""
+        """Return {unread setting of `runtime`: what does its work in a run of this kind}."""
         # Pre-training reads these; here something else does their work, and a user who sets them
         # would wait in vain.
         return {
@@ -443,7 +310,7 @@ class FinetuneConfig(Section):
         }
 
     def refuse_unused(self) -> None:
-        """Raises UserError where a setting of `unused` was changed.
+        """Raise UserError where a setting of `unused` was changed.
 
         Apart from `check`, because the config.json of older runs holds such settings and is still
         read.
@@ -457,15 +324,15 @@ class FinetuneConfig(Section):
                 )
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
-        """The encoder to train: `source` with the dropouts, BiLSTM and tuning of this run.
+        """Return the encoder to train: `source` with the dropouts, BiLSTM and tuning of this run.
 
         UserError where the tuning does not fit its shape.
         """
         # The source's dropouts hold unless this run has its own; a BiLSTM that the source has
         # stays.
         names = ('hidden_dropout', 'attention_dropout', 'retvec')
-        own = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        shape = dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        shape = dataclasses.replace(source, **changes, bilstm=self.bilstm or source.bilstm)
         shape.check_apart(self.optimizer.layer_decay, self.optimizer.freeze_layers)
         return shape.tuned(self.tuning)
 
@@ -482,15 +349,16 @@ class FeatureConfig(FinetuneConfig):
     classifier.
     """
 
-    features: FeatureSet = setting(
+    features: FeatureSet = option(
         'concat_last4',
         "what of the encoder is read: the embeddings' or a block's output, or several blocks',"
         ' summed with learned weights',
     )
-    lstm_layers: int = setting(2, 'layers of the BiLSTM', within=COUNT)
-    lstm_width: int = setting(768, 'its width in each direction', within=COUNT)
+    lstm_layers: int = option(2, 'layers of the BiLSTM', within=COUNT)
+    lstm_width: int = option(768, 'its width in each direction', within=COUNT)
 
     def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
         super().check()
 
         # Settings inherited from fine-tuning that would have no effect on a frozen encoder are
@@ -511,45 +379,50 @@ class FeatureConfig(FinetuneConfig):
             )
 
     def unused(self) -> dict[str, str]:
+        """Return, as fine-tuning's, what the feature-based approach does not read."""
         frozen = 'the encoder is frozen, and its outputs are computed once; it is for fine-tuning'
         return super().unused() | dict.fromkeys(('remat', 'scan_layers', 'attention'), frozen)
 
 
 Config = PretrainConfig | FinetuneConfig
 # What 'kind' says in config.json. FeatureConfig is a FinetuneConfig: hence `type(...) is` below.
-_KINDS = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig, 'feature_based': FeatureConfig}
+_KINDS: dict[str, type[Config]] = {
+    'pretrain': PretrainConfig,
+    'finetune': FinetuneConfig,
+    'feature_based': FeatureConfig,
+}
 
 
 def dumps(config: Config) -> str:
-    """A configuration as the text of a workdir's config.json, which `loads` reads."""
+    """Return a configuration as the text of a workdir's config.json, which `loads` reads."""
     kind = next(k for k, cls in _KINDS.items() if type(config) is cls)
     return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
 
 
-def loads(text: str | bytes, where: str = 'config.json') -> Config:
-    """Reads what `dumps` wrote. Raises UserError, naming `where`, for anything else."""
+def loads(text: str | bytes, path: str = 'config.json') -> Config:
+    """Return what `dumps` wrote. Raises UserError, naming `path`, for anything else."""
     try:
         data = parse(text)
     except ValueError as error:  # no JSON, or not UTF-8
-        raise UserError(f'{where}: not a saved configuration ({error})') from error
-    return from_saved(data, where)
+        raise UserError(f'{path}: not a saved configuration ({error})') from error
+    return from_saved(data, path)
 
 
-def from_saved(data: Any, where: str) -> Config:
-    """The configuration in a saved file's parsed JSON; UserError, naming `where`, if it is none."""
-    # The kind decides the class; whatever is wrong inside is told with the file's name before it.
+def from_saved(data: Any, path: str) -> Config:
+    """Return the configuration in parsed JSON; UserError, naming `path`, for anything else."""
+    # The kind decides the class; what is wrong inside is reported after the file's name.
     kind = data.get('kind') if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
-        known = ', '.join(f'"{name}"' for name in _KINDS)
-        raise UserError(f'{where}: not a saved configuration (its "kind" is none of {known})')
+        names = ', '.join(f'"{name}"' for name in _KINDS)
+        raise UserError(f'{path}: not a saved configuration (its "kind" is none of {names})')
     try:
-        return from_dict(_KINDS[kind], {k: v for k, v in data.items() if k != 'kind'})
+        return _KINDS[kind].from_json({k: v for k, v in data.items() if k != 'kind'})
     except UserError as error:
-        raise UserError(f'{where}: {error}') from error
+        raise UserError(f'{path}: {error}') from error
 
 
 def read(path: Any) -> Config:
-    """The configuration in a saved file; UserError for anything else. path: of pathlib's kind."""
+    """Return the configuration in a saved file, a path of pathlib's kind, or raise UserError."""
     with reading(path):
         text = path.read_bytes()
     return loads(text, str(path))

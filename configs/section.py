@@ -1,98 +1,47 @@
-"""What a setting is: a typed field with its meaning, its kind and its interval.
+"""The base class of every configuration dataclass: checked when made, read from JSON and back.
 
-Owns the base class of every configuration dataclass, which checks types and intervals, and the way
-from such dataclasses to plain JSON data and back. It must not know which settings there are:
+Owns the check of types and intervals, and the way from configurations to plain JSON data and back.
+The description of a field is configs/options.py's. It must not know which settings there are:
 configs/schema.py has them.
-
-Each field says what changing it does to a run that is resumed (`kind`):
-  identity    it changes the result: resuming with another value is refused;
-  extendable  it may change while that leaves the past as it was: more steps, under a schedule that
-              has not looked ahead;
-  runtime     it changes speed, memory or logging only: resuming logs the change.
-Each field that is a number says which numbers it may be (`within`), as an interval.
-A section or setting that came later than files that lack it (`later`) has a value that those files
-mean, by default its default; it is written only where it has another, and read as that where it is
-absent.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import reprlib
 import types
 import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from bert_jax.configs.errors import UserError
-
-# Intervals that many settings share. float32 bounds keep a value from becoming 0 or infinite on the
-# device.
-SEED = '[0, 4294967295]'  # what a uint32 holds
-COUNT = '[1, 2147483647]'  # what an int32 holds
-COUNT_OR_0 = '[0, 2147483647]'
-ABOVE_0 = '[1e-37, 1e37]'  # what a float32 holds
-FROM_0 = '[0, 1e37]'
-RATE = '[0, 1)'
-SHARE = '(0, 1]'
-
-
-def setting(
-    default: Any,
-    help: str,
-    kind: str = 'identity',
-    within: str | None = None,
-    is_later: bool = False,
-    before: Any = None,
-) -> Any:
-    """A dataclass field with its one-line meaning, its kind and its interval.
-
-    kind: 'identity', 'extendable' or 'runtime', as the head of this file has them; within: such as
-    '[0, 1)', or None for what is no number; is_later: whether older files lack it. A later setting
-    is not in `repr` either, of which fingerprints of older runs are made. before: the value that
-    older files mean, where the default has changed since.
-    """
-    metadata: dict[str, Any] = {'help': help, 'kind': kind, 'within': within}
-    if is_later:
-        metadata |= {'later': default if before is None else before}
-    return dataclasses.field(default=default, metadata=metadata, repr=not is_later)
-
-
-def later(section: type[Section]) -> Any:
-    """A dataclass field that holds a section which older files lack (see the head of this file)."""
-    return dataclasses.field(default_factory=section, metadata={'later': section()})
-
-
-def inside(number: float, interval: str) -> bool:
-    """Whether a number lies in an interval such as '[0, 1)'; NaN lies in none."""
-    # The ends as floats: 'inf' is one; the brackets say whether the ends belong to it.
-    low, high = map(float, interval[1:-1].split(','))
-    above = low < number or (low == number and interval[0] == '[')
-    return above and (number < high or (number == high and interval[-1] == ']'))
+from bert_jax.configs.files import typed_json
+from bert_jax.configs.options import (
+    NO_VALUE,
+    Described,
+    described,
+    is_section,
+    item_type,
+    outside,
+)
 
 
 def _matches(value: Any, annotation: Any) -> bool:
-    """Whether `value` has the declared type; ints are accepted as floats, bools never as ints."""
+    """Tell whether `value` has the declared type; an int is a float too, a bool never an int."""
     # The annotations that settings have: Literal, X | None, tuple[X, ...], int, float, bool, str,
     # and sections. bool is an int in Python and must not pass as one, nor must True be 1.0.
-    origin = typing.get_origin(annotation)
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
-        return value in typing.get_args(annotation)
+        return value in inner
     if origin in (typing.Union, types.UnionType):
-        return any(_matches(value, a) for a in typing.get_args(annotation))
+        return any(_matches(value, kind) for kind in inner)
     if origin is tuple:
-        return isinstance(value, tuple) and all(
-            _matches(v, typing.get_args(annotation)[0]) for v in value
-        )
-    if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if annotation is type(None):
-        return value is None
-    return isinstance(value, annotation)
+        return isinstance(value, tuple) and all(_matches(item, inner[0]) for item in value)
+    if annotation in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if annotation is float else annotation)
 
 
 @dataclass(frozen=True)
@@ -104,40 +53,90 @@ class Section:
     removed = types.MappingProxyType[str, str]({})
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value, hint = getattr(self, field.name), hints[field.name]
+        for field in described(type(self)):
+            value, hint = getattr(self, field.name), field.type
             # The type before the interval, which only numbers have; contradictions last, because
             # `check` may then rely on every field.
             if not _matches(value, hint):
                 is_choice = typing.get_origin(hint) is Literal
-                allowed = typing.get_args(hint) if is_choice else field.type
+                declared = type(self).__dataclass_fields__[field.name].type
+                allowed = typing.get_args(hint) if is_choice else declared
                 raise UserError(
                     f'{type(self).__name__}.{field.name}={reprlib.repr(value)}: expected {allowed}'
                 )
-            interval = field.metadata.get('within')
-            if interval and value is not None:
-                self._require(inside(value, interval), field.name, f'in {interval}')
+            if field.option and outside(value, field.option):
+                self._require(False, field.name, f'in {field.option.within}')
         self.check()
 
     def check(self) -> None:
-        """Raises UserError where the fields contradict each other."""
+        """Raise UserError where the fields contradict each other."""
 
     def _require(self, ok: bool, name: str, rule: str) -> None:
         if not ok:
             value = reprlib.repr(getattr(self, name))
             raise UserError(f'{type(self).__name__}.{name}={value}: must be {rule}')
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], path: str = '') -> Self:
+        """Return a configuration of this class from parsed JSON.
+
+        Args:
+          data: its settings by name.
+          path: what the data is called in messages; by default the class.
+
+        Raises:
+          UserError: for unknown and missing names, and for what the class itself refuses.
+        """
+        title = path or cls.__name__
+        if not isinstance(data, dict):
+            raise UserError(f'{title}: expected settings by name, not {reprlib.repr(data)}')
+        for name in data.keys() & cls.removed:
+            if data[name]:
+                _log_removed(f'{title}.{name}={data[name]}', cls.removed[name])
+        data = {name: value for name, value in data.items() if name not in cls.removed}
+
+        # All names before any value, so that a file of another version is named as such.
+        fields = {field.name: field for field in described(cls)}
+        absent = {
+            name: field.option.later
+            for name, field in fields.items()
+            if field.option and field.option.later is not NO_VALUE
+        }
+        unknown, missing = (
+            sorted(set(data) - set(fields)),
+            sorted(set(fields) - set(data) - set(absent)),
+        )
+        if unknown or missing:
+            faults = [
+                f'{what} settings {", ".join(names)}'
+                for what, names in (('unknown', unknown), ('missing', missing))
+                if names
+            ]
+            raise UserError(f'{title}: {"; ".join(faults)}')
+        # Sections inside are built first: each checks itself, and this class checks them together.
+        values = {name: _read(fields[name], value, path, title) for name, value in data.items()}
+        return cls(**(absent | values))
+
+
+def _read(field: Described, value: Any, path: str, title: str) -> Any:
+    """Return a setting from parsed JSON: sections as such, what else there is unchecked."""
+    if is_section(field.type):
+        return typed_json.make(field.type, value, f'{path}.{field.name}' if path else field.name)
+    if (item := item_type(field.type)) is None:
+        return value
+    if not isinstance(value, list | tuple):
+        raise UserError(f'{title}.{field.name}={reprlib.repr(value)}: expected a list')
+    return tuple(typed_json.make(item, v, f'{field.name}.{i}') for i, v in enumerate(value))
+
 
 def to_dict(config: Section) -> dict[str, Any]:
-    """The configuration as plain JSON data: nested dictionaries and lists by field name."""
-    data = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if 'later' in field.metadata and value == field.metadata['later']:
-            continue
-        data[field.name] = _plain(value)
-    return data
+    """Return the configuration as plain JSON data: nested dictionaries and lists by field name."""
+    values = {field: getattr(config, field.name) for field in described(type(config))}
+    return {
+        field.name: _plain(value)
+        for field, value in values.items()
+        if not (field.option and value == field.option.later)
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -146,68 +145,36 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
-    """A configuration of type `cls` from JSON data; UserError for unknown and missing names.
-
-    where: what the data is called in messages; by default the class.
-    """
-    if not isinstance(data, dict):
-        raise UserError(
-            f'{where or cls.__name__}: expected settings by name, not {reprlib.repr(data)}'
-        )
-    removed = getattr(cls, 'removed', {})
-    for name in data.keys() & removed:
-        if data[name]:
-            _log_removed(f'{where or cls.__name__}.{name}={data[name]}', removed[name])
-    data = {name: value for name, value in data.items() if name not in removed}
-
-    # All names before any value, so that a file of another version is told as such.
-    hints = typing.get_type_hints(cls)
-    fields = dataclasses.fields(cls)
-    known, must = {f.name for f in fields}, {f.name for f in fields if 'later' not in f.metadata}
-    unknown, missing = sorted(set(data) - known), sorted(must - set(data))
-    if unknown or missing:
-        faults = [
-            f'{what} settings {", ".join(those)}'
-            for what, those in (('unknown', unknown), ('missing', missing))
-            if those
-        ]
-        raise UserError(f'{where or cls.__name__}: {"; ".join(faults)}')
-    # Sections inside are built first: each checks itself, and `cls` checks them together.
-    values = {f.name: f.metadata['later'] for f in fields if 'later' in f.metadata}
-    for name, value in data.items():
-        hint = hints[name]
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            value = from_dict(hint, value, f'{where}.{name}' if where else name)
-        elif typing.get_origin(hint) is tuple:
-            item = typing.get_args(hint)[0]
-            nested = isinstance(item, type) and dataclasses.is_dataclass(item)
-            if not isinstance(value, list | tuple):
-                shown = reprlib.repr(value)
-                raise UserError(f'{where or cls.__name__}.{name}={shown}: expected a list')
-            value = tuple(
-                from_dict(item, v, f'{name}.{i}') if nested else v for i, v in enumerate(value)
-            )
-        values[name] = value
-    return cls(**values)
-
-
 @functools.cache  # a command may read the same file several times
 def _log_removed(assignment: str, reason: str) -> None:
     logging.getLogger(__name__).warning('%s has no effect any more: %s', assignment, reason)
 
 
-def kinds(cls: type, prefix: str = '') -> dict[str, str]:
-    """{dotted name of a setting: its kind}; items of a tuple count as one name."""
-    # By the type of a field: a section has settings inside, under its name; a tuple of sections has
-    # one entry for all its items, because a resumed run may have more of them.
-    kind_of: dict[str, str] = {}
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        item = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
-        if isinstance(item, type) and dataclasses.is_dataclass(item):
-            kind_of |= kinds(item, f'{prefix}{field.name}.')
+def settings(config: Section, prefix: str = '') -> Iterator[tuple[str, Any, Described]]:
+    """Yield (dotted name, value, field) of each setting, those of sections inside included.
+
+    Items of a tuple are one entry each, with N in place of the index and the defaults of the class.
+    """
+    for field in described(type(config)):
+        name, value = prefix + field.name, getattr(config, field.name)
+        if isinstance(value, Section):
+            yield from settings(value, f'{name}.')
+        elif item := item_type(field.type):
+            yield from settings(item(), f'{name}.N.')
         else:
-            kind_of[prefix + field.name] = field.metadata['kind']
-    return kind_of
+            yield name, value, field
+
+
+def names(cls: type[Section]) -> list[str]:
+    """Return the dotted names of all settings of a class; N is the index of a tuple's item."""
+    return [name for name, _, _ in settings(cls())]
+
+
+def kinds(cls: type[Section]) -> dict[str, str]:
+    """Return {dotted name of a setting: its kind}; items of a tuple count as one name."""
+    # One entry for all items, because a resumed run may have more of them.
+    return {
+        name.replace('.N.', '.'): field.option.kind
+        for name, _, field in settings(cls())
+        if field.option
+    }

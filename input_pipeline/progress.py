@@ -1,8 +1,8 @@
 """Progress of long work, alike in every command: what, how much of it, how fast, how long still.
 
 On a terminal a bar in the last line, above which the log goes on; elsewhere (a file, a pipe,
-TERM=dumb) plain lines of the log now and then. Owns the bar, and how amounts and times are worded.
-It must not know what the work is. A bar has no colours.
+TERM=dumb) plain lines of the log now and then. Owns how amounts and times are worded, and what of
+them a bar shows; tqdm draws it. It must not know what the work is. A bar has no colours.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self, TextIO
 
 from absl import logging
+from tqdm import tqdm
 
 _BAR_SECONDS, _LOG_SECONDS = 0.1, 10.0  # at least, between two pictures of a bar, and two lines
 
-# Back to the first column; all from there to the end of the screen is cleared.
-_CLEAR = '\r\x1b[J'
-
 
 class Status(NamedTuple):
-    """How far work is, in words, which stand in this order in a bar and in a line.
+    """How far work is, in words, which have this order in a bar and in a line.
 
-    amount: what, and how much of it ('step 12/300'); fraction: the same from 0 to 1; figures: what
-    else is known, the most important first; rate: with its unit; eta: seconds still to go.
+    Attributes:
+      amount: what, and how much of it ('step 12/300').
+      fraction: the same from 0 to 1.
+      figures: what else is known, the most important first.
+      rate: with its unit.
+      eta: seconds still to go.
     """
 
     amount: str
@@ -38,28 +40,26 @@ class Status(NamedTuple):
     eta: float | None = None
 
     def words(self) -> list[tuple[int, str]]:
-        """(rank, text) of each part; those of the highest rank are the first to be left out."""
+        """Return (rank, text) of each part; those of the highest rank are left out first."""
         # The first figure (a loss) is missed more than the eta and the rate, the second (an
         # accuracy) less; all others less than the share that is done.
         ranks = [1, 4, *range(6, 6 + len(self.figures))]
-        parts = [(0, self.amount), (5, f'{self.fraction:.0%}')]
-        parts += list(zip(ranks, self.figures))
+        parts = [(0, self.amount), (5, f'{self.fraction:.0%}'), *zip(ranks, self.figures)]
         parts += [(3, self.rate)] if self.rate else []
         return parts + ([(2, eta(self.eta))] if self.eta is not None else [])
 
     def line(self) -> str:
-        """All of it."""
+        """Return all of it."""
         return _joined(text for _, text in self.words())
 
     def picture(self, width: int) -> str:
-        """What of it fits into `width` columns, and a drawn bar where they have room for it."""
+        """Return what fits into `width` columns, with a drawn bar where there is room for it."""
         kept = words = self.words()
         while len(kept) > 1 and len(_joined(text for _, text in kept)) > width:
-            last = max(kept)
-            kept = [word for word in kept if word is not last]
+            kept = [word for word in kept if word is not max(kept)]
         text = _joined(text for _, text in kept)[:width]
 
-        # From 5 cells to 20, beside two brackets and a space. Not in the place of a word.
+        # From 5 cells to 20, with two brackets and a space. Not in the place of a word.
         cells = min(20, width - len(text) - 3)
         if cells < 5 or len(kept) < len(words):
             return text
@@ -72,123 +72,115 @@ def _joined(words: Iterable[str]) -> str:
 
 
 def eta(seconds: float) -> str:
-    """The time that is left: 'eta 1:02:05'."""
+    """Word the time that is left: 'eta 1:02:05'."""
     return f'eta {clock(seconds)}'
 
 
 def rate(a_second: float, unit: str) -> str:
-    """So many of a unit in a second: '1,234.5 MB/s', '0.25 steps/s'."""
+    """Word a number of units in a second: '1,234.5 MB/s', '0.25 steps/s'."""
     return f'{a_second:,.{1 if a_second >= 10 else 2}f} {unit}/s'
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:05."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f'{minutes // 60}:{minutes % 60:02}:{rest:02}'
+    """Word a time in hours, minutes and seconds: 1:02:05."""
+    minutes, remainder = divmod(round(seconds), 60)
+    return f'{minutes // 60}:{minutes % 60:02}:{remainder:02}'
+
+
+class _LastLine(tqdm):
+    """The last line of a terminal, which shows a status."""
+
+    monitor_interval = 0  # no thread that draws by itself
+    status: Status | None = None
+
+    def __str__(self) -> str:
+        # A terminal without a window has 0 columns. The last one stays free for the cursor.
+        columns = self.format_dict['ncols'] or 80
+        return self.status.picture(columns - 1) if self.status else ''
+
+
+_LastLine.set_lock(threading.RLock())  # tqdm's own would be one of several processes
 
 
 class Bar:
     """The last line of the terminal on stderr for as long as the context; elsewhere nothing.
 
-    What is logged or printed meanwhile stands above it. It is gone at the end, after an error and
-    at SIGTERM. It is as wide as the window at each moment.
+    What is logged or printed meanwhile is above it. It is gone at the end, after an error and at
+    SIGTERM. It is as wide as the window at each moment.
 
     Attributes:
       shown: whether there is one: it is `wanted`, the terminal is not dumb, and the log tells more
-      than warnings.
+        than warnings.
     """
 
     def __init__(self, wanted: bool = True) -> None:
-        self._stream = sys.stderr
-        self.shown = (
-            wanted
-            and self._stream is not None
-            and self._stream.isatty()
-            and os.environ.get('TERM') != 'dumb'
-            and logging.level_info()
-        )
-        self._lock = threading.RLock()
+        stream = self._stream = sys.stderr
+        terminal = stream is not None and stream.isatty() and os.environ.get('TERM') != 'dumb'
+        self.shown = wanted and terminal and logging.level_info()
         self._drawn_at = float('-inf')
-        # What the bar shows; whether it is on the screen; whether half a line stands in its place.
-        self._status: Status | None = None
-        self._on_screen = self._half_line = False
+        self._pieces: list[tuple[TextIO, str]] = []  # of a line that is printed in pieces
         self._put_back = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if self.shown:
-            self._write_above_from_now_on()
-            self._end_clean_at_sigterm()
-        return self
+        if not self.shown:
+            return self
+        bar = _LastLine(file=self._stream, leave=False, dynamic_ncols=True)
+        self._bar = self._put_back.enter_context(bar)
+        self._end_clean_at_sigterm()
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._clear()
-            self._status = None  # a thread that still writes through us draws no bar
-        self._put_back.close()
-
-    def due(self) -> bool:
-        """Whether it is time for another picture; to be asked before a status is made."""
-        return self.shown and time.monotonic() - self._drawn_at >= _BAR_SECONDS
-
-    def show(self, status: Status) -> None:
-        """Shows this from now on."""
-        with self._lock:
-            self._status = status
-            self._draw()
-
-    def write(self, stream: TextIO, text: str) -> int:
-        """Writes above the bar, to a stream that goes to the same terminal."""
-        with self._lock:
-            self._clear()
-            written = stream.write(text)
-            # print writes a line in pieces, and its end last: the bar waits for that.
-            self._half_line = not text.endswith('\n') if text else self._half_line
-            stream.flush()
-            self._draw()
-            return written
-
-    def _draw(self) -> None:
-        if not self.shown or self._status is None or self._half_line:
-            return
-
-        # Asked anew each time, for windows are resized. A terminal without a window says 0.
-        with contextlib.suppress(OSError):
-            columns = os.get_terminal_size(self._stream.fileno()).columns or 80
-            # The cursor goes back to the first column: where a window that was made narrower has
-            # broken the line in two, clearing from there takes both.
-            self._stream.write(f'{_CLEAR}{self._status.picture(columns - 1)}\r')
-            self._stream.flush()
-        self._on_screen, self._drawn_at = True, time.monotonic()
-
-    def _clear(self) -> None:
-        if self._on_screen:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
-            self._on_screen = False
-
-    def _write_above_from_now_on(self) -> None:
-        """Sends the log and what is printed by way of `write`."""
-        above = _Above(self, sys.stderr)
+        # From now on the log and what is printed go by way of `_write`.
+        above: Any = _Above(self, sys.stderr)
         handler = logging.get_absl_handler().python_handler
         if handler.stream is sys.stderr:  # else the log goes to a file
             handler.setStream(above)
             self._put_back.callback(handler.setStream, sys.stderr)
         self._put_back.enter_context(contextlib.redirect_stderr(above))
         if sys.stdout is not None and sys.stdout.isatty():
-            self._put_back.enter_context(contextlib.redirect_stdout(_Above(self, sys.stdout)))
+            printed: Any = _Above(self, sys.stdout)
+            self._put_back.enter_context(contextlib.redirect_stdout(printed))
+        self._put_back.callback(self._flush)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._put_back.close()
+
+    def due(self) -> bool:
+        """Tell whether it is time for another picture; to be asked before a status is made."""
+        return self.shown and time.monotonic() - self._drawn_at >= _BAR_SECONDS
+
+    def show(self, status: Status) -> None:
+        """Show this from now on."""
+        self._bar.status, self._drawn_at = status, time.monotonic()
+        self._bar.refresh()
+
+    def write(self, stream: TextIO, text: str) -> None:
+        """Write whole lines above the bar, to a stream that goes to the same terminal."""
+        with _LastLine.get_lock():
+            # print writes a line in pieces, and its end last: the terminal waits for that.
+            self._pieces.append((stream, text))
+            if text.endswith('\n'):
+                self._flush()
+
+    def _flush(self) -> None:
+        with _LastLine.external_write_mode(self._stream):
+            for stream, text in self._pieces:
+                stream.write(text)
+                stream.flush()
+            self._pieces.clear()
 
     def _end_clean_at_sigterm(self) -> None:
-        """Clears the bar before SIGTERM ends the program; a handler of the program's own stays."""
+        """Clear the bar before SIGTERM ends the program; a handler of the program's own stays."""
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         ):
             return
 
-        # Past Python's buffers, in whose middle the signal may have come.
+        # Past Python's buffers, in whose middle the signal may have come. Back to the first column;
+        # all from there to the end of the screen is cleared.
         def end(number: int, frame: Any) -> None:
             del frame
-            os.write(self._stream.fileno(), _CLEAR.encode())
+            os.write(self._stream.fileno(), b'\r\x1b[J')
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
@@ -203,7 +195,8 @@ class _Above:
         self._bar, self._stream = bar, stream
 
     def write(self, text: str) -> int:
-        return self._bar.write(self._stream, text)
+        self._bar.write(self._stream, text)
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write(''.join(lines))
@@ -238,12 +231,12 @@ class Progress:
             logging.info('%s', _joined([status.amount, status.rate, f'in {clock(seconds)}']))
 
     def skip(self, done: float) -> None:
-        """So much was done before: it counts to what is done and not to the rate."""
+        """Count what was done before to what is done, and not to the rate."""
         self._skipped = done
         self.update(done)
 
     def update(self, done: float) -> None:
-        """Shows `done`, unless what was shown last is recent."""
+        """Show `done`, unless what was shown last is recent."""
         if self._bar.due():
             self._bar.show(self._status(done))
 
@@ -258,7 +251,7 @@ class Progress:
         seconds, fresh = time.monotonic() - self._start, max(0.0, done - self._skipped)
         a_second = fresh / self._scale / seconds if seconds > 0 else 0.0
 
-        # Below 100 units a whole number would stand still for long.
+        # Below 100 units a whole number would stay the same for long.
         digits = 0 if self._total >= 100 * self._scale else 1
         total = f'{self._total / self._scale:,.{digits}f}'
         return Status(

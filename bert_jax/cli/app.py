@@ -29,10 +29,9 @@ from absl import app, flags, logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load, presets
-from bert_jax.configs.overrides import apply
+from bert_jax.configs.overrides import apply, describe_settings
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 from bert_jax.configs.section import Section
-from bert_jax.configs.settings_text import described
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 # Of the source, or of the installed packages: what lies below it is ours.
@@ -72,7 +71,7 @@ def run(
             # Before the flags are parsed, of which others may be required, and whose value absl
             # would demand.
             if settings and (section := _section_asked(own)) is not None:
-                print(described(settings, section))
+                print(describe_settings(settings, section))
                 sys.exit(0)
             try:
                 rest = flags.FLAGS(argv)

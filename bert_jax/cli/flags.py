@@ -12,7 +12,6 @@ Owns which kind of flag a type becomes; what a field means and may be is written
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
@@ -20,7 +19,14 @@ from typing import Any, Literal, TypeVar
 from absl import flags
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import Option, described
+from bert_jax.configs.options import (
+    Described,
+    Option,
+    described,
+    is_section,
+    item_type,
+    without_none,
+)
 
 T = TypeVar('T')
 
@@ -34,17 +40,15 @@ def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = 
     `only` for these fields, or for all `without` those. A field that is a dataclass stands for its
     own fields; one without a default is a required flag.
     """
-    # Hints as types: the annotations are strings, since modules import annotations.
-    hints = typing.get_type_hints(options)
-    for field, about in described(options):
+    for field in described(options):
         if (only and field.name not in only) or field.name in without:
             continue
 
-        # Options that several commands share are a field, whose flags stand in its place.
-        if dataclasses.is_dataclass(hint := hints[field.name]):
-            define(typing.cast(type, hint))
-        elif about:
-            _define(field, about, hint)
+        # Options that several commands share are a field, in whose place their flags are.
+        if is_section(field.type):
+            define(field.type)
+        elif field.option:
+            _define(field)
 
 
 def read(options: type[T], **given: Any) -> T:
@@ -53,14 +57,14 @@ def read(options: type[T], **given: Any) -> T:
     Raises UserError where they do not go together, or a list holds what is no number.
     """
     # The mirror of `define`, field by field.
-    hints, values = typing.get_type_hints(options), dict(given)
-    for field, about in described(options):
+    values = dict(given)
+    for field in described(options):
         if field.name in given:
             continue
-        if dataclasses.is_dataclass(hint := hints[field.name]):
-            values[field.name] = read(typing.cast(type, hint))
-        elif about:
-            values[field.name] = _value(field, about, hint)
+        if is_section(field.type):
+            values[field.name] = read(field.type)
+        elif field.option:
+            values[field.name] = _value(field)
     return options(**values)
 
 
@@ -69,62 +73,64 @@ def present(*names: str) -> list[str]:
     return [f'--{name}' for name in names if flags.FLAGS[name].present]
 
 
-def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
-    """Defines the flag of a field, and the one of its switch after it."""
+def _define(field: Described) -> None:
+    """Define the flag of a field, and the one of its switch after it."""
     # A field without a default is a required flag, which absl then asks for.
-    name, kinds = field.name, _without_none(hint)
+    option = typing.cast(Option, field.option)
+    name, help, kinds = field.name, option.help, without_none(field.type)
     required = field.default is dataclasses.MISSING
     default: Any = None if required else field.default
 
     # Bounds are told by absl, with the flag's name, before main begins.
-    low, high = typing.cast(tuple[Any, Any], about.bounds)  # ints or floats, as the field's type
+    low, high = typing.cast(tuple[Any, Any], option.bounds)  # ints or floats, as the field's type
     common: dict[str, Any] = {'required': required}
     # Given twice, the last would win without a word; only flags for several values may be.
     once = common | {'allow_overwrite': False}
 
     # By the kind of the field, the more special first.
-    if item := _item(kinds):  # before the others: a str may stand beside the tuple
-        default = default if default is None else [str(one) for one in default]
-        if about.commas:
-            flags.DEFINE_list(name, default, about.help, **once)
+    if item := _item(kinds):  # before the others: the type may also name str
+        default = default if default is None else [str(value) for value in default]
+        if option.commas:
+            flags.DEFINE_list(name, default, help, **once)
         elif item is int:
-            flags.DEFINE_multi_integer(name, default, about.help, **common)
+            flags.DEFINE_multi_integer(name, default, help, **common)
         else:
-            flags.DEFINE_multi_string(name, default, about.help, **common)
+            flags.DEFINE_multi_string(name, default, help, **common)
     elif typing.get_origin(kinds[0]) is Literal:
-        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), about.help, **once)
+        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), help, **once)
     elif kinds == [bool]:
-        flags.DEFINE_bool(name, default, about.help, **once)
+        flags.DEFINE_bool(name, default, help, **once)
     elif kinds == [int]:
-        flags.DEFINE_integer(name, default, about.help, low, high, **once)
+        flags.DEFINE_integer(name, default, help, low, high, **once)
     elif kinds == [float]:
-        flags.DEFINE_float(name, default, about.help, low, high, **once)
+        flags.DEFINE_float(name, default, help, low, high, **once)
     else:
-        assert kinds == [str], f'{name}: no flag is of the type {hint}'
-        flags.DEFINE_string(name, default, about.help, **once)
+        assert kinds == [str], f'{name}: no flag is of the type {field.type}'
+        flags.DEFINE_string(name, default, help, **once)
 
     # A second flag that is short for a value of the first.
-    if about.switch:
-        switch, value = about.switch
+    if option.switch:
+        switch, value = option.switch
         flags.DEFINE_bool(switch, False, f'the same as --{name}={value}', allow_overwrite=False)
 
 
-def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
-    """What a flag says, in the type of its field; of a str or a tuple, one value is the str."""
+def _value(field: Described) -> Any:
+    """Return what a flag says; of a str or a tuple, one value is the str."""
     # The switch wins, as the shorter and so the more deliberate of both.
-    if about.switch and flags.FLAGS[about.switch[0]].value:
-        return about.switch[1]
+    switch = field.option.switch if field.option else None
+    if switch and flags.FLAGS[switch[0]].value:
+        return switch[1]
 
     # absl has read all but lists: of them, strings are left.
-    value, kinds = flags.FLAGS[field.name].value, _without_none(hint)
+    value, kinds = flags.FLAGS[field.name].value, without_none(field.type)
     item = _item(kinds)
     if item is None or value is None:
         return value
     try:
-        items = tuple(item(one) for one in value)
+        items = tuple(item(text) for text in value)
     except ValueError:  # with commas; absl looks at what is given once for each
         numbers = 'whole numbers' if item is int else 'numbers'
-        default = typing.cast(tuple, field.default) or ()
+        default = field.default or ()
         example = ','.join(map(str, default if len(default) > 1 else (item('0'), item('1'))))
         raise UserError(
             f'--{field.name}={",".join(value)}: must be {numbers} with commas between, as in'
@@ -133,14 +139,6 @@ def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
     return items[0] if len(items) == 1 and str in kinds else items
 
 
-def _without_none(hint: Any) -> list[Any]:
-    """The types that a hint names, without None."""
-    # int | None and Optional[int] are two types to Python.
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return [one for one in (typing.get_args(hint) if union else [hint]) if one is not type(None)]
-
-
-def _item(kinds: list[Any]) -> type | None:
-    """The type of a tuple's items; None where no tuple is among the types."""
-    tuples = [typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple]
-    return tuples[0][0] if tuples else None
+def _item(kinds: list[Any]) -> Any:
+    """Return the type of a tuple's items; None where no tuple is among the types."""
+    return next((item for kind in kinds if (item := item_type(kind))), None)

@@ -23,7 +23,7 @@ Folder = TypeVar('Folder', bound=os.PathLike[str])
 def atomic_file(
     path: os.PathLike[str], mode: Literal['wb', 'w'] = 'wb', durable: bool = True
 ) -> Iterator[IO]:
-    """A file to write that gets its name when the block ends well.
+    """Return a file to write that gets its name when the block ends well.
 
     Text is UTF-8. `durable`: to outlast a loss of power. A full disk is an OSError that names
     `path`.
@@ -31,7 +31,7 @@ def atomic_file(
     target = cast(Path, path)
     temporary = _beside(target)
     try:
-        # The new file is beside the old one, so that renaming it is one step of the file system: a
+        # The new file is in the folder of the old one, so that renaming it is one step of the file system: a
         # reader sees the old content or the new one.
         with temporary.open(mode) if _remote(path) else _open(temporary, mode) as file:
             yield file
@@ -48,7 +48,7 @@ def atomic_file(
 
 
 def atomic_write(path: os.PathLike[str], content: str | bytes, durable: bool = True) -> None:
-    """Writes a small file, unless it holds that content: no full disk stops a resumed run."""
+    """Write a small file, unless it holds that content: no full disk stops a resumed run."""
     content = content.encode() if isinstance(content, str) else content
 
     # The same content is not written again: a resumed run writes its config.json and tokenizer too,
@@ -62,7 +62,7 @@ def atomic_write(path: os.PathLike[str], content: str | bytes, durable: bool = T
 
 @contextlib.contextmanager
 def atomic_folder(path: Folder) -> Iterator[Folder]:
-    """A new folder to fill that takes the name `path` when the block ends well.
+    """Return a new folder to fill that takes the name `path` when the block ends well.
 
     It is gone when the block does not. At `path` may be nothing before, or an empty folder.
     """
@@ -90,7 +90,7 @@ def _remote(path: os.PathLike[str]) -> bool:
 
 
 def _beside(path: Path) -> Path:
-    """The hidden temporary name in the same folder, which no other process has."""
+    """Return the hidden temporary name in the same folder, which no other process has."""
     return path.parent / f'.{path.name}.{uuid.uuid4().hex[:12]}.tmp'
 
 

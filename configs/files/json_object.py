@@ -16,10 +16,10 @@ from bert_jax.configs.errors import UserError, reading
 
 
 def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Any JSON value. Raises ValueError where the text is no JSON.
+    """Parse any JSON value. Raises ValueError where the text is no JSON.
 
-    Bytes are UTF-8, with or without a BOM. `pairs` makes what stands for an object of its names
-    and values; without it that is a dict.
+    Bytes are UTF-8, with or without a BOM. `pairs` makes an object of its names and values; without
+    it that is a dict.
     """
     # utf-8-sig takes a byte-order mark, which editors on Windows write and JSON forbids.
     try:
@@ -32,7 +32,7 @@ def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | Non
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """A JSON object. Raises ValueError, which says what it is instead, where it is none."""
+    """Return a JSON object. Raises ValueError, which says what it is instead, where it is none."""
     try:
         value = parse(text)
     except ValueError as error:
@@ -45,7 +45,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 def read_object(
     path: os.PathLike[str], mend: str = 'it is damaged, or another file'
 ) -> dict[str, Any]:
-    """The JSON object in a file (the kinds of path are those of configs/files/atomic.py).
+    """Return the JSON object in a file (the kinds of path are those of configs/files/atomic.py).
 
     UserError, which ends with `mend`, where it cannot be read or holds none.
     """

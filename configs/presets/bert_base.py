@@ -1,7 +1,7 @@
-"""BERT-Base (12 layers, H=768, A=12): 110,106,428 pre-training parameters (the paper's 110M).
+r"""BERT-Base (12 layers, H=768, A=12): 110,106,428 pre-training parameters (the paper's 110M).
 
     bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \
         --max_predictions=76
     bert-pretrain --config=bert_base --data=records128 --data=records512 --workdir=DIR
 
@@ -25,7 +25,7 @@ from bert_jax.configs.schema import (
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='bert_base',
         model=ModelConfig(hidden_size=768, num_layers=12, num_heads=12, intermediate_size=3072),

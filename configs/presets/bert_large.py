@@ -1,7 +1,7 @@
-"""BERT-Large (24 layers, H=1024, A=16): 336,226,108 pre-training parameters (the paper's 340M).
+r"""BERT-Large (24 layers, H=1024, A=16): 336,226,108 pre-training parameters (the paper's 340M).
 
     bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
-    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \
         --max_predictions=76
     bert-pretrain --config=bert_large --data=records128 --data=records512 --workdir=DIR
 
@@ -25,7 +25,7 @@ from bert_jax.configs.schema import (
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='bert_large',
         model=ModelConfig(hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096),

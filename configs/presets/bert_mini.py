@@ -16,7 +16,7 @@ from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, Pretrai
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='bert_mini',
         model=ModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024),

@@ -28,7 +28,7 @@ from bert_jax.configs.schema import (
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='bert_mini_cpu',
         model=ModelConfig(

@@ -16,7 +16,7 @@ from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, Pretrai
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='bert_small',
         model=ModelConfig(hidden_size=512, num_layers=4, num_heads=8, intermediate_size=2048),

@@ -15,7 +15,7 @@ from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, Pretrai
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='bert_tiny',
         model=ModelConfig(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512),

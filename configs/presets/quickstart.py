@@ -27,7 +27,7 @@ SEQ_LEN = 32
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='quickstart',
         model=ModelConfig(

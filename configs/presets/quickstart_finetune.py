@@ -13,7 +13,7 @@ BATCH_SIZE = 16
 
 
 def get_config() -> FinetuneConfig:
-    """The recipe described above."""
+    """Return the recipe described above."""
     return FinetuneConfig(
         name='quickstart_finetune',
         max_seq_length=32,

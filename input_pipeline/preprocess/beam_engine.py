@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess import stages
 from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
-from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.kept_results import Engine, KeptResults
 from bert_jax.input_pipeline.preprocess.runs import DocumentRun, RecordRun, key_range
-from bert_jax.input_pipeline.progress import Progress
 
 # The stages whose tasks take one range of keys out of every run: what a run is, and which argument
 # is the list of them.
@@ -31,62 +30,42 @@ _SHUFFLED = {stages.make_records: (DocumentRun, 4), stages.write_output: (Record
 _NO_RUN = -1  # in place of a run's number: every task gets it, so that each has a group
 
 
-class BeamEngine:
-    """An engine as LocalEngine is one.
+class BeamEngine(Engine):
+    """Does the tasks of a stage by one pipeline; what they cost is the runner's to say.
 
     `arguments`: Beam's pipeline options, as on its command lines; without --runner the pipeline
     runs in this process. Raises UserError where apache_beam is not installed.
     """
 
     def __init__(self, arguments: Sequence[str]):
+        super().__init__()
         self._options = _pipeline_options(arguments)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """There is nothing to end: every pipeline has ended."""
-
-    def run(
-        self,
-        function: Callable,
-        tasks: Sequence[tuple],
-        weights: Sequence[float],
-        progress: Progress,
-        kept: KeptResults,
-    ) -> list[Any]:
-        """`function(*task)` for every task of which nothing is `kept`, by one pipeline.
-
-        `weights` are not used: the progress shows only the end.
-        """
-        # What lies there is finished, whichever engine did it.
+    def _do(
+        self, function: Callable, tasks: dict[int, tuple], count: int, kept: KeptResults
+    ) -> Iterator[tuple[int, Any]]:
+        self._pipeline(function, tasks, count, kept)
         results = kept.load(function)
-        to_do = {i: task for i, task in enumerate(tasks) if i not in results}
-        with progress:
-            if to_do:
-                self._pipeline(function, to_do, len(tasks), kept)
-                results = kept.load(function)
 
-            # Fewer than tasks? A worker has kept its error, or writes where this process does not
-            # look.
-            if len(results) < len(tasks):
-                kept.raise_failure()
-                raise Interrupted(
-                    f'{kept.folder}: has the results of {len(results)} of {len(tasks)} tasks, and'
-                    ' Beam says that all are done: --output must be a folder that every worker sees'
-                )
-        return [results[i] for i in range(len(tasks))]
+        # Fewer than tasks? A worker has kept its error, or writes where this process does not look.
+        if len(results) < count:
+            kept.raise_failure()
+            raise Interrupted(
+                f'{kept.folder}: has the results of {len(results)} of {count} tasks, and Beam says'
+                ' that all are done: --output must be a folder that every worker sees'
+            )
+        yield from ((i, results[i]) for i in tasks)
 
     def _pipeline(
         self, function: Callable, tasks: dict[int, tuple], count: int, kept: KeptResults
     ) -> None:
-        """Runs these of the `count` tasks; what becomes of them is kept."""
+        """Run these of the `count` tasks; what becomes of them is kept."""
         import apache_beam as beam
 
         with beam.Pipeline(options=self._options) as pipeline:
             if function not in _SHUFFLED:
                 # A task's number is all that moves. Spread, or the runner would fuse it with the
-                # list that it stands in, and one worker would do all.
+                # list that it is in, and one worker would do all.
                 _ = (
                     pipeline
                     | 'tasks' >> beam.Create(list(tasks))
@@ -97,9 +76,9 @@ class BeamEngine:
 
             # All tasks of such a stage take from the same runs: each run is opened once and cut
             # for all of them, and the tasks travel without it.
-            run_type, place = _SHUFFLED[function]
-            runs = next(iter(tasks.values()))[place]
-            bare = {i: (*task[:place], *task[place + 1 :]) for i, task in tasks.items()}
+            run_type, index = _SHUFFLED[function]
+            runs = next(iter(tasks.values()))[index]
+            bare = {i: (*task[:index], *task[index + 1 :]) for i, task in tasks.items()}
             _ = (
                 pipeline
                 | 'runs' >> beam.Create([(_NO_RUN, ''), *enumerate(runs)])
@@ -111,12 +90,8 @@ class BeamEngine:
                 )
                 | 'bring together' >> beam.GroupByKey()
                 | function.__name__
-                >> beam.Map(_call_with_runs, function, run_type, place, bare, kept)
+                >> beam.Map(_call_with_runs, function, run_type, index, bare, kept)
             )
-
-    def cost(self, examples: int) -> str:
-        """Nothing: what the workers cost is the runner's to say."""
-        return ''
 
 
 def _pipeline_options(arguments: Sequence[str]) -> Any:
@@ -147,13 +122,13 @@ def _cut(
     numbers: list[int],
     count: int,
 ) -> Iterator[tuple[int, tuple[int, bytes]]]:
-    """(task number, (place among the runs, the run's stretch for that task)) for each task.
+    """Yield (task number, (number of the run, its stretch for that task)) for each task.
 
     They are these of `count` tasks. A stretch is what the run's `dump` makes of it.
     """
-    place, path = element
+    run_number, path = element
     # So that a task into whose range no run reaches is done too.
-    if place == _NO_RUN:
+    if run_number == _NO_RUN:
         for number in numbers:
             yield number, (_NO_RUN, b'')
         return
@@ -162,25 +137,25 @@ def _cut(
     for number in numbers:
         stretch = run.within(*key_range(number, count))
         if stretch is not None:
-            yield number, (place, stretch.dump())
+            yield number, (run_number, stretch.dump())
 
 
 def _call_with_runs(
     group: tuple[int, Iterable[tuple[int, bytes]]],
     function: Callable,
     run_type: type[DocumentRun | RecordRun],
-    place: int,
+    index: int,
     tasks: dict[int, tuple],
     kept: KeptResults,
 ) -> None:
-    """Does a task of `tasks`, which lack their argument number `place`: the runs of the group."""
+    """Do a task of `tasks`, which lack argument number `index`: the runs of the group."""
     number, stretches = group
     # In the order of the runs, as the local engine has them: GroupByKey promises none.
-    in_order = sorted((one for one in stretches if one[0] != _NO_RUN), key=lambda one: one[0])
+    in_order = sorted((run for run in stretches if run[0] != _NO_RUN), key=lambda run: run[0])
     runs = [run_type.parse(content) for _, content in in_order]
 
     task = tasks[number]
-    _attempt(kept, number, function, (*task[:place], runs, *task[place:]))
+    _attempt(kept, number, function, (*task[:index], runs, *task[index:]))
 
 
 def _call(number: int, function: Callable, tasks: dict[int, tuple], kept: KeptResults) -> None:
@@ -188,7 +163,7 @@ def _call(number: int, function: Callable, tasks: dict[int, tuple], kept: KeptRe
 
 
 def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) -> None:
-    """Keeps a task's result, or its error where that is the user's to mend.
+    """Keep a task's result, or its error where that is the user's to mend.
 
     Raised, it would come back as the runner's own, after retries.
     """

@@ -21,12 +21,13 @@ from etils import epath
 
 from bert_jax.input_pipeline.preprocess.runs import (
     DocumentRun,
+    Tokenised,
     hash_sentences,
     key_range,
     load,
     save,
 )
-from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe, Tokenised
+from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe
 from bert_jax.input_pipeline.randomness import mix
 
 Kind = Literal['documents', 'lines']
@@ -45,7 +46,7 @@ def deduplicate(
     unk_id: int,
     engine: Callable[[Callable, list[tuple], str], list],
 ) -> tuple[Tokenised, int]:
-    """What is left of the runs, written anew, and how many copies there were.
+    """Return what is left of the runs, written again, and how many copies there were.
 
     `engine(function, tasks, stage)` runs the tasks of a stage.
     """
@@ -76,7 +77,7 @@ def deduplicate(
 
 
 def list_items(kind: Kind, path: str, to: str) -> int:
-    """Writes the items of a run sorted by hash, and returns their number."""
+    """Write the items of a run sorted by hash, and return their number."""
     # Two hashes of 64 bits: with one, a corpus of 2**32 lines would lose a line by chance.
     run = DocumentRun.open(path)
     counts = np.diff(run.documents['sentences'], prepend=0)
@@ -96,15 +97,15 @@ def list_items(kind: Kind, path: str, to: str) -> int:
 
 
 def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """uint64, a hash of each document's lines in their order."""
+    """Return uint64, a hash of each document's lines in their order."""
     # As the hash of a sentence is made from its tokens, once more mixed with the number of lines.
     starts = np.cumsum(counts) - counts
-    place = np.arange(lines.size) - np.repeat(starts, counts)
-    return mix(np.add.reduceat(mix(lines, place), starts), counts)
+    index = np.arange(lines.size) - np.repeat(starts, counts)
+    return mix(np.add.reduceat(mix(lines, index), starts), counts)
 
 
 def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
-    """Writes the numbers of all copies with hashes in one range of `count`; returns how many."""
+    """Write the numbers of all copies with hashes in one range of `count`; return how many."""
     # The range's items out of every list, and of which run each is.
     low, high = key_range(number, count)
     stretches, runs = [np.zeros(0, _ITEM)], []
@@ -137,7 +138,7 @@ def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
 def drop_copies(
     kind: Kind, number: int, path: str, copies: Sequence[str], to: str, recipe: Recipe, unk_id: int
 ) -> Tokenised:
-    """Writes the run again without the copies, and without documents that they emptied."""
+    """Write the run again without the copies, and without documents that they emptied."""
     # What goes, whichever range found it, as a mask over the lines of the run.
     run = DocumentRun.open(path)
     gone = np.concatenate([_of_run(load(file), number) for file in copies])
@@ -159,29 +160,18 @@ def drop_copies(
     documents = np.array(run.documents[alive])
     documents['sentences'] = np.cumsum(sentences[alive])
     documents['tokens'] = np.cumsum(lengths, dtype=np.int64)[documents['sentences'] - 1]
-    DocumentRun(np.array(run.keys[alive]), documents, lengths, tokens).write(to)
+    left = DocumentRun(np.array(run.keys[alive]), documents, lengths, tokens)
+    left.write(to)
 
-    # The sums of stage 1 again, of what is left.
-    sums = Counter(
-        documents=documents.size,
-        sentences=lengths.size,
-        one_sentence_documents=int((sentences == 1).sum()),
-        tokens=tokens.size,
-        unknown_tokens=int(np.count_nonzero(tokens == unk_id)),
-    )
-    lines = hash_sentences(tokens, lengths)
     # All documents of a run have the language of their unit.
-    languages = {
-        recipe.languages[documents['language'][0]]: Counter(
-            {name: sums[name] for name in SUMS_OF_LANGUAGE}
-        )
-    }
-    watched = lines[lines % np.uint64(recipe.line_sample) == 0]
-    return Tokenised([to], sums, languages, lines=watched)
+    sums, lines = left.summed(unk_id, recipe.line_sample)
+    language = recipe.languages[documents['language'][0]]
+    of_language = Counter({name: sums[name] for name in SUMS_OF_LANGUAGE})
+    return Tokenised([to], sums, {language: of_language}, lines=lines)
 
 
 def _of_run(copies: np.ndarray, number: int) -> np.ndarray:
-    """The places of the copies in run `number`."""
+    """Return the places of the copies in run `number`."""
     first, last = np.searchsorted(copies, np.array([number, number + 1], np.uint64) << _RUN_SHIFT)
     return (np.array(copies[first:last]) & ((np.uint64(1) << _RUN_SHIFT) - np.uint64(1))).astype(
         np.int64

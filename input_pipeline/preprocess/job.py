@@ -18,14 +18,15 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline import typed_json
+from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
 from bert_jax.input_pipeline.preprocess.beam_engine import BeamEngine
 from bert_jax.input_pipeline.preprocess.deduplication import Kind, deduplicate
-from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.kept_results import Engine, KeptResults
 from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.stages import Recipe, Tokenised
+from bert_jax.input_pipeline.preprocess.runs import Tokenised
+from bert_jax.input_pipeline.preprocess.stages import Recipe
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.shards import Manifest
@@ -41,7 +42,7 @@ _NAMES = '.names'  # ends the names of files that list the small files of a unit
 
 
 def preprocess(options: PreprocessOptions) -> Manifest:
-    """Runs the job and returns the manifest of the finished directory.
+    """Run the job and return the manifest of the finished directory.
 
     The last line on stdout is its cost. A directory that this very job has finished before is left
     as it is; where it was interrupted, it goes on. Raises UserError for what the user can mend;
@@ -99,7 +100,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     return manifest
 
 
-def _engine(options: PreprocessOptions) -> LocalEngine | BeamEngine:
+def _engine(options: PreprocessOptions) -> Engine:
     if options.engine == 'beam':
         return BeamEngine(options.beam_arguments)
     return LocalEngine(options.workers or os.cpu_count() or 1)
@@ -112,11 +113,11 @@ class _Job:
         self,
         options: PreprocessOptions,
         tokenizer: Tokenizer,
-        engine: LocalEngine | BeamEngine,
+        engine: Engine,
         scratch: epath.Path,
         warnings: list[str],
     ):
-        """`warnings`: what is to be said of the inputs before they are read."""
+        """Begin a run; `warnings` are to be said of the inputs before they are read."""
         self._options = options
         self._tokenizer = tokenizer
         self._engine = engine
@@ -132,7 +133,7 @@ class _Job:
     def run(
         self, units: list[AnyUnit], eval_units: list[AnyUnit], described: dict[str, Any]
     ) -> Manifest:
-        """Returns the manifest; the shards are in SCRATCH/final."""
+        """Return the manifest; the shards are in SCRATCH/final."""
         options = self._options
         # Read both inputs, see whether they do, and only then settle what a pass over each language
         # is: it depends on their tokens.
@@ -154,8 +155,8 @@ class _Job:
         shard_infos: list = []
         for split in ('train', 'eval'):
             if text[split].runs:
-                found, infos = self._split(recipe, split, text[split])
-                counts |= {split: found} if infos else {}
+                sums, infos = self._split(recipe, split, text[split])
+                counts |= {split: sums} if infos else {}
                 shard_infos += infos
 
         return Manifest(
@@ -178,7 +179,7 @@ class _Job:
     def _read(
         self, recipe: Recipe, units: list, eval_units: list
     ) -> tuple[Recipe, dict[str, Tokenised]]:
-        """Tokenises both inputs.
+        """Tokenise both inputs.
 
         Where the default fraction holds out too little for NSP, it is done again without.
         """
@@ -203,7 +204,7 @@ class _Job:
     def _tokenise(
         self, recipe: Recipe, units: list, eval_units: list, name: str
     ) -> dict[str, Tokenised]:
-        """Tokenises both inputs into files of this name."""
+        """Tokenise both inputs into files of this name."""
         # The held-out text first: what is a copy of it has to be dropped from the other. Its
         # fingerprints go by a file, for they may be too many to send to each task.
         excluded = None
@@ -214,34 +215,25 @@ class _Job:
             runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
         self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
         text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
-        pieces_a_word = {
-            side: {name: of['tokens'] / max(1, of['words']) for name, of in read.languages.items()}
-            for side, read in text.items()
-        }
 
-        # Each split by itself: what --eval_fraction holds out is not compared with the rest.
-        dedup = self._options.dedup
-        if dedup != 'none':
-            for side in (side for side in text if text[side].runs):
-                self._drop_copies(dedup, text[side], recipe, f'{name}-{side}')
-
-        # Of the text as it was read: of what is left when copies are gone only tokens are known.
-        for side, rates in pieces_a_word.items():
-            for language, of in text[side].languages.items():
+        for side, read in text.items():
+            # Of the text as it is read: of what is left when copies are gone only tokens are known.
+            rates = {
+                name: of['tokens'] / max(1, of['words']) for name, of in read.languages.items()
+            }
+            # Each split by itself: what --eval_fraction holds out is not compared with the others.
+            if self._options.dedup != 'none' and read.runs:
+                self._drop_copies(self._options.dedup, read, recipe, f'{name}-{side}')
+            for language, of in read.languages.items():
                 of['pieces_a_word'] = rates[language]  # type: ignore[assignment]  # no count
         return text
 
     def _drop_copies(self, kind: Kind, text: Tokenised, recipe: Recipe, name: str) -> None:
-        """Leaves one of each document or line."""
+        """Leave one of each document or line."""
 
         def engine(function: Callable, tasks: list[tuple], stage: str) -> list:
-            return self._engine.run(
-                function,
-                tasks,
-                [1] * len(tasks),
-                Progress(f'{stage} copies', len(tasks), 'parts'),
-                self._kept(f'{name}-{stage}'),
-            )
+            progress = Progress(f'{stage} copies', len(tasks), 'parts')
+            return self._run(function, tasks, [1] * len(tasks), progress, f'{name}-{stage}')
 
         # What stage 1 counted of dropped documents stays; the sums of the text are replaced.
         unique, dropped = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
@@ -264,17 +256,11 @@ class _Job:
             (recipe, _by_file(unit, file), self._options.text, split, file, excluded)
             for unit, file in zip(units, files)
         ]
-        progress = Progress(
-            'reading held-out text' if split == 'eval' else 'reading text',
-            sum(unit.bytes for unit in units),
-            'MB',
-            1e6,
-        )
-
-        # Weighed by bytes, as the progress is.
         weights = [unit.bytes for unit in units]
+        title = 'reading held-out text' if split == 'eval' else 'reading text'
         try:
-            results = self._engine.run(_tokenise_unit, tasks, weights, progress, self._kept(name))
+            progress = Progress(title, sum(weights), 'MB', 1e6)
+            results = self._run(_tokenise_unit, tasks, weights, progress, name)
         except job_directory.Interrupted:
             raise
         except UserError as error:
@@ -282,15 +268,14 @@ class _Job:
         for path in self._scratch.glob(f'{name}-*{_NAMES}'):
             path.unlink()
 
-        # What the readers noticed is told once for all.
+        # What the readers noticed is said once for all.
         report = corpus.Report()
         self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks, _ in results]
         for unit, (sides, unit_report, _, _) in zip(units, results):
             report.merge(unit_report)
             for side, part in sides.items():
-                part.languages[unit.language] = Counter(
-                    {name: part.sums[name] for name in stages.SUMS_OF_LANGUAGE}
-                )
+                sums = {name: part.sums[name] for name in stages.SUMS_OF_LANGUAGE}
+                part.languages[unit.language] = Counter(sums)
                 parts[side].append(part)
         for line in report.lines():
             self._warn(line)
@@ -301,14 +286,14 @@ class _Job:
     # ---- stages 2 and 3
 
     def _split(self, recipe: Recipe, split: str, text: Tokenised) -> tuple[dict[str, Any], list]:
-        """The sums over a split's records, and its shards."""
+        """Return the sums over a split's records, and its shards."""
         if split == 'train' or '' in text.languages:
             return self._records(recipe, split, split, text, text.runs, text.sums)
 
         # Held-out text has shards for each language, so that a model is measured on each.
         counts: dict[str, Any] = {}
         infos: list = []
-        for language, runs_of_it in sorted(text.runs_of.items()):
+        for language, inputs in sorted(text.runs_of.items()):
             sums = text.languages[language]
             if sums['documents'] < plan.least_documents(self._options):
                 few = statistics.plural(sums['documents'], 'document')
@@ -318,8 +303,8 @@ class _Job:
                 )
                 continue
             name = f'{split}-{language}'
-            found, shards = self._records(recipe, split, name, text, runs_of_it, sums)
-            fields.add_counts(counts, found)
+            its_counts, shards = self._records(recipe, split, name, text, inputs, sums)
+            fields.add_counts(counts, its_counts)
             infos += shards
         return counts, infos
 
@@ -327,35 +312,32 @@ class _Job:
         self,
         recipe: Recipe,
         split: str,
-        called: str,
+        name: str,
         text: Tokenised,
         inputs: list[str],
         sums: Counter[str],
     ) -> tuple[dict[str, Any], list]:
-        """The sums over records of a split, and their shards.
+        """Return the sums over records of a split, and their shards.
 
-        `inputs`: the runs that they are made of, whose sums are `sums`; `called`: how the names of
+        `inputs`: the runs that they are made of, whose sums are `sums`; `name`: how the names of
         their files begin.
         """
-        # Stage 2. A bucket is a range of hashed names, so any has documents of every unit.
-        buckets = plan.plan_buckets(sums['tokens'], sums['documents'])
-        paths = [str(self._scratch / f'bucket-{called}-{i:05}') for i in range(buckets)]
-        name = 'making examples' if split == 'train' else 'making held-out examples'
+        # Stage 2. A bucket is a range of hashed names, so any has documents of every unit, and each
+        # is weighed alike: hashes spread the tokens evenly.
+        held_out = '' if split == 'train' else 'held-out '
+        count = plan.plan_buckets(sums['tokens'], sums['documents'])
+        paths = [str(self._scratch / f'bucket-{name}-{i:05}') for i in range(count)]
         tokens = sums['tokens'] * recipe.dupe_factor_of(split)
-
-        # Each bucket is weighed alike: hashes spread the tokens evenly.
-        counts: dict[str, Any] = {}
-        making = [(recipe, split, i, buckets, inputs, path) for i, path in enumerate(paths)]
-        progress = Progress(name, tokens, 'M tokens', 1e6)
-        in_buckets = self._engine.run(
+        buckets = self._run(
             stages.make_records,
-            making,
-            [tokens / buckets] * buckets,
-            progress,
-            self._kept(f'records-{called}'),
+            [(recipe, split, i, count, inputs, path) for i, path in enumerate(paths)],
+            [tokens / count] * count,
+            Progress(f'making {held_out}examples', tokens, 'M tokens', 1e6),
+            f'records-{name}',
         )
 
-        for bucket in in_buckets:
+        counts: dict[str, Any] = {}
+        for bucket in buckets:
             fields.add_counts(counts, bucket.counts)
             for language, of_language in bucket.languages.items():
                 if language in text.languages:
@@ -371,44 +353,52 @@ class _Job:
         for path in inputs:
             runs.DocumentRun.remove(path)
 
-        # Stage 3. How many shards depends on what the records take.
-        records = sum(bucket.records for bucket in in_buckets)
-        size = sum(bucket.bytes for bucket in in_buckets)
-        asked = self._options.num_shards if split == 'train' else None
-        count, pieces = plan.plan_shards(records, size, asked)
-        # An empty bucket (of languages with less than a pass, say) may have no files.
-        final = self._scratch / 'final'
-        full = [path for path, bucket in zip(paths, in_buckets) if bucket.records]
-        writing = [
-            (i, count, pieces, full, str(final / f'{called}-{i:05}-of-{count:05}.tfrecord'))
-            for i in range(count)
-        ]
-
-        name = 'writing shards' if split == 'train' else 'writing held-out shards'
-        infos = self._engine.run(
-            stages.write_output,
-            writing,
-            [size / count] * count,
-            Progress(name, size, 'MB', 1e6),
-            self._kept(f'shards-{called}'),
-        )
-
-        for path in self._scratch.glob(f'bucket-{called}-*'):
+        # Stage 3. An empty bucket (of languages with less than a pass, say) may have no files.
+        full = [path for path, bucket in zip(paths, buckets) if bucket.records]
+        infos = self._shards(held_out, name, full, buckets)
+        for path in self._scratch.glob(f'bucket-{name}-*'):
             path.unlink()
         return counts, infos
 
+    def _shards(self, held_out: str, name: str, paths: list[str], buckets: list) -> list:
+        """Write the records of some buckets as shards, and return these."""
+        # How many shards depends on what the records take.
+        records, size = (sum(getattr(b, of) for b in buckets) for of in ('records', 'bytes'))
+        asked = None if held_out else self._options.num_shards
+        count, pieces = plan.plan_shards(records, size, asked)
+        final = self._scratch / 'final'
+        return self._run(
+            stages.write_output,
+            [
+                (i, count, pieces, paths, str(final / f'{name}-{i:05}-of-{count:05}.tfrecord'))
+                for i in range(count)
+            ],
+            [size / count] * count,
+            Progress(f'writing {held_out}shards', size, 'MB', 1e6),
+            f'shards-{name}',
+        )
+
     def _statistics(self, text: dict[str, Tokenised], counts: dict[str, Any]) -> dict[str, Any]:
-        """What the manifest says about text and records, by split."""
+        """Return what the manifest says about text and records, by split."""
         of_text = {}
         for split, sums in counts.items():
             of_text[split] = statistics.of_split(text[split], sums, self._options.seq_len)
             for warning in statistics.repetition(split, of_text[split]):
                 self._warn(warning)
-        found = {'records': counts, 'text': of_text, 'warnings': self._warnings}
-        return found | ({'bad_records': self._bad_records} if self._bad_records else {})
+        manifest = {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        return manifest | ({'bad_records': self._bad_records} if self._bad_records else {})
 
-    def _kept(self, stage: str) -> KeptResults:
-        return KeptResults(job_directory.results(self._scratch, stage))
+    def _run(
+        self,
+        function: Callable,
+        tasks: list[tuple],
+        weights: list,
+        progress: Progress,
+        stage: str,
+    ) -> list:
+        """Return the results of a stage's tasks, which are kept under its name."""
+        kept = KeptResults(job_directory.results(self._scratch, stage))
+        return self._engine.run(function, tasks, weights, progress, kept)
 
     def _warn(self, message: str) -> None:
         if message not in self._warnings:
@@ -417,7 +407,7 @@ class _Job:
 
 
 def _by_file(unit: AnyUnit, file: str) -> Unit | str:
-    """A unit as it travels in a task: many names by a file, beside those that the task will write.
+    """Return a unit as it travels in a task: many names by a file next to those it will write.
 
     Tasks are part of a Beam pipeline's definition, which has no room for millions of names.
     """
@@ -436,7 +426,7 @@ def _tokenise_unit(
     path: str,
     excluded: str | None,
 ) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks, str]:
-    """Stage 1 for a unit: its text, the report and the marks of what was read, its identity."""
+    """Do stage 1 for a unit: its text, the report and the marks of what was read, its identity."""
     unit: AnyUnit
     if isinstance(given, Unit):
         unit = given
@@ -458,7 +448,7 @@ def _tokenise_unit(
 def _read_before(
     scratch: epath.Path, units: list[AnyUnit], eval_units: list[AnyUnit]
 ) -> list[tuple[AnyUnit, digest.Marks]]:
-    """The units that an interrupted job has read, with their marks."""
+    """Return the units that an interrupted job has read, with their marks."""
     # Results of units are numbered as the inputs are listed, and the lists are equal: the options
     # of both jobs, which hold a digest of them, were compared before.
     marks = []
@@ -474,7 +464,7 @@ def _keep_same(
     eval_units: list[AnyUnit],
     text: corpus.TextOptions,
 ) -> int:
-    """Leaves, of what a job whose text was refused has read, what still holds; and how much.
+    """Leave, of what a job whose text was refused has read, what still holds; return how much.
 
     A unit holds that has its name, place, size and bytes. Of the training text none holds where a
     held-out unit does not: copies of that are dropped there.
@@ -482,18 +472,18 @@ def _keep_same(
     count, held_out_holds, skips = 0, True, text.on_bad_record == 'skip'
     for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units), (_UNITS[1], [])):
         kept = KeptResults(job_directory.results(scratch, name))
-        places = {unit.identity: i for i, unit in enumerate(listed)}
-        numbers = {
-            old: places[identity]
+        numbers = {unit.identity: i for i, unit in enumerate(listed)}
+        holding = {
+            old: numbers[identity]
             for old, (_, report, mark, identity) in kept.load(_tokenise_unit).items()
             if held_out_holds
-            and identity in places
+            and identity in numbers
             # read when null was no bad record, of which skipping counts each
             and not (skips and report.textless['null'])
-            and digest.same(listed[places[identity]], mark)
+            and digest.same(listed[numbers[identity]], mark)
         }
-        kept.renumber(numbers)
-        count += len(numbers)
+        kept.renumber(holding)
+        count += len(holding)
         if name == _HELD_OUT:
-            held_out_holds = len(numbers) == len(listed)
+            held_out_holds = len(holding) == len(listed)
     return count

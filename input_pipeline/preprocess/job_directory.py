@@ -30,7 +30,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
 _REFUSED = 'refused'  # a file that says that a line or a file of the text ended the job
 # What may differ: the same text and vocabulary may lie elsewhere, and whether it is the same is
-# told apart.
+# checked separately.
 _MAY_DIFFER = {'input', 'eval_input', 'tokenizer', 'input_times', 'input_contents'}
 _OTHER_TEXT = 'the input files have changed'
 # How text that was refused may be mended: in its files, or by options that let it pass.
@@ -58,7 +58,7 @@ class Refused(UserError):
 
 
 def refuse_strange(output: epath.Path, tokenizer: Tokenizer) -> None:
-    """Raises UserError where a name that the job writes is taken by what it did not make.
+    """Raise UserError where a name that the job writes is taken by what it did not make.
 
     What a job has made is known by its manifest, or by the note in its scratch folder.
     """
@@ -82,7 +82,7 @@ def _strange(path: epath.Path) -> UserError:
 
 
 def _is_ours(folder: epath.Path) -> bool:
-    """Whether a scratch folder is one: it has the note of its job, or nothing but empty folders."""
+    """Tell whether a scratch folder is ours: it has a job's note, or only empty folders."""
     # The note comes first of all; what was killed while it wrote has left its temporary name.
     return folder.is_dir() and (
         (folder / _JOB).exists()
@@ -97,7 +97,7 @@ def _is_ours(folder: epath.Path) -> bool:
 def finished(
     output: epath.Path, options: dict[str, Any], same_text: Callable[[dict[str, Any]], bool]
 ) -> Manifest | None:
-    """The manifest, where the job with these options is finished in `output`; else None.
+    """Return the manifest, where the job with these options is finished in `output`; else None.
 
     `same_text` says whether the text is what a job with those options has read. Refuses another
     job's.
@@ -136,7 +136,7 @@ def finished(
 
 
 def _difference(there: dict[str, Any], here: dict[str, Any]) -> str | None:
-    """The first option that makes another job of it, in words."""
+    """Return the first option that makes another job of it, in words."""
     for name in {**here, **there}:
         if name not in _MAY_DIFFER and there.get(name) != here.get(name):
             return (
@@ -154,7 +154,7 @@ def scratch(
     same_text: Callable[[epath.Path], bool],
     keep_same: Callable[[epath.Path], int] = lambda folder: 0,
 ) -> Iterator[epath.Path]:
-    """OUTPUT/.tmp, held by one process at a time, with what this very job has done before.
+    """Yield OUTPUT/.tmp, held by one process at a time, with what this very job has done before.
 
     On gs:// the user sees to it that there is one. `job`: all that its bytes depend on, but for the
     version of this package and the text; `same_text` says whether that is what the job which left
@@ -174,40 +174,48 @@ def scratch(
     except OSError as error:
         raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
 
-    # What ended the job decides whether its work stays: it stays after what may pass (a kill, a
-    # full disk, a dead worker), and goes after a mistake, which another command will mend.
     try:
-        with locked(output, '--output'):
-            try:
-                _begin(folder, job, overwrite, same_text, keep_same)
-                yield folder
-            except Interrupted:  # a UserError too, so it comes first
-                raise
-            except Refused as error:
-                # Nothing read yet is nothing to keep.
-                if not any((folder / _RESULTS).glob('*/*')):
-                    _remove(folder)
-                    raise
-                atomic_write(folder / _REFUSED, f'{error}\n')
-                raise Refused(
-                    f'{error}; what was read stays: once this is mended, the job goes on from there'
-                ) from error
-            except UserError:
-                _remove(folder)
-                raise
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-                raise Interrupted(
-                    f'--output={output}: {_FULL[error.errno]}: no records were written; '
-                    'the job needs about twice their size while it runs: '
-                    f'free some space and run the same command again, which goes on from {folder}'
-                ) from error
+        with locked(output, '--output'), _kept_unless_mistaken(folder):
+            _begin(folder, job, overwrite, same_text, keep_same)
+            yield folder
             _remove(folder)
     finally:
         for path in new_folders:  # a failed job leaves no empty folders behind
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+
+
+@contextlib.contextmanager
+def _kept_unless_mistaken(folder: epath.Path) -> Iterator[None]:
+    """Decide by what ended the job whether its work in the folder stays.
+
+    It stays after what may pass (a kill, a full disk, a dead worker), and goes after a mistake,
+    which another command will mend.
+    """
+    try:
+        yield
+    except Interrupted:  # a UserError too, so it comes first
+        raise
+    except Refused as error:
+        # Nothing read yet is nothing to keep.
+        if not any((folder / _RESULTS).glob('*/*')):
+            _remove(folder)
+            raise
+        atomic_write(folder / _REFUSED, f'{error}\n')
+        raise Refused(
+            f'{error}; what was read stays: once this is mended, the job goes on from there'
+        ) from error
+    except UserError:
+        _remove(folder)
+        raise
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise Interrupted(
+            f'--output={folder.parent}: {_FULL[error.errno]}: no records were written; '
+            'the job needs about twice their size while it runs: '
+            f'free some space and run the same command again, which goes on from {folder}'
+        ) from error
 
 
 def _begin(
@@ -217,9 +225,9 @@ def _begin(
     same_text: Callable[[epath.Path], bool],
     keep_same: Callable[[epath.Path], int],
 ) -> None:
-    """Empties the scratch folder, unless what lies there is this job's."""
+    """Empty the scratch folder, unless what lies there is this job's."""
     # Whose work is it? job.json is written first of all, so where it is missing or no JSON nothing
-    # is lost by beginning anew (what is no job's at all was refused before).
+    # is lost by a new beginning (what is no job's at all was refused before).
     held = None
     with contextlib.suppress(OSError, ValueError):
         held = parse_object((folder / _JOB).read_bytes())
@@ -260,7 +268,7 @@ def _begin(
 
 
 def _mended(held: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """What a job whose text was refused may become without being another job."""
+    """Return what a job whose text was refused may become without being another job."""
     # From a strict value to another: what was read under it holds nothing to be treated otherwise.
     mends = set(_MENDS)
     if held.get('on_bad_record', 'stop') != 'stop':
@@ -272,7 +280,7 @@ def _mended(held: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(folder: epath.Path) -> None:
-    """Raises UserError where a file between the stages is not whole.
+    """Raise UserError where a file between the stages is not whole.
 
     A machine that lost its power may have left holes in it. A bucket in the cloud leaves none.
     """
@@ -284,18 +292,18 @@ def _check(folder: epath.Path) -> None:
 
 
 def _program() -> str:
-    """A digest of this package's source: an interrupted job does not go on with another version."""
+    """Return a digest of our source: an interrupted job does not go on with another version."""
     sources = sorted(Path(__file__).parents[1].rglob('*.py'))
     return hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()
 
 
 def results(folder: epath.Path, stage: str) -> str:
-    """Where the results of a stage's tasks are kept."""
+    """Return where the results of a stage's tasks are kept."""
     return str(folder / _RESULTS / stage)
 
 
 def tidy(output: epath.Path) -> None:
-    """Removes the scratch folder of a finished job.
+    """Remove the scratch folder of a finished job.
 
     It was stopped between its last file and this.
     """
@@ -305,7 +313,7 @@ def tidy(output: epath.Path) -> None:
 
 
 def _remove(folder: epath.Path) -> None:
-    """Removes a folder with all in it, where there is one, or a file of this name."""
+    """Remove a folder with all in it, where there is one, or a file of this name."""
     with contextlib.suppress(OSError):
         if folder.is_file():
             folder.unlink()
@@ -314,14 +322,14 @@ def _remove(folder: epath.Path) -> None:
 
 
 def unpublished(folder: epath.Path) -> Manifest | None:
-    """The manifest of a job that was interrupted in `publish`: nothing is left to do but that."""
+    """Return the manifest of a job that was interrupted in `publish`, which alone is left to do."""
     return Manifest.load(folder) if (folder / MANIFEST).exists() else None
 
 
 def publish(
     folder: epath.Path, output: epath.Path, tokenizer: Tokenizer, manifest: Manifest
 ) -> None:
-    """Moves the finished files to their names, the manifest last.
+    """Move the finished files to their names, the manifest last.
 
     What another job left there goes first. Can be done again when interrupted.
     """

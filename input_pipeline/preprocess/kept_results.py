@@ -1,24 +1,25 @@
-"""The results of a stage's tasks, kept as soon as each is there.
+"""The results of a stage's tasks, kept as soon as each is there, and an engine that asks.
 
-So an interrupted job does none of them twice. Owns their files, which are JSON; must not know what
-the tasks do or who runs them. A result is kept after the files that its task writes, which all
-appear whole: what is kept is finished.
+So an interrupted job does none of them twice. Owns the files of results, which are JSON, and what
+the engines have in common; must not know what the tasks do. A result is kept after the files that
+its task writes, which all appear whole: what is kept is finished.
 """
 
 from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline import typed_json
+from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.preprocess.runs import sealed_file, unsealed
+from bert_jax.input_pipeline.progress import Progress
 
 _READERS = 32  # files read at once: a bucket in the cloud takes its time for each
 _FAILED = '.failed'
@@ -31,12 +32,12 @@ class KeptResults:
     folder: str
 
     def load(self, function: Callable) -> dict[int, Any]:
-        """The results of `function` that are there, by the numbers of their tasks.
+        """Return the results of `function` that are there, by the numbers of their tasks.
 
         They are what its annotation says that it returns. Raises UserError for a file that is
         something else.
         """
-        # Digits only: beside results lie failures, and files whose writer was killed.
+        # Digits only: failures are there too, and files whose writer was killed.
         paths = {int(path.name): path for path in self._files() if path.name.isdigit()}
         if not paths:
             return {}
@@ -51,7 +52,7 @@ class KeptResults:
         return list(folder.iterdir()) if folder.exists() else []
 
     def run(self, number: int, function: Callable, task: tuple) -> Any:
-        """`function(*task)`, and keeps what it gives as the result of task `number`."""
+        """Return `function(*task)`, and keep it as the result of task `number`."""
         result = function(*task)
         self._write(f'{number:06}', typed_json.dump(result))
         return result
@@ -63,8 +64,8 @@ class KeptResults:
             file.write(text.encode())
 
     def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Leaves these results alone, {number: its new number}."""
-        # By way of another folder, where no two numbers meet; the rest goes with the old one. What
+        """Leave these results alone, {number: its new number}."""
+        # By way of another folder, where no two numbers meet; the others go with the old one. What
         # an interruption leaves on the way is made again.
         folder, between = epath.Path(self.folder), epath.Path(f'{self.folder}.new')
         between.rmtree(missing_ok=True)
@@ -78,15 +79,15 @@ class KeptResults:
         between.rmtree()
 
     def fail(self, number: int, error: UserError | OSError) -> None:
-        """Keeps the error that ended task `number`, for another process to raise."""
+        """Keep the error that ended task `number`, for another process to raise."""
         # Number and words apart: a full disk has to be an OSError again where it is raised, for
         # job_directory.py leaves the work in place then.
         code = error.errno if isinstance(error, OSError) else None
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        self._write(f'{number:06}{_FAILED}', json.dumps([code, said]))
+        message = error.strerror if isinstance(error, OSError) else str(error)
+        self._write(f'{number:06}{_FAILED}', json.dumps([code, message]))
 
     def raise_failure(self) -> None:
-        """Raises the first error that is kept, where there is one, and forgets all of them."""
+        """Raise the first error that is kept, if any, and forget all of them."""
         paths = sorted(path for path in self._files() if path.name.endswith(_FAILED))
         failures = [_read(path, tuple[int | None, str]) for path in paths]
 
@@ -94,8 +95,8 @@ class KeptResults:
         for path in paths:
             path.unlink(missing_ok=True)
 
-        for code, said in failures:
-            raise UserError(said) if code is None else OSError(code, said)
+        for code, message in failures:
+            raise UserError(message) if code is None else OSError(code, message)
 
 
 def _read(path: epath.Path, kind: Any) -> Any:
@@ -106,3 +107,54 @@ def _read(path: epath.Path, kind: Any) -> Any:
             f'{path}: is not what this job wrote there ({error}): run the same command again, which'
             ' begins anew'
         ) from error
+
+
+class Engine:
+    """What runs the tasks of a stage, but those whose results are kept. Use as a context."""
+
+    def __init__(self) -> None:
+        self._tasks = self._done_before = 0  # of all stages so far
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what runs the tasks."""
+
+    def run(
+        self,
+        function: Callable,
+        tasks: Sequence[tuple],
+        weights: Sequence[float],
+        progress: Progress,
+        kept: KeptResults,
+    ) -> list[Any]:
+        """Return `function(*task)` for every task, in their order.
+
+        `weights` are what each adds to the progress.
+        """
+        # What an interrupted job has finished counts as progress at once, and is not done again.
+        results = kept.load(function)
+        self._tasks, self._done_before = self._tasks + len(tasks), self._done_before + len(results)
+        done = sum(weights[i] for i in results)
+        to_do = {i: task for i, task in enumerate(tasks) if i not in results}
+        with progress:
+            progress.skip(done)
+            for i, result in self._do(function, to_do, len(tasks), kept) if to_do else ():
+                results[i] = result
+                done += weights[i]
+                progress.update(done)
+
+        # In the order of the tasks, whichever ended first: the next stage depends on it.
+        return [results[i] for i in range(len(tasks))]
+
+    def _do(
+        self, function: Callable, tasks: dict[int, tuple], count: int, kept: KeptResults
+    ) -> Iterator[tuple[int, Any]]:
+        """Do these of the `count` tasks, keep their results, and yield them by number."""
+        raise NotImplementedError
+
+    def cost(self, examples: int) -> str:
+        """Return what the last line of the job says of the cost of `examples`."""
+        del examples
+        return ''

@@ -28,7 +28,7 @@ _NAMED = re.compile('([a-z]{2,3}(?:-[A-Za-z]+)*)=(.*)', re.DOTALL)
 
 
 def split_inputs(flag: str, given: str | Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The patterns of each language, sorted; {'': PATTERNS} where none is named.
+    """Return the patterns of each language, sorted; {'': PATTERNS} where none is named.
 
     Raises UserError where some name a language and others do not, and for an empty pattern.
     """
@@ -60,7 +60,7 @@ def split_inputs(flag: str, given: str | Sequence[str]) -> dict[str, tuple[str, 
 
 
 def split_repeats(flag: str, given: Sequence[str], languages: Collection[str]) -> dict[str, float]:
-    """What --FLAG=ko=4,en=1 says of each of the languages; 1 for those that it does not name.
+    """Return what --FLAG=ko=4,en=1 says of each language; 1 for those that it does not name.
 
     Raises UserError for what is no such list, and for a language that no input names.
     """
@@ -68,9 +68,9 @@ def split_repeats(flag: str, given: Sequence[str], languages: Collection[str]) -
     for text in given:
         language, _, number = text.partition('=')
         if language not in repeats:
-            known = ', '.join(sorted(repeats))
+            names = ', '.join(sorted(repeats))
             raise UserError(
-                f'--{flag}={text}: no input is named {language!r}: the languages are {known}'
+                f'--{flag}={text}: no input is named {language!r}: the languages are {names}'
                 f'{did_you_mean(language, repeats)}'
             )
         try:
@@ -90,7 +90,7 @@ def split_repeats(flag: str, given: Sequence[str], languages: Collection[str]) -
 def check_mixture(
     exponent: float | None, repeats: Sequence[str], languages: Collection[str]
 ) -> None:
-    """Raises UserError for flags about languages where none are named, or that contradict."""
+    """Raise UserError for flags about languages where none are named, or that contradict."""
     flags = [
         *([f'--language_exponent={exponent}'] if exponent is not None else []),
         *([f'--language_repeats={",".join(repeats)}'] if repeats else []),
@@ -108,7 +108,7 @@ def check_mixture(
 def mixture(
     sizes: Mapping[str, float], exponent: float | None, repeats: Sequence[str]
 ) -> dict[str, float]:
-    """How often the text of each language is taken: 1 for each would be as much as there is.
+    """Return how often the text of each language is taken: 1 for each would be as much as there is.
 
     sizes: how much text there is of each, in any unit. exponent, repeats: the options of that name;
     without either, multilingual BERT's S.
@@ -119,7 +119,7 @@ def mixture(
 
 
 def too_often(repeats: Mapping[str, float]) -> list[str]:
-    """A warning for each language whose text is taken more often than is known to help."""
+    """Return a warning for each language whose text is taken more often than is known to help."""
     return [
         f'{language}: its text is repeated {count:.2f} times: what comes after'
         f' {MOST_REPEATS:g} times is worth less and less (docs/languages.md)'
@@ -131,7 +131,7 @@ def too_often(repeats: Mapping[str, float]) -> list[str]:
 def language_passes(
     tokens: Mapping[str, float], exponent: float, dupe_factor: int
 ) -> dict[str, float]:
-    """How often each language's text is gone through.
+    """Return how often each language's text is gone through.
 
     As many tokens in all as `dupe_factor` passes over everything.
     """
@@ -148,7 +148,7 @@ def language_passes(
 
 
 def whole_passes(passes: np.ndarray, names: np.ndarray, seed: int) -> np.ndarray:
-    """int64 [N]: `passes` [N] rounded up for as many documents as their fractions say.
+    """Return int64 [N]: `passes` [N] rounded up for as many documents as their fractions say.
 
     Down for the others, by a hash of `names` [N].
     """

@@ -1,8 +1,7 @@
 """Runs a stage's tasks in this process or in several, and adds up what they cost.
 
 This file owns the worker processes: their number, their peak memory, and what to say when
-one dies. It must not know what the tasks do; their results come back in the order of the
-tasks, whichever ended first, and those that an interrupted job has kept are not made again.
+one dies. It must not know what the tasks do.
 """
 
 from __future__ import annotations
@@ -13,97 +12,66 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Self
+from typing import Any
 
 from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
-from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
-from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.preprocess.kept_results import Engine, KeptResults
 
 
-class LocalEngine:
-    """`workers` processes, started afresh (spawn), or none where `workers` is 1.
-
-    Use as a context.
-    """
+class LocalEngine(Engine):
+    """`workers` processes, started new (spawn), or none where `workers` is 1."""
 
     def __init__(self, workers: int):
+        super().__init__()
         self._workers = workers
         self._pool: ProcessPoolExecutor | None = None  # made when the first stage needs it
         self._peaks: dict[int, int] = {}  # bytes, by process id
-        self._tasks = self._done_before = 0  # of all stages so far
         self._cpu_before = _cpu_seconds()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
-    def run(
-        self,
-        function: Callable,
-        tasks: Sequence[tuple],
-        weights: Sequence[float],
-        progress: Progress,
-        kept: KeptResults,
-    ) -> list[Any]:
-        """`function(*task)` for every task of which nothing is `kept`.
+    def _do(
+        self, function: Callable, tasks: dict[int, tuple], count: int, kept: KeptResults
+    ) -> Iterator[tuple[int, Any]]:
+        # In this process where one worker is wanted, or starting several costs more than one task.
+        if self._workers == 1 or (self._pool is None and len(tasks) == 1):
+            for i, task in tasks.items():
+                yield i, kept.run(i, function, task)
+            return
 
-        `weights` are what each adds to the progress.
-        """
-        # What an interrupted job has finished counts as progress at once, and is not done again.
-        results = kept.load(function)
-        to_do = [i for i in range(len(tasks)) if i not in results]
-        self._tasks, self._done_before = self._tasks + len(tasks), self._done_before + len(results)
-        done = sum(weights[i] for i in results)
-        with progress:
-            progress.skip(done)
+        # One pool for all stages. Spawned, not forked: a copy of a process that has threads may
+        # hang, and workers shall not hold a copy of this one's memory.
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._workers, multiprocessing.get_context('spawn'), _end_with_parent
+            )
 
-            # In this process where one worker is wanted, or starting several costs more than one
-            # task.
-            if self._workers == 1 or (self._pool is None and len(to_do) == 1):
-                for i in to_do:
-                    results[i] = kept.run(i, function, tasks[i])
-                    done += weights[i]
-                    progress.update(done)
-
-            elif to_do:
-                # One pool for all stages. Spawned, not forked: a copy of a process that has threads
-                # may hang, and workers shall not hold a copy of this one's memory.
-                if self._pool is None:
-                    self._pool = ProcessPoolExecutor(
-                        self._workers, multiprocessing.get_context('spawn'), _end_with_parent
-                    )
-
-                # All tasks are handed out at once and taken in as they end, so that no worker waits
-                # for the slowest of a round; each keeps its result itself before it is reported.
-                try:
-                    futures = {
-                        self._pool.submit(_measured, kept, i, function, tasks[i]): i for i in to_do
-                    }
-                    for future in as_completed(futures):
-                        i = futures[future]
-                        results[i], process, peak = future.result()
-                        self._peaks[process] = max(peak, self._peaks.get(process, 0))
-                        done += weights[i]
-                        progress.update(done)
-                except BrokenProcessPool:
-                    raise Interrupted(
-                        'a worker process died (killed by the system, perhaps for memory): no'
-                        ' records were written; the same command goes on from here, with fewer'
-                        ' --workers if memory is short'
-                    ) from None
-
-        # In the order of the tasks, whichever ended first: the next stage depends on it.
-        return [results[i] for i in range(len(tasks))]
+        # All tasks are handed out at once and taken in as they end, so that no worker waits for the
+        # slowest of a round; each keeps its result itself before it is reported.
+        try:
+            futures = {
+                self._pool.submit(_measured, kept, i, function, task): i
+                for i, task in tasks.items()
+            }
+            for future in as_completed(futures):
+                result, process, peak = future.result()
+                self._peaks[process] = max(peak, self._peaks.get(process, 0))
+                yield futures[future], result
+        except BrokenProcessPool:
+            raise Interrupted(
+                'a worker process died (killed by the system, perhaps for memory): no records were'
+                ' written; the same command goes on from here, with fewer --workers if memory is'
+                ' short'
+            ) from None
 
     def cost(self, examples: int) -> str:
-        """What the last line of the job says of CPU-seconds and memory.
+        """Return what the last line of the job says of CPU-seconds and memory.
 
         CPU-seconds of this process and its workers since the engine was made, and the sum of their
         peaks. Workers count once the context is left, when they have ended.
@@ -123,7 +91,7 @@ class LocalEngine:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the job is killed, and at Ctrl-C without a traceback.
+    """End this worker when the job is killed, and at Ctrl-C without a traceback.
 
     An idle one would wait for its next task for ever.
     """
@@ -155,7 +123,7 @@ def _cpu_seconds() -> float:
 
 
 def _peak_memory() -> int:
-    """Highest resident memory of this process so far, in bytes."""
+    """Return the highest resident memory of this process so far, in bytes."""
     # ru_maxrss on Linux counts what the parent held when it spawned; VmHWM is this program's own.
     try:
         with open('/proc/self/status') as status:

@@ -1,4 +1,4 @@
-"""What an offline job can be told: the options of bert-preprocess, checked against each other.
+"""What an offline job can be asked for: the options of bert-preprocess, checked against each other.
 
 Owns their defaults (google-research/bert create_pretraining_data.py:49-65 where it has them), their
 help and which of them exclude each other. It must not know how the job is carried out. Flags are
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreprocessOptions:
-    """The options of `bert-preprocess`; None stands for the default that its help describes.
+    """The options of `bert-preprocess`; None means the default that its help describes.
 
     UserError for what cannot be, or not together.
     """
@@ -157,58 +157,69 @@ class PreprocessOptions:
                 split_inputs(flag, given)
 
         # What does not go together.
-        if self.packing and self.masking == 'dynamic':
-            raise UserError('--packing is for --masking=static: leave one of them out')
-        if self.ngram > 1 and self.masking == 'dynamic':
-            raise UserError(
+        dynamic, beam = self.masking == 'dynamic', ''.join(self.beam_arguments[:1])
+        for wrong, message in (
+            (
+                self.packing and dynamic,
+                '--packing is for --masking=static: leave one of them out',
+            ),
+            (
+                self.ngram > 1 and dynamic,
                 f'--ngram={self.ngram} is for --masking=static: the train step draws single tokens,'
-                ' or words (--whole_word); leave one of them out'
-            )
-        if self.sop_noise and self.objective != 'sop':
-            raise UserError(f'--sop_noise is for --objective=sop, not {self.objective}')
-        if self.across_documents and self.objective != 'full_sentences':
-            raise UserError(
-                f'--across_documents is for --objective=full_sentences, not {self.objective}'
-            )
-        if self.mask_rule == 'roberta' and self.masking != 'dynamic':
-            raise UserError('--mask_rule=roberta draws in training: add --masking=dynamic')
-        if self.mask_rule == 'roberta' and self.max_predictions is not None:
-            raise UserError('--max_predictions: --mask_rule=roberta has no limit, leave it out')
-        if self.eval_input is not None and self.eval_fraction:
-            raise UserError(
-                '--eval_fraction and --eval_input both name the held-out split: give one of them'
-            )
+                ' or words (--whole_word); leave one of them out',
+            ),
+            (
+                self.sop_noise and self.objective != 'sop',
+                f'--sop_noise is for --objective=sop, not {self.objective}',
+            ),
+            (
+                self.across_documents and self.objective != 'full_sentences',
+                f'--across_documents is for --objective=full_sentences, not {self.objective}',
+            ),
+            (
+                self.mask_rule == 'roberta' and not dynamic,
+                '--mask_rule=roberta draws in training: add --masking=dynamic',
+            ),
+            (
+                self.mask_rule == 'roberta' and self.max_predictions is not None,
+                '--max_predictions: --mask_rule=roberta has no limit, leave it out',
+            ),
+            (
+                self.eval_input is not None and self.eval_fraction,
+                '--eval_fraction and --eval_input both name the held-out split: give one of them',
+            ),
+            (beam and self.engine != 'beam', f'{beam}: pipeline options are for --engine=beam'),
+            (
+                '://' in self.output and self.engine == 'local',
+                f'--output={self.output}: must be a local folder; copy the finished one to where it'
+                ' is needed',
+            ),
+        ):
+            if wrong:
+                raise UserError(message)
         languages = split_inputs('input', self.input)
         check_mixture(self.language_exponent, self.language_repeats, languages)
-        if self.beam_arguments and self.engine != 'beam':
-            raise UserError(f'{self.beam_arguments[0]}: pipeline options are for --engine=beam')
-        if '://' in self.output and self.engine == 'local':
-            raise UserError(
-                f'--output={self.output}: must be a local folder; copy the finished one to where it'
-                ' is needed'
-            )
 
     @property
     def inputs(self) -> str:
-        """--input as it was given."""
-        return ' '.join(
-            f'--input={text}'
-            for text in ([self.input] if isinstance(self.input, str) else self.input)
-        )
+        """Return the flags --input as they were given."""
+        texts = [self.input] if isinstance(self.input, str) else self.input
+        return ' '.join(f'--input={text}' for text in texts)
 
     @property
     def rule(self) -> MaskingRule:
-        """The masking rule; by default as many predictions as the longest row has."""
+        """Return the masking rule; by default as many predictions as the longest row has."""
         from bert_jax.input_pipeline.examples.masking import MaskingRule
 
-        most = self.max_predictions
-        if most is None:
-            most = math.ceil(self.seq_len * self.masked_lm_prob)
-        return MaskingRule(self.masked_lm_prob, most, self.mask_mix, self.whole_word, self.ngram)
+        predictions = self.max_predictions
+        if predictions is None:
+            predictions = math.ceil(self.seq_len * self.masked_lm_prob)
+        shares = (self.masked_lm_prob, predictions, self.mask_mix)
+        return MaskingRule(*shares, self.whole_word, self.ngram)
 
     @property
     def spec(self) -> RecordSpec:
-        """The schema of the training records."""
+        """Return the schema of the training records."""
         from bert_jax.input_pipeline.records.fields import RecordSpec
 
         return RecordSpec(
@@ -220,7 +231,7 @@ class PreprocessOptions:
 
     @property
     def passes(self) -> int:
-        """Passes over the training documents: dynamic masking needs no duplicates."""
+        """Return the passes over the training documents: dynamic masking needs no duplicates."""
         if self.dupe_factor is not None:
             return self.dupe_factor
         # As the original: each pass masks other tokens. Masks drawn in training differ anyway.

@@ -44,7 +44,7 @@ _MADE = ('manifest.json', 'train-00000-of-00001.tfrecord', 'tokenizer/vocab.txt'
 def units_of(
     flag: str, given: str | tuple[str, ...], text: corpus.TextOptions, report: corpus.Report
 ) -> list[AnyUnit]:
-    """The units of an input; where languages are named, each in its own folder of names.
+    """Return the units of an input; where languages are named, each in its own folder of names.
 
     `flag` is the flag's name in errors. What is left out of an input is added to `report`. Raises
     UserError where no file matches, one cannot be read, or one is given as text of two languages.
@@ -60,7 +60,7 @@ def units_of(
 
 
 def _refuse_two_languages(flag: str, units: list[AnyUnit]) -> None:
-    """Raises UserError for a file that two languages name: its text would count for both."""
+    """Raise UserError for a file that two languages name: its text would count for both."""
     if len({unit.language for unit in units}) < 2:
         return
     languages: dict[tuple[str, int], str] = {}
@@ -75,7 +75,7 @@ def _refuse_two_languages(flag: str, units: list[AnyUnit]) -> None:
 
 
 def refuse_own_output(options: PreprocessOptions) -> None:
-    """Raises UserError where an input would take the files of the output for text."""
+    """Raise UserError where an input would take the files of the output for text."""
     for flag, given in (('input', options.input), ('eval_input', options.eval_input)):
         for patterns in split_inputs(flag, given).values() if given else ():
             refuse_inside('output', str(options.output), patterns, _MADE)
@@ -87,7 +87,7 @@ def describe(
     units: list[AnyUnit],
     eval_units: list[AnyUnit],
 ) -> dict[str, Any]:
-    """By what a job is known again: all options that its records depend on, and its inputs.
+    """Return what a job is known by: all options that its records depend on, and its inputs.
 
     Defaults are filled in; inputs are digests of the files' names and sizes and of the tokenizer.
     The text itself is not read here.
@@ -133,7 +133,7 @@ def describe(
 
 
 def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[AnyUnit]) -> Recipe:
-    """What turns this text into records, as far as it is known before the text is read."""
+    """Return what turns this text into records, as far as it is known before the text is read."""
     fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
     return Recipe(
         tokenizer=str(options.tokenizer),
@@ -155,7 +155,7 @@ def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[An
 
 
 def check_tokenizer(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
-    """Raises UserError for records that cannot be made, or read, with such a tokenizer.
+    """Raise UserError for records that cannot be made, or read, with such a tokenizer.
 
     Pairs by one whose rows tell two texts apart by no segment; words whole that a step would mask.
     """
@@ -172,14 +172,14 @@ def check_tokenizer(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
 
 
 def require_languages(
-    options: PreprocessOptions, units: list[AnyUnit], found: Mapping[str, Mapping[str, Any]]
+    options: PreprocessOptions, units: list[AnyUnit], languages: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raises UserError for a language of which there is nothing to train on.
+    """Raise UserError for a language of which there is nothing to train on.
 
-    `found` [language]: the sums over what is left to train on.
+    `languages` [language]: the sums over what is left to train on.
     """
     for language in sorted({unit.language for unit in units if unit.language}):
-        if language not in found or not found[language]['tokens']:
+        if language not in languages or not languages[language]['tokens']:
             inputs = ','.join(split_inputs('input', options.input)[language])
             raise UserError(
                 f'--input={language}={inputs}: nothing is left of {language} to train on: every'
@@ -191,7 +191,7 @@ def require_languages(
 def weigh(
     options: PreprocessOptions, recipe: Recipe, languages: dict[str, Counter]
 ) -> tuple[Recipe, list[str]]:
-    """The recipe with the passes over each language, where they are named; and warnings.
+    """Return the recipe with the passes over each language, where they are named; and warnings.
 
     `languages`: the sums over the text of each, to which the passes are added.
     """
@@ -223,12 +223,12 @@ def weigh(
 
 
 def least_documents(options: PreprocessOptions) -> int:
-    """Documents that a split needs: a random B comes from another one."""
+    """Return how many documents a split needs: a random B comes from another one."""
     return 2 if options.objective == 'nsp' or options.sop_noise else 1
 
 
 def require_documents(options: PreprocessOptions, train: int, held_out: int) -> None:
-    """Raises UserError where so many documents to train on and held out make no records."""
+    """Raise UserError where this many documents make no records."""
     # From the whole text to its splits, so that the message names the cause that comes first.
     needed = least_documents(options)
     if not train + held_out:
@@ -283,7 +283,7 @@ def require_documents(options: PreprocessOptions, train: int, held_out: int) -> 
 
 
 def plan_buckets(tokens: int, documents: int) -> int:
-    """How many buckets: a matter of the text alone.
+    """Return how many buckets: a matter of the text alone.
 
     At most `BUCKET_TOKENS` tokens each on average, smaller ones for a small corpus, and at
     least 64 documents, so that a random B has many to come from; where that would be too many
@@ -301,9 +301,10 @@ def plan_buckets(tokens: int, documents: int) -> int:
 
 
 def plan_shards(records: int, size: int, asked: int | None) -> tuple[int, int]:
-    """How many shards `records` of `size` bytes make, and in how many pieces a shard is sorted.
+    """Return the number of shards, and in how many pieces a shard is sorted.
 
-    `asked`: the number that the user wants, None for about 64 MB each. Raises UserError where
+    `records` take `size` bytes in all. `asked`: the number that the user wants, None for about
+    64 MB each. Raises UserError where
     there are fewer records than that.
     """
     if asked is not None and asked > records:

@@ -13,8 +13,9 @@ import io
 import itertools
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 import numpy as np
@@ -26,7 +27,7 @@ from bert_jax.input_pipeline.examples.pairs import Documents
 from bert_jax.input_pipeline.randomness import mix
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that
-# stands before.
+# comes before.
 _SEAL = b'\nbert_jax 1 crc32 %08x\n'
 _SEAL_BYTES = len(_SEAL % 0)
 _CHECKED_BYTES = 1 << 22  # read at once
@@ -35,13 +36,13 @@ DOCUMENT = np.dtype([('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8'
 
 
 def key_range(number: int, count: int) -> tuple[int, int]:
-    """Part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
+    """Return part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
     # In Python's integers: (number + 1) << 64 does not fit into 64 bits.
     return (number << 64) // count, ((number + 1) << 64) // count
 
 
 def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
-    """uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
+    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
     starts = np.cumsum(lengths) - lengths
     hashes = np.empty(lengths.size, np.uint64)
     step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
@@ -52,14 +53,14 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
 
         # Each token mixed with its place in the sentence, so that their order counts in the sum.
         batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        place = np.arange(batch.size) - np.repeat(starts_here, sizes)
-        mixed = mix(batch, place + (salt << 32))
+        index = np.arange(batch.size) - np.repeat(starts_here, sizes)
+        mixed = mix(batch, index + (salt << 32))
         hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
     return hashes
 
 
 def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
-    """The rows of sorted `keys` that lie in [low, high)."""
+    """Return the rows of sorted `keys` that lie in [low, high)."""
     # As uint64: numpy compares uint64 with a Python integer as floats, and rounds both.
     first = int(np.searchsorted(keys, np.uint64(low), 'left'))
 
@@ -80,13 +81,14 @@ class SealedFile:
         self.crc = 0
 
     def write(self, content: bytes | memoryview) -> None:
+        """Write what comes next."""
         self._file.write(content)
         self.crc = zlib.crc32(content, self.crc)
 
 
 @contextlib.contextmanager
 def sealed_file(path: str) -> Iterator[SealedFile]:
-    """A file to write that appears whole, with a seal at its end.
+    """Return a file to write that appears whole, with a seal at its end.
 
     A full disk is an OSError that says so.
     """
@@ -99,7 +101,7 @@ def sealed_file(path: str) -> Iterator[SealedFile]:
 
 
 def unsealed(content: bytes) -> bytes:
-    """What stands before the seal of a whole file. Raises ValueError where that does not fit."""
+    """Return what is before the seal of a whole file. Raises ValueError where that does not fit."""
     body, seal = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
     if seal != _SEAL % zlib.crc32(body):
         raise ValueError('its checksum is missing or does not fit')
@@ -107,7 +109,7 @@ def unsealed(content: bytes) -> bytes:
 
 
 def check(path: str) -> None:
-    """Reads a local file that `sealed_file` wrote. Raises UserError where its seal does not fit."""
+    """Read a local file that `sealed_file` wrote. Raises UserError where its seal does not fit."""
     crc = 0
     with open(path, 'rb') as file:
         # In blocks, for a file may be larger than memory; less than 0 where the seal is cut itself.
@@ -121,7 +123,7 @@ def check(path: str) -> None:
 
 
 def save(path: str, array: np.ndarray) -> None:
-    """A sealed .npy file. numpy reads it: it takes no notice of what follows the array."""
+    """Return a sealed .npy file. numpy reads it: it takes no notice of what follows the array."""
     # Header and data by hand: numpy's own writer tells a full disk only by a count of bytes.
     with sealed_file(path) as file:
         header = io.BytesIO()
@@ -133,7 +135,7 @@ def save(path: str, array: np.ndarray) -> None:
 
 
 def load(path: str) -> np.ndarray:
-    """What `save` wrote: mapped into memory where the file is local, else read and checked."""
+    """Return what `save` wrote: mapped into memory where it is local, else read and checked."""
     try:
         if '://' in path:
             content = unsealed(epath.Path(path).read_bytes())
@@ -156,22 +158,18 @@ def _damaged(path: str) -> UserError:
 
 
 def _dump(arrays: Iterable[np.ndarray]) -> bytes:
-    """Arrays as .npy files, one after the other."""
+    """Return arrays as .npy files, one after the other."""
     file = io.BytesIO()
     for array in arrays:
-        np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+        np.save(file, array, allow_pickle=False)
     return file.getvalue()
 
 
 def _parse(content: bytes) -> list[np.ndarray]:
-    """What `_dump` made, of one dimension each, not copied. Raises ValueError for objects."""
+    """Return what `_dump` was given. Raises ValueError for objects."""
     file, arrays = io.BytesIO(content), []
     while file.tell() < len(content):
-        np.lib.format.read_magic(file)
-        # One dimension: else this line refuses it. An array of objects is refused by frombuffer.
-        (size,), _, dtype = np.lib.format.read_array_header_1_0(file)
-        arrays.append(np.frombuffer(content, dtype, size, file.tell()))
-        file.seek(arrays[-1].nbytes, os.SEEK_CUR)
+        arrays.append(np.load(file, allow_pickle=False))
     return arrays
 
 
@@ -188,32 +186,32 @@ class DocumentRun:
     tokens: np.ndarray  # [tokens] uint16, or int32 where the vocabulary is larger
 
     def dump(self) -> bytes:
-        """The run as bytes, for another machine."""
+        """Return the run as bytes, for another machine."""
         return _dump(getattr(self, name) for name in self.__dataclass_fields__)
 
     @classmethod
     def parse(cls, content: bytes) -> DocumentRun:
-        """What `dump` made; its arrays lie in those bytes."""
+        """Return what `dump` made."""
         return cls(*_parse(content))
 
     @classmethod
     def open(cls, path: str) -> DocumentRun:
-        """What `write` wrote, mapped into memory and not yet read."""
+        """Return what `write` wrote, mapped into memory and not yet read."""
         return cls(*(load(f'{path}.{name}.npy') for name in cls.__dataclass_fields__))
 
     def write(self, path: str) -> None:
-        """Writes PATH.keys.npy and so on."""
+        """Write PATH.keys.npy and so on."""
         for name in self.__dataclass_fields__:
             save(f'{path}.{name}.npy', getattr(self, name))
 
     @classmethod
     def remove(cls, path: str) -> None:
-        """Removes what `write` wrote, where it is there."""
+        """Remove what `write` wrote, where it is there."""
         for name in cls.__dataclass_fields__:
             epath.Path(f'{path}.{name}.npy').unlink(missing_ok=True)
 
     def within(self, low: int, high: int) -> DocumentRun | None:
-        """A copy of those whose keys lie in [low, high); None where there are none."""
+        """Return a copy of those whose keys lie in [low, high); None where there are none."""
         first, last = _within(self.keys, low, high)
         if first == last:
             return None
@@ -235,6 +233,52 @@ class DocumentRun:
         documents['tokens'] -= token
         return DocumentRun(np.array(self.keys[first:last]), documents, lengths, tokens)
 
+    def summed(self, unk_id: int, line_sample: int) -> tuple[Counter[str], np.ndarray]:
+        """Return the sums over the run, and the hashes of its sentences that are watched."""
+        # A sample by the hash itself: all copies of a sentence are in it, or none. The sums as
+        # Python's integers: numpy's have no form in JSON.
+        hashes = hash_sentences(self.tokens, self.lengths)
+        sentences = np.diff(self.documents['sentences'], prepend=0)
+        sums = Counter(
+            documents=self.keys.size,
+            sentences=self.lengths.size,
+            one_sentence_documents=int(np.sum(sentences == 1)),
+            tokens=self.tokens.size,
+            unknown_tokens=int(np.count_nonzero(self.tokens == unk_id)),
+        )
+        return sums, hashes[hashes % np.uint64(line_sample) == 0]
+
+
+@dataclass
+class Tokenised:
+    """What one unit of input gave.
+
+    Runs of documents, sums by name (e.g. 'documents'), the same by language, hashes of watched
+    sentences, fingerprints of held-out documents.
+    """
+
+    runs: list[str] = field(default_factory=list)  # paths of DocumentRuns
+    sums: Counter[str] = field(default_factory=Counter)
+    languages: dict[str, Counter[str]] = field(default_factory=dict)
+    # the runs of each language, where such sums are; of one unit they are all of its language
+    runs_of: dict[str, list[str]] = field(default_factory=dict)
+    # uint64 both: of sentences, and of documents
+    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    @classmethod
+    def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
+        """Return what several gave together."""
+        together = cls([run for part in parts for run in part.runs])
+        for part in parts:
+            together.sums.update(part.sums)
+            for language, sums in part.languages.items():
+                together.languages.setdefault(language, Counter()).update(sums)
+                together.runs_of.setdefault(language, []).extend(part.runs)
+        together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
+        together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
+        return together
+
 
 @dataclass(frozen=True)
 class RecordRun:
@@ -245,28 +289,28 @@ class RecordRun:
     payload: bytes | memoryview | str  # the records, or the file that holds them
 
     def dump(self) -> bytes:
-        """A run that is in memory as bytes, for another machine."""
+        """Return a run that is in memory as bytes, for another machine."""
         assert not isinstance(self.payload, str), 'a file stays where it is'
         return _dump((self.keys, self.offsets, np.frombuffer(self.payload, np.uint8)))
 
     @classmethod
     def parse(cls, content: bytes) -> RecordRun:
-        """What `dump` made; its arrays and records lie in those bytes."""
+        """Return what `dump` made."""
         keys, offsets, payload = _parse(content)
         return cls(keys, offsets, payload.data)
 
     @classmethod
     def open(cls, path: str) -> RecordRun:
-        """What `make_records` wrote, not yet read."""
+        """Return what `make_records` wrote, not yet read."""
         return cls(load(f'{path}.keys.npy'), load(f'{path}.offsets.npy'), f'{path}.records')
 
     def within(self, low: int, high: int) -> RecordRun | None:
-        """A copy of those whose keys lie in [low, high), read into memory; None where none do."""
+        """Read those whose keys lie in [low, high) into memory; None where none do."""
         first, last = _within(self.keys, low, high)
         if first == last:
             return None
 
-        # Records of adjacent keys stand side by side: one read gets them all.
+        # Records of adjacent keys are neighbours: one read gets them all.
         offsets = np.array(self.offsets[first : last + 1])
         start, end = int(offsets[0]), int(offsets[-1])
         if isinstance(self.payload, str):
@@ -285,9 +329,9 @@ class RecordRun:
 
 
 def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """The documents of all units whose keys lie in [low, high); None where there are none.
+    """Return the documents of all units whose keys lie in [low, high); None where there are none.
 
-    Those of a language stand together.
+    Those of a language are together.
     """
     # The range's stretch of every run; a run is open only while its stretch is copied.
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
@@ -320,7 +364,7 @@ def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -
 
 
 def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Runs of `counts` values, rearranged."""
+    """Return runs of `counts` values, rearranged."""
     ends = np.cumsum(counts)
     starts = ends - counts
     return np.concatenate(
@@ -329,8 +373,8 @@ def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.nda
 
 
 def sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
-    """The records of all buckets with keys in [low, high), in order of their keys."""
-    # All records of the range as they stand in their buckets, each a piece of bytes of its own.
+    """Return the records of all buckets with keys in [low, high), in order of their keys."""
+    # All records of the range as they are in their buckets, each a piece of bytes of its own.
     keys, texts = [], []
     for run in inputs:
         run = RecordRun.open(run) if isinstance(run, str) else run

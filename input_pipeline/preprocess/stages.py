@@ -3,7 +3,7 @@
 (1) `tokenise`: the documents of one unit of input, tokenised once, sorted by a hash of
 their names; (2) `make_records`: the documents whose hashes lie in one range, a bucket,
 become pairs, masked rows and encoded records for every duplicate; (3) `write_output`: the
-records whose keys lie in one range, a shard, sorted by key. In between stands the whole text on
+records whose keys lie in one range, a shard, sorted by key. In between the whole text is on
 disk, because pairing needs documents from everywhere in it, and a shard records from everywhere:
 twice everything has to be there before anything goes on. What a stage writes depends
 only on its arguments, never on which process runs it or when, so the shards are the same
@@ -43,7 +43,7 @@ from bert_jax.input_pipeline.preprocess.runs import (
     DOCUMENT,
     DocumentRun,
     RecordRun,
-    hash_sentences,
+    Tokenised,
     key_range,
     load,
     save,
@@ -80,14 +80,14 @@ class Recipe:
     rule: MaskingRule
     seed: int
     eval_fraction: float
-    line_sample: int  # one distinct sentence in so many is watched for duplicates
+    line_sample: int  # one distinct sentence in this many is watched for duplicates
     languages: tuple[str, ...] = ('',)
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
     across_documents: bool = False
     sop_noise: bool = False
 
     def spec_of(self, split: str) -> RecordSpec:
-        """The schema of a split's records.
+        """Return the schema of a split's records.
 
         Held-out ones are masked once, statically, and not packed, whatever the training records
         are.
@@ -99,14 +99,14 @@ class Recipe:
         )
 
     def dupe_factor_of(self, split: str) -> int:
-        """Passes over the documents of a split, on average over their tokens.
+        """Return the passes over the documents of a split, on average over their tokens.
 
         Held-out documents are passed once.
         """
         return self.dupe_factor if split == 'train' else 1
 
     def passes_of(self, split: str, documents: Documents) -> int | np.ndarray:
-        """Passes over each of these documents."""
+        """Return the passes over each of these documents."""
         if split != 'train' or not self.passes:
             return self.dupe_factor_of(split)
 
@@ -125,48 +125,17 @@ def _tokenizer(directory: str) -> Tokenizer:
 
 
 def fingerprint(sentences: Sequence[str]) -> int:
-    """A 64-bit hash of a document's letters, by which it is held out.
+    """Return a 64-bit hash of a document's letters, by which it is held out.
 
     Case, spacing, ASCII punctuation and digits do not count, so copies that differ in
     those only share a fate; the split depends on the text alone, not on seed or tokenizer.
     """
-    # A text of no letter at all, as of digits, is told by all of its bytes.
+    # A text of no letter at all, as of digits, is known by all of its bytes.
     text = ' '.join(sentences).lower().encode('utf-8', 'surrogatepass')
     return int.from_bytes(
         hashlib.blake2b(text.translate(None, _NOT_LETTERS) or text, digest_size=8).digest(),
         'little',
     )
-
-
-@dataclass
-class Tokenised:
-    """What one unit of input gave.
-
-    Runs of documents, sums by name (e.g. 'documents'), the same by language, hashes of watched
-    sentences, fingerprints of held-out documents.
-    """
-
-    runs: list[str] = field(default_factory=list)  # paths of DocumentRuns
-    sums: Counter[str] = field(default_factory=Counter)
-    languages: dict[str, Counter[str]] = field(default_factory=dict)
-    # the runs of each language, where such sums are; of one unit they are all of its language
-    runs_of: dict[str, list[str]] = field(default_factory=dict)
-    # uint64 both: of sentences, and of documents
-    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
-    held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
-
-    @classmethod
-    def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
-        """What several gave together."""
-        together = cls([run for part in parts for run in part.runs])
-        for part in parts:
-            together.sums.update(part.sums)
-            for language, sums in part.languages.items():
-                together.languages.setdefault(language, Counter()).update(sums)
-                together.runs_of.setdefault(language, []).extend(part.runs)
-        together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
-        together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
-        return together
 
 
 def tokenise(
@@ -177,7 +146,7 @@ def tokenise(
     path: str,
     excluded: str | None,
 ) -> dict[str, Tokenised]:
-    """Tokenises documents into runs, each sorted by the hash of their names.
+    """Tokenise documents into runs, each sorted by the hash of their names.
 
     The runs are PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on. `split` None: each
     document is held out or not by its fingerprint. `excluded`: a file of fingerprints of documents
@@ -185,7 +154,7 @@ def tokenise(
     """
     # What is held out elsewhere, as a set: each document of the input is looked up in it.
     tokenizer = _tokenizer(recipe.tokenizer)
-    known = frozenset(load(excluded).tolist()) if excluded else frozenset()
+    held_out = frozenset(load(excluded).tolist()) if excluded else frozenset()
     sides = {
         name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}')
         for name in ('train', 'eval')
@@ -196,7 +165,7 @@ def tokenise(
     for document in documents:
         identity = fingerprint(document.sentences)
         side = split or ('eval' if identity < recipe.eval_fraction * 2**64 else 'train')
-        if split == 'train' and identity in known:
+        if split == 'train' and identity in held_out:
             sides['train'].sums['copies_of_held_out_dropped'] += 1
             continue
 
@@ -224,7 +193,7 @@ class _Side:
         self.sums: Counter[str] = Counter()
 
     def add(self, document: Document, identity: int | None) -> None:
-        """Tokenises a document; sentences of no token, and documents of none, are dropped.
+        """Tokenise a document; sentences of no token, and documents of none, are dropped.
 
         `identity`: its fingerprint, to be remembered.
         """
@@ -244,37 +213,27 @@ class _Side:
         # By the seed and the name (unit and place in it), never by the text: copies of a document
         # get keys of their own, and another seed brings other documents together.
         key = digest64(self._recipe.seed, *document.name)
-        all_lengths, all_tokens = np.concatenate(lengths), np.concatenate(tokens)
-        self._documents.append((key, all_lengths, all_tokens))
-        self._tokens += all_tokens.size
+        self._documents.append((key, np.concatenate(lengths), np.concatenate(tokens)))
+        self._tokens += self._documents[-1][2].size
 
         # Enough for one run? Sorting is done in memory.
         if self._tokens > RUN_TOKENS:
             self._write()
         if identity is not None:
             self._identities.append(identity)
-        self.sums.update(
-            documents=1, sentences=all_lengths.size, one_sentence_documents=all_lengths.size == 1
-        )
         # Only languages are compared by how many pieces a word takes.
         if self._recipe.languages[self._language]:
             self.sums.update(words=sum(len(text.split()) for text in document.sentences))
 
     def finished(self) -> Tokenised:
-        """Writes what is left, and returns what all of it was."""
+        """Write what is left, and return what all of it was."""
         self._write()
-
-        # numpy's integers have no form in JSON.
-        sums = Counter({name: int(value) for name, value in self.sums.items()})
-        return Tokenised(
-            self._runs,
-            sums,
-            lines=np.concatenate([np.zeros(0, np.uint64), *self._lines]),
-            held_out=np.array(self._identities, np.uint64),
-        )
+        held_out = np.array(self._identities, np.uint64)
+        lines = np.concatenate([np.zeros(0, np.uint64), *self._lines])
+        return Tokenised(self._runs, self.sums, lines=lines, held_out=held_out)
 
     def _write(self) -> None:
-        """Writes the documents that are there as one run."""
+        """Write the documents that are there as one run."""
         if not self._documents:
             return
 
@@ -292,15 +251,11 @@ class _Side:
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.
         self._runs.append(f'{self._path}-{len(self._runs)}')
-        DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
-        self.sums.update(
-            tokens=tokens.size,
-            unknown_tokens=int(np.count_nonzero(tokens == self._tokenizer.unk_id)),
-        )
-
-        # A sample by the hash itself: all copies of a sentence are in it, or none.
-        hashes = hash_sentences(tokens, lengths)
-        self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
+        run = DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens)
+        run.write(self._runs[-1])
+        sums, lines = run.summed(self._tokenizer.unk_id, self._recipe.line_sample)
+        self.sums.update(sums)
+        self._lines.append(lines)
 
 
 # ---- 2: one bucket of documents -> encoded records, sorted by key
@@ -325,7 +280,7 @@ def make_records(
     inputs: Sequence[str | DocumentRun],
     path: str,
 ) -> Bucket:
-    """Makes the records of one bucket, in order of their keys.
+    """Make the records of one bucket, in order of their keys.
 
     PATH.records, with PATH.keys.npy and PATH.offsets.npy. `inputs`: the documents of all units, on
     disk, or as an engine has brought them here.
@@ -339,40 +294,19 @@ def make_records(
     if not np.any(passes):
         return Bucket({})
 
-    # Pairs first, for all duplicates at once: an example is four offsets and a key, no text yet.
     name = (recipe.seed, split, buckets, number)
-    tokens = documents.tokens
-    if recipe.across_documents:
-        longest = spec.seq_len - special_tokens(recipe.objective)
-        across = functools.partial(rows_across, longest=longest, passes=passes)
-        tokens, examples = across(documents, separator=tokenizer.sep_id)
-    else:
-        examples = make_examples(
-            documents,
-            recipe.objective,
-            spec.seq_len,
-            passes,
-            recipe.short_seq_prob,
-            Stream(*name, 'pairs'),
-            tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
-            recipe.sop_noise,
-        )
-
-    # The same places hold languages in place of tokens, to be counted.
-    languages: dict[str, Counter[str]] = {}
-    if any(recipe.languages):
-        numbers = documents.language_numbers
-        if recipe.across_documents:
-            numbers, _ = across(dataclasses.replace(documents, tokens=numbers), separator=-1)
-        for number, language in enumerate(recipe.languages):
-            languages[language] = examples.count_of(numbers == number)
+    tokens, examples, languages = _examples(
+        recipe, spec.seq_len, documents, passes, tokenizer, Stream(*name, 'pairs')
+    )
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
     make = _Columns(recipe, spec, tokenizer, tokens, Stream(*name, 'masks'))
-    keys, parts = (
-        _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
-    )
+    if spec.packed:
+        keys, parts = _packed(examples, make)
+    else:
+        keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
+        parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
     save(f'{path}.keys.npy', keys)
 
     # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
@@ -391,6 +325,44 @@ def make_records(
     return Bucket(counts, keys.size, int(offsets[-1]), languages)
 
 
+def _examples(
+    recipe: Recipe,
+    seq_len: int,
+    documents: Documents,
+    passes: int | np.ndarray,
+    tokenizer: Tokenizer,
+    stream: Stream,
+) -> tuple[np.ndarray, Examples, dict[str, Counter[str]]]:
+    """Return the tokens that examples are of, the examples, and their sums by language."""
+    # For all duplicates at once: an example is four offsets and a key, no text yet.
+    tokens = documents.tokens
+    if recipe.across_documents:
+        longest = seq_len - special_tokens(recipe.objective)
+        across = functools.partial(rows_across, longest=longest, passes=passes)
+        tokens, examples = across(documents, separator=tokenizer.sep_id)
+    else:
+        examples = make_examples(
+            documents,
+            recipe.objective,
+            seq_len,
+            passes,
+            recipe.short_seq_prob,
+            stream,
+            tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
+            recipe.sop_noise,
+        )
+
+    # The same places hold languages instead of tokens, to be counted.
+    languages: dict[str, Counter[str]] = {}
+    if any(recipe.languages):
+        numbers = documents.language_numbers
+        if recipe.across_documents:
+            numbers, _ = across(dataclasses.replace(documents, tokens=numbers), separator=-1)
+        for number, language in enumerate(recipe.languages):
+            languages[language] = examples.count_of(numbers == number)
+    return tokens, examples, languages
+
+
 @dataclass(frozen=True)
 class _Columns:
     """Turns examples into the columns of records, an example a row."""
@@ -404,7 +376,7 @@ class _Columns:
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
         tokenizer, rule = self.tokenizer, self.recipe.rule
 
-        # Laid out before masking: which places may be masked depends on where they stand.
+        # Laid out before masking: which places may be masked depends on where they are.
         special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
         rows = lay_out(self.tokens, examples, self.spec.seq_len, *special)
         columns = {
@@ -438,18 +410,12 @@ class _Columns:
         }
 
 
-def _unpacked(examples: Examples, make: _Columns) -> Iterator[dict[str, np.ndarray]]:
-    """The columns of some examples at a time."""
-    for first in range(0, examples.keys.size, ROWS):
-        yield make(examples.take(slice(first, first + ROWS)))
-
-
 def _packed(
     examples: Examples, make: _Columns
 ) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
-    """The keys of packed records, ascending, and their columns, some at a time."""
+    """Return the keys of packed records, ascending, and their columns, some at a time."""
     # Which examples share a row depends on their lengths, and on how many predictions each will
-    # have, known before any is drawn: a row has room for so many.
+    # have, known before any is drawn: a row has room for a fixed number.
     lengths = examples.tokens + special_tokens(make.recipe.objective)
     packs = pack(lengths, prediction_counts(lengths, make.recipe.rule), make.spec)
 
@@ -474,9 +440,9 @@ def _packed(
 def write_output(
     number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str
 ) -> shards.ShardInfo:
-    """Writes shard `number` of `count`: all records in its range of keys, sorted by key.
+    """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
-    A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its
+    A large shard is sorted in `pieces`, which are on disk until it is written, unless its
     records are in memory already. `inputs`: as for `make_records`.
     """
     # The usual case: a shard of 64 MB is sorted in memory. What an engine brought is there anyhow.
@@ -484,7 +450,7 @@ def write_output(
         texts = sorted_records(inputs, *key_range(number, count))
         return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
 
-    # A shard that is too large for that (--num_shards=1): a piece at a time, beside its final
+    # A shard that is too large for that (--num_shards=1): a piece at a time, next to its final
     # place, where there is room, and mapped for the writer, which wants all records in one buffer.
     lengths: list[int] = []
     with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
@@ -498,5 +464,5 @@ def write_output(
 
 
 def _ends(lengths: Iterable[int]) -> np.ndarray:
-    """int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
+    """Return int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
     return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])

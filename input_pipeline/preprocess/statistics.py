@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.stages import Tokenised
+from bert_jax.input_pipeline.preprocess.runs import Tokenised
 from bert_jax.input_pipeline.records.shards import Manifest
 
 # Shares from which a warning is due.
@@ -31,7 +31,7 @@ _COUNTED = (
 def doubts(
     options: PreprocessOptions, text: Mapping[str, Tokenised], uncut: Mapping[str, int]
 ) -> Iterator[str]:
-    """Warnings about text that makes records, but perhaps not those that are wanted.
+    """Yield warnings about text that makes records, but perhaps not those that are wanted.
 
     `text`: what each split was tokenised to; `uncut`: how many of its documents came in sentences.
     """
@@ -69,7 +69,7 @@ def doubts(
 
 
 def of_split(text: Tokenised, records: Mapping[str, Any], seq_len: int) -> dict[str, Any]:
-    """What the manifest says of the text of one split, and of how well it fills the records.
+    """Return what the manifest says of the text of one split, and of how well it fills the records.
 
     `records`: the sums of `fields.count` over the split.
     """
@@ -89,7 +89,7 @@ def of_split(text: Tokenised, records: Mapping[str, Any], seq_len: int) -> dict[
 
 
 def _of_language(sums: Mapping[str, Any]) -> dict[str, Any]:
-    """What the manifest says of a language: its text, and what the examples have of it."""
+    """Return what the manifest says of a language: its text, and what the examples have of it."""
     # Words are no entry: of copies that were dropped they are not known.
     counted = {name: sums[name] for name in ('documents', 'tokens', 'unknown_tokens')}
     passes = {name: sums[name] for name in ('passes',) if name in sums}
@@ -104,7 +104,7 @@ def _of_language(sums: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def repetition(split: str, statistics: Mapping[str, Any]) -> Iterator[str]:
-    """A warning where too many sentences of a split are copies of others.
+    """Yield a warning where too many sentences of a split are copies of others.
 
     `statistics` as `of_split` gives them.
     """
@@ -116,7 +116,7 @@ def repetition(split: str, statistics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def report(manifest: Manifest, split: str) -> None:
-    """Prints two lines about a split of a finished job, and one for each language.
+    """Print two lines about a split of a finished job, and one for each language.
 
     None where there is no such split.
     """
@@ -146,7 +146,7 @@ def report(manifest: Manifest, split: str) -> None:
             f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped'
         )
 
-    # The rows: how full, how many predictions, and the balance of what pairs are told by.
+    # The rows: how full, how many predictions, and the balance of the labels of pairs.
     label = {
         'nsp': ', random next {:.1%} (label 1)',
         'sop': f', swapped{" or random" * ("sop_noise" in manifest.options)} {{:.1%}} (label 1)',
@@ -167,5 +167,5 @@ def report(manifest: Manifest, split: str) -> None:
 
 
 def plural(count: int, noun: str) -> str:
-    """'1 document', '2,000 documents'."""
+    """Return '1 document', '2,000 documents'."""
     return f'{count:,} {noun}' if count == 1 else f'{count:,} {noun}s'

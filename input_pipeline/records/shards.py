@@ -23,9 +23,9 @@ import numpy as np
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files import typed_json
 from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.configs.files.json_object import parse
-from bert_jax.input_pipeline import typed_json
 from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.tfrecord import (

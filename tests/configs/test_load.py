@@ -6,13 +6,13 @@ import dataclasses
 import json
 import math
 import pathlib
-import typing
 
 import pytest
 
-from bert_jax.configs import schema, section
+from bert_jax.configs import options, schema, section
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load, presets
+from bert_jax.configs.options import without_none
 from bert_jax.configs.overrides import apply
 
 MODELS = ['bert_base', 'bert_large', 'bert_medium', 'bert_mini', 'bert_small', 'bert_tiny']
@@ -148,33 +148,21 @@ def test_a_number_that_no_run_can_have_is_refused_in_a_python_file(tmp_path):
             load(str(path))
 
 
-def sections(cls):
-    """A configuration class and those inside it."""
-    yield cls
-    for hint in typing.get_type_hints(cls).values():
-        inner = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
-        if dataclasses.is_dataclass(inner):
-            yield from sections(inner)
-
-
-def test_every_number_has_an_interval_and_its_default_lies_in_it():
-    classes = {c for cls in schema._KINDS.values() for c in sections(cls)}
-    for cls in classes:
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(cls):
-            number = {int, float} & {hints[field.name], *typing.get_args(hints[field.name])}
-            if number and not dataclasses.is_dataclass(hints[field.name]):
-                assert field.metadata['within'], (cls, field.name)
-                assert not schema.inside(math.nan, field.metadata['within'])
-                assert not schema.inside(math.inf, field.metadata['within'])
+@pytest.mark.parametrize('cls', schema._KINDS.values())
+def test_every_number_has_an_interval_without_infinity(cls):
+    for name, _, field in section.settings(cls()):
+        if {int, float} & {*without_none(field.type)}:
+            assert field.option.within, name
+            assert not options.inside(math.nan, field.option.within)
+            assert not options.inside(math.inf, field.option.within)
 
 
 def test_the_ends_of_an_interval():
-    assert schema.inside(0, '[0, 1)') and schema.inside(0.5, '[0, 1)')
-    assert not schema.inside(1, '[0, 1)') and not schema.inside(-1, '[0, 1)')
-    assert schema.inside(1, '(0, 1]') and not schema.inside(0, '(0, 1]')
-    assert schema.inside(2**32 - 1, schema.SEED) and not schema.inside(2**32, schema.SEED)
-    assert not schema.inside(10**400, schema.COUNT)
+    assert options.inside(0, '[0, 1)') and options.inside(0.5, '[0, 1)')
+    assert not options.inside(1, '[0, 1)') and not options.inside(-1, '[0, 1)')
+    assert options.inside(1, '(0, 1]') and not options.inside(0, '(0, 1]')
+    assert options.inside(2**32 - 1, options.SEED) and not options.inside(2**32, options.SEED)
+    assert not options.inside(10**400, options.COUNT)
 
 
 def test_no_such_configuration():

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.configs import sweep
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.overrides import apply, names
+from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import (
     FeatureConfig,
     FinetuneConfig,
@@ -16,6 +16,7 @@ from bert_jax.configs.schema import (
     Phase,
     PretrainConfig,
 )
+from bert_jax.configs.section import names
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,23 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.overrides import apply, names
+from bert_jax.configs.overrides import apply, describe_settings
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, PretrainConfig
-from bert_jax.configs.settings_text import described
+from bert_jax.configs.section import names
 
 
 @pytest.mark.parametrize('cls', [PretrainConfig, FinetuneConfig, FeatureConfig])
 def test_every_setting_is_there_with_a_default_that_set_takes(cls):
-    lines = [line for line in described(cls).splitlines() if not line.startswith((' ', '#'))]
+    lines = [
+        line for line in describe_settings(cls).splitlines() if not line.startswith((' ', '#'))
+    ]
     assert [line.partition('=')[0] for line in lines] == names(cls)
     ours = [line for line in lines if '.N.' not in line]
     assert apply(cls(), ours) == cls()
 
 
 def test_a_setting_has_its_type_interval_and_meaning():
-    text = described(PretrainConfig, 'optimizer')
+    text = describe_settings(PretrainConfig, 'optimizer')
     assert 'optimizer.peak_lr=0.0001\n    number in [1e-37, 1e37]: learning rate at the' in text
     assert 'optimizer.clip_norm=1.0\n    number or none in [1e-37, 1e37]: gradients' in text
     assert 'optimizer.freeze_embeddings=false\n    true|false: the' in text
@@ -27,21 +29,21 @@ def test_a_setting_has_its_type_interval_and_meaning():
 
 
 def test_settings_that_fine_tuning_refuses_are_named():
-    text = ' '.join(described(FinetuneConfig, 'runtime.eval_every').split())
+    text = ' '.join(describe_settings(FinetuneConfig, 'runtime.eval_every').split())
     assert text.endswith(
         'To be left alone in these runs: score_every is the number of steps between'
         ' scores on the dev split'
     )
-    assert 'left alone' not in described(PretrainConfig)
+    assert 'left alone' not in describe_settings(PretrainConfig)
 
 
 def test_a_section_a_name_within_and_nothing_else():
-    assert 'phases.N.seq_len=128' in described(PretrainConfig, 'phases')
-    assert len(described(PretrainConfig, 'seed').splitlines()) == 3
+    assert 'phases.N.seq_len=128' in describe_settings(PretrainConfig, 'phases')
+    assert len(describe_settings(PretrainConfig, 'seed').splitlines()) == 3
 
 
 def test_an_unknown_section_is_refused_with_what_is_meant():
     with pytest.raises(
         UserError, match=r'they are model, phases, optimizer, runtime, tuning \(did you mean'
     ):
-        described(PretrainConfig, 'optimiser')
+        describe_settings(PretrainConfig, 'optimiser')

@@ -1,14 +1,21 @@
-"""Small texts, and the offline job run on them."""
+"""Small texts, the offline job run on them, killed at a stage, and the rows that it has made."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.records import fields, shards
+from tests.helpers.shards import split_frames
+
+STAGES = 'bert_jax.input_pipeline.preprocess.stages'
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PLAIN = [f'w{chr(97 + i)}{chr(97 + j)}' for i in range(10) for j in range(10)]
@@ -51,3 +58,41 @@ def digests(folder):
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in Path(folder).glob('*.tfrecord')
     }
+
+
+class Killed(BaseException):
+    """What no code of ours catches, as no code catches SIGKILL."""
+
+
+@contextlib.contextmanager
+def killed_at(name: str, module: str = STAGES) -> Iterator[pytest.MonkeyPatch]:
+    """The block is killed where it calls that function of a module, if the name is not ''."""
+
+    def kill(*_):
+        raise Killed
+
+    expected = pytest.raises(Killed) if name else contextlib.nullcontext()
+    with pytest.MonkeyPatch.context() as patch, expected:
+        if name:
+            patch.setattr(f'{module}.{name}', kill)
+        yield patch
+
+
+def restored(columns: dict[str, np.ndarray]) -> np.ndarray:
+    """Rows of ids with the hidden tokens put back."""
+    rows = columns['input_ids'].copy()
+    if 'masked_lm_ids' in columns:
+        row, rank = np.nonzero(columns['masked_lm_weights'])
+        rows[row, columns['masked_lm_positions'][row, rank]] = columns['masked_lm_ids'][row, rank]
+    return rows
+
+
+def read(folder, split='train') -> tuple[dict[str, np.ndarray], np.ndarray, list[str]]:
+    """The columns of a split, its rows with the original tokens, and the files these are in."""
+    manifest, names, payloads = shards.Manifest.load(folder), [], []
+    for shard in manifest.shards(split):
+        frames = split_frames((Path(folder) / shard.file).read_bytes())
+        payloads += frames
+        names += [shard.file] * len(frames)
+    columns = fields.decode_numpy(manifest.spec_of(split), payloads)
+    return columns, restored(columns), names

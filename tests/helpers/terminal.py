@@ -56,8 +56,8 @@ class Terminal:
 
 
 def pictures(raw: str) -> list[str]:
-    """All bars that were drawn: what stands between a clearing and a return to the first column."""
-    return re.findall(r'\r\x1b\[J([^\r\n]+)\r(?!\n)', raw)
+    """All bars that were drawn: they begin in the first column and have no end of a line."""
+    return [text.rstrip() for text in re.findall(r'\r([^\r\n]*\S[^\r\n]*)(?=\r(?!\n))', raw)]
 
 
 def screen(raw: str) -> list[str]:
@@ -75,4 +75,4 @@ def screen(raw: str) -> list[str]:
             line = lines[-1].ljust(column)
             lines[-1] = line[:column] + part + line[column + len(part) :]
             column += len(part)
-    return lines
+    return [line.rstrip() for line in lines]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline import typed_json
+from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 
 

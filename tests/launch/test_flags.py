@@ -22,26 +22,29 @@ SHARED = {'config', 'set'}  # of bert_jax/cli/app.py, in the commands that take 
 # Words do not depend on where sentences end; the quickstart always looks for them.
 NO_FLAGS = {'train_vocab': {'segment', 'language'}, 'quickstart': {'segment'}}
 DESCRIBE = """
-import dataclasses, importlib, json, sys, typing
+import dataclasses, importlib, json, sys
 from absl import flags
 from bert_jax.configs.options import described
+from bert_jax.configs.section import Section
 from bert_jax.cli import app
 
 def helps(options):
-    hints, found = typing.get_type_hints(options), {}
-    for field, about in described(options):
-        if dataclasses.is_dataclass(hints[field.name]):
-            found |= helps(hints[field.name])
-        elif about:
-            found[field.name] = about.help
-            if about.switch:
-                found[about.switch[0]] = 'the same as'
+    found = {}
+    for field in described(options):
+        if dataclasses.is_dataclass(field.type):
+            found |= helps(field.type)
+        elif field.option:
+            found[field.name] = field.option.help
+            if field.option.switch:
+                found[field.option.switch[0]] = 'the same as'
     return found
 
 module = importlib.import_module(sys.argv[0])
 found = {}
 for value in vars(module).values():
-    if isinstance(value, type) and dataclasses.is_dataclass(value):
+    # not the settings of a configuration, which have no flags of their own
+    is_class = isinstance(value, type) and dataclasses.is_dataclass(value)
+    if is_class and not issubclass(value, Section):
         found |= helps(value)
 made = [flag.name for flag in flags.FLAGS.flags_by_module_dict().get(module.__name__, [])]
 print(json.dumps([found, made, app._usage(module.main, 'x', '')]))

@@ -202,7 +202,7 @@ class Workdir(os.PathLike[str]):
 
         # A fine-tuning configuration holds no shape: that is the encoder's it began with.
         source = self.data(model=dict)['model']
-        return config.encoder(schema.from_dict(schema.ModelConfig, source, str(self.data_file)))
+        return config.encoder(schema.ModelConfig.from_json(source, str(self.data_file)))
 
     def create_or_resume(self, config: schema.Config, data: dict[str, Any]) -> bool:
         """Writes config.json and data.json into a new workdir, or checks that an old one holds the

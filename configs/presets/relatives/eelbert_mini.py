@@ -14,7 +14,7 @@ from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, Pretrai
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='eelbert_mini',
         model=ModelConfig(

@@ -17,7 +17,7 @@ from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, Pretrai
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='retvec_tiny',
         model=ModelConfig(

@@ -1,7 +1,7 @@
-"""RoBERTa-base (12 layers, H=768, A=12): 124,645,632 parameters with its pooler.
+r"""RoBERTa-base (12 layers, H=768, A=12): 124,645,632 parameters with its pooler.
 
     bert-train-vocab --model=byte_bpe --vocab_size=50265 --input=GLOB --output=DIR
-    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \
         --objective=full_sentences --across_documents --masking=dynamic --mask_rule=roberta
     bert-pretrain --config=roberta_base --data=records512 --workdir=DIR
 
@@ -38,14 +38,14 @@ BASE = ModelConfig(
 
 
 def optimizer(peak_lr: float, warmup_steps: int) -> OptimizerConfig:
-    """Adam as fairseq's RoBERTa has it, with a rate and a warm-up."""
+    """Return Adam as fairseq's RoBERTa has it, with a rate and a warm-up."""
     return OptimizerConfig(
         'adamw', peak_lr, 'linear', warmup_steps=warmup_steps, b2=0.98, clip_norm=None
     )
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='roberta_base',
         model=BASE,

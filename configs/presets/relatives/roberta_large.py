@@ -16,7 +16,7 @@ from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return dataclasses.replace(
         roberta_base.get_config(),
         name='roberta_large',

@@ -13,7 +13,7 @@ from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, Pretrai
 
 
 def recipe() -> PretrainConfig:
-    """The run described above; a row is the 16 characters of a word."""
+    """Return the run described above; a row is the 16 characters of a word."""
     return PretrainConfig(
         name='words',
         model=ModelConfig(embedding='retvec'),

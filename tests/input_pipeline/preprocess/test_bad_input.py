@@ -43,54 +43,26 @@ def clean(tmp_path, vocabulary):
     return (tmp_path / 'a.txt').read_text(), text_of(manifest)
 
 
-@pytest.mark.parametrize('kind', ['crlf', 'nul', 'bom'])
-def test_the_same_text_in_other_bytes(tmp_path, vocabulary, clean, kind, capsys):
-    text, counts = clean
-    other = {
-        'crlf': text.replace('\n', '\r\n'),
-        'nul': text.replace('w', '\0w', 7),
-        'bom': '\ufeff' + text,
-    }[kind]
-    assert (
-        text_of(run(tmp_path, vocabulary, input=put(tmp_path, 'b', other), eval_fraction=0))
-        == counts
-    )
-    assert shards.verify(tmp_path / 'out').faults == []
-    assert ('7 NUL byte(s) removed' in capsys.readouterr().err) == (kind == 'nul')
-
-
 def test_one_long_line(tmp_path, vocabulary, capsys):
     path = put(tmp_path, 'long', 'waa wab wac ' * 50_000 + '\n\nwad wae .\nwaf .\n')
-    manifest = run(
-        tmp_path, vocabulary, input=path, eval_fraction=0, text=TextOptions(max_line_bytes=10_000)
-    )
-    said = capsys.readouterr().err
-    assert '1 line(s) longer than --max_line_bytes cut at white space' in said
-    assert (
-        'tokens on average, and what is beyond --seq_len=64 is cut off: are these paragraphs, which'
-        ' need --segment?' in said
-    )
-    cut = TextOptions(max_line_bytes=10_000, segment=True, language='th')
+    limit = {'max_line_bytes': 10_000}
+    manifest = run(tmp_path, vocabulary, input=path, eval_fraction=0, text=TextOptions(**limit))
+    errors = capsys.readouterr().err
+    assert '1 line(s) longer than --max_line_bytes cut at white space' in errors
+    assert 'is beyond --seq_len=64 is cut off: are these paragraphs, which need --seg' in errors
+    sums = {'documents': 2, 'sentences': 62, 'tokens': 150_005, 'unknown_rate': 0}
+    assert text_of(manifest) == sums and shards.verify(tmp_path / 'out').faults == []
+    cut = TextOptions(**limit, segment=True, language='th')
     run(tmp_path / 'cut', vocabulary, input=path, eval_fraction=0, text=cut)
-    assert (
-        'are these paragraphs in which --language=th finds no ends of sentences? Put a line end'
-        in capsys.readouterr().err
-    )
+    errors = capsys.readouterr().err
+    assert 'in which --language=th finds no ends of sentences? Put a line end' in errors
 
     # Records are cut into sentences already, unless they are not to be.
     put(tmp_path, 'long.jsonl', (json.dumps({'text': 'waa wab wac ' * 1000}) + '\n') * 2)
     for segment in (None, False):
-        text = TextOptions(segment=segment)
-        place = tmp_path / f'json{segment}'
-        run(place, vocabulary, input=f'{tmp_path}/long.jsonl', eval_fraction=0, text=text)
+        options = {'input': f'{tmp_path}/long.jsonl', 'text': TextOptions(segment=segment)}
+        run(tmp_path / f'json{segment}', vocabulary, eval_fraction=0, **options)
         assert ('need --segment' in capsys.readouterr().err) == (segment is False)
-    assert text_of(manifest) == {
-        'documents': 2,
-        'sentences': 62,
-        'tokens': 150_005,
-        'unknown_rate': 0,
-    }
-    assert shards.verify(tmp_path / 'out').faults == []
 
 
 def test_an_empty_file_alone_and_among_others(tmp_path, vocabulary, clean, capsys):
@@ -134,44 +106,6 @@ def test_mixed_encodings(tmp_path, vocabulary, clean, capsys):
         f' {number + 3}, {path} line {number + 5}' in capsys.readouterr().err
     )
     assert text_of(manifest)['sentences'] == clean[1]['sentences'] + 5
-
-
-def test_documents_of_one_sentence(tmp_path, vocabulary, clean, capsys):
-    path = put(tmp_path, 'one', clean[0].replace('\n', '\n\n'))
-    manifest = run(tmp_path, vocabulary, input=path, eval_fraction=0)
-    assert '100% of the documents have one sentence' in capsys.readouterr().err
-    assert (
-        manifest.statistics['text']['train']['random_next_share'] == 1
-        and shards.verify(tmp_path / 'out').faults == []
-    )
-
-
-def test_ten_thousand_copies_of_one_line(tmp_path, vocabulary, capsys):
-    for name, lines in (('together', 'waa wab wac .\n'), ('apart', 'waa wab wac .\n\n')):
-        put(tmp_path, name, lines * 10_000)
-    with pytest.raises(UserError, match='one document only'):
-        run(tmp_path, vocabulary, input=f'{tmp_path}/together')
-    with pytest.raises(UserError, match='one document only'):
-        run(tmp_path, vocabulary, input=f'{tmp_path}/apart', dedup='documents', eval_fraction=0)
-    assert not (tmp_path / 'out').exists()
-    manifest = run(tmp_path, vocabulary, input=f'{tmp_path}/apart', dupe_factor=1, eval_fraction=0)
-    assert (
-        manifest.records('train') == 10_000
-        and '100% of the sentences of train are repetitions' in capsys.readouterr().err
-    )
-    manifest = run(
-        tmp_path,
-        vocabulary,
-        input=f'{tmp_path}/together',
-        objective='full_sentences',
-        output=f'{tmp_path}/lines',
-        dedup='lines',
-        eval_fraction=0,
-    )
-    assert manifest.statistics['text']['train']['sentences'] == 1
-
-
-# ---- the real command line, stopped by the system
 
 
 @pytest.fixture(scope='module')

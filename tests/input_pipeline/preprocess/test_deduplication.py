@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -54,27 +55,24 @@ def text(tmp_path_factory, vocabulary):
     return folder, documents
 
 
-def left_by(text, vocabulary, kind, monkeypatch, tmp_path, **options):
-    """The documents that are in the buckets, as tuples of tuples of tokens, and the manifest."""
-    kept, make = {}, stages.make_records
+def left_by(text, vocabulary, kind, monkeypatch, tmp_path):
+    """The documents that are in the buckets, as tuples of tuples of tokens, and the statistics."""
+    kept, make = [], stages.make_records
 
     def look(recipe, split, number, buckets, inputs, path):
         for file in inputs if number == 0 else ():
-            one = DocumentRun.open(file)
-            lines = [
-                tuple(line.tolist()) for line in np.split(one.tokens, np.cumsum(one.lengths)[:-1])
-            ]
-            places = np.split(np.arange(len(lines)), one.documents['sentences'][:-1])
-            kept.update(
-                (int(key), tuple(lines[i] for i in some)) for key, some in zip(one.keys, places)
-            )
+            run = DocumentRun.open(file)
+            lines = np.split(run.tokens, np.cumsum(run.lengths)[:-1])
+            lines = [tuple(line.tolist()) for line in lines]
+            ends = run.documents['sentences'].tolist()
+            kept.extend(tuple(lines[a:b]) for a, b in itertools.pairwise([0, *ends]))
         return make(recipe, split, number, buckets, inputs, path)
 
     monkeypatch.setattr(stages, 'make_records', look)
-    manifest = run(
-        text[0], vocabulary, dedup=kind, eval_fraction=0, output=f'{tmp_path}/{kind}', **options
-    )
-    return list(kept.values()), manifest
+    output = f'{tmp_path}/{kind}'
+    manifest = run(text[0], vocabulary, dedup=kind, eval_fraction=0, output=output)
+    assert shards.verify(output).faults == []
+    return kept, manifest.statistics['text']['train']
 
 
 def ids(vocabulary, line):
@@ -82,34 +80,27 @@ def ids(vocabulary, line):
 
 
 def test_one_of_each_document_is_left(text, vocabulary, monkeypatch, tmp_path):
-    found, manifest = left_by(text, vocabulary, 'documents', monkeypatch, tmp_path)
+    found, sums = left_by(text, vocabulary, 'documents', monkeypatch, tmp_path)
     wanted = {tuple(ids(vocabulary, line) for line in lines) for lines in text[1]}
     assert len(found) == len(wanted) == len(set(text[1])) and set(found) == wanted
-    statistics = manifest.statistics['text']['train']
-    assert (statistics['documents'], statistics['duplicates_dropped']) == (
-        len(wanted),
-        403 - len(wanted),
-    )
-    assert statistics['sentences'] == sum(map(len, set(text[1]))) and statistics['tokens'] == sum(
-        len(line.split()) for lines in set(text[1]) for line in lines
-    )
-    assert shards.verify(tmp_path / 'documents').faults == []
+    assert (sums['documents'], sums['duplicates_dropped']) == (len(wanted), 403 - len(wanted))
+    lines = [line for document in set(text[1]) for line in document]
+    assert sums['sentences'] == len(lines)
+    assert sums['tokens'] == sum(len(line.split()) for line in lines)
 
 
 def test_one_of_each_line_is_left_in_its_document(text, vocabulary, monkeypatch, tmp_path):
-    found, manifest = left_by(text, vocabulary, 'lines', monkeypatch, tmp_path)
+    found, sums = left_by(text, vocabulary, 'lines', monkeypatch, tmp_path)
     everything = [line for document in found for line in document]
-    different = {ids(vocabulary, line) for lines in text[1] for line in lines}
-    assert len(everything) == len(set(everything)) and set(everything) == different
     originals = [[ids(vocabulary, line) for line in lines] for lines in text[1]]
+    different = {line for lines in originals for line in lines}
+    assert len(everything) == len(set(everything)) and set(everything) == different
     for document in found:  # in the order of one of the originals
         assert any(iter_in(document, lines) for lines in originals)
-    statistics = manifest.statistics['text']['train']
-    assert (statistics['sentences'], statistics['duplicate_line_rate']) == (len(different), 0)
-    assert statistics['duplicates_dropped'] == sum(map(len, text[1])) - len(different)
-    assert statistics['documents'] == len(found) and statistics['one_sentence_documents'] == sum(
-        len(document) == 1 for document in found
-    )
+    assert (sums['sentences'], sums['duplicate_line_rate']) == (len(different), 0)
+    assert sums['duplicates_dropped'] == sum(map(len, text[1])) - len(different)
+    assert sums['documents'] == len(found)
+    assert sums['one_sentence_documents'] == sum(len(document) == 1 for document in found)
 
 
 def iter_in(part, lines):
@@ -138,20 +129,9 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
 def test_languages_are_counted_without_copies(text, vocabulary, tmp_path):
     """A text and its copy as two languages: the copies go from one or the other."""
     (tmp_path / 'de.txt').write_bytes((text[0] / '0.txt').read_bytes())
-    manifest = run(
-        text[0],
-        vocabulary,
-        input=(f'en={text[0]}/0.txt', f'de={tmp_path}/de.txt'),
-        dedup='documents',
-        eval_fraction=0,
-        output=str(tmp_path / 'out'),
-    )
-    statistics = manifest.statistics['text']['train']
-    assert (
-        statistics['documents']
-        == len(set(text[1][0::3]))
-        == sum(found['documents'] for found in statistics['languages'].values())
-    )
-    assert statistics['tokens'] == sum(
-        found['tokens'] for found in statistics['languages'].values()
-    )
+    given = (f'en={text[0]}/0.txt', f'de={tmp_path}/de.txt')
+    manifest = run(tmp_path, vocabulary, input=given, dedup='documents', eval_fraction=0)
+    sums = manifest.statistics['text']['train']
+    assert sums['documents'] == len(set(text[1][0::3]))
+    for name in ('documents', 'tokens'):
+        assert sums[name] == sum(language[name] for language in sums['languages'].values())

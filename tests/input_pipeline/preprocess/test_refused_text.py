@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -46,28 +45,33 @@ def units_read(monkeypatch):
     return names
 
 
-def start(folder, vocabulary, output='out', **options):
-    options = {'input': f'{folder}/*.jsonl', 'eval_fraction': 0.1} | options
-    return run(folder, vocabulary, output=f'{folder}/{output}', **options)
+@pytest.fixture
+def start(folder, vocabulary):
+    """Runs the job; once it ends well, a new one must have made the same bytes and manifest."""
+
+    def start(**options):
+        options = {'input': f'{folder}/*.jsonl', 'eval_fraction': 0.1} | options
+        manifest = run(folder, vocabulary, **options)
+        run(folder, vocabulary, **options | {'output': f'{folder}/fresh'})
+        assert digests(folder / 'out') and digests(folder / 'out') == digests(folder / 'fresh')
+        made = ((folder / name / 'manifest.json').read_text() for name in ('out', 'fresh'))
+        assert len(set(map(str, map(json.loads, made)))) == 1
+        assert not (folder / 'out' / '.tmp').exists()
+        return manifest
+
+    return start
 
 
-def refuse(folder, vocabulary, units_read, **options):
-    """The first attempt, which ends at the bad line."""
+@pytest.fixture
+def refused(folder, start, units_read):
+    """After a first attempt, which ends at the bad line."""
+    with (folder / 'b.jsonl').open('a') as file:
+        file.write('{"text": null}\n')
     with pytest.raises(UserError, match=r'c\.jsonl line 8: not valid JSON.*goes on from there'):
-        start(folder, vocabulary, **options)
+        start()
     assert units_read == ['a.jsonl', 'b.jsonl', 'c.jsonl']
     assert {path.name for path in (folder / 'out').iterdir()} <= {'.tmp', '.lock'}
     units_read.clear()
-
-
-def assert_same(folder, one='out', other='fresh'):
-    """The same bytes of records, and the same manifest but for the times of the files."""
-    assert digests(folder / one) and digests(folder / one) == digests(folder / other)
-    first, second = (
-        json.loads((folder / name / 'manifest.json').read_text()) for name in (one, other)
-    )
-    assert first == second
-    assert not (folder / one / '.tmp').exists()
 
 
 def mend(folder):
@@ -75,92 +79,63 @@ def mend(folder):
     (folder / 'c.jsonl').write_text(text.replace(BAD, '{"text": "waa wab ."}'))
 
 
-def test_after_the_line_is_mended(folder, vocabulary, units_read, capsys):
-    refuse(folder, vocabulary, units_read)
+def test_after_the_line_is_mended(folder, refused, start, units_read, capsys):
     mend(folder)
-    start(folder, vocabulary)
-    assert units_read == ['c.jsonl', 'd.jsonl']
+    manifest = start()
+    assert units_read[:2] == ['c.jsonl', 'd.jsonl']
     assert 'goes on, with 2 part(s) of the text read' in capsys.readouterr().out
-    start(folder, vocabulary, 'fresh')
-    assert_same(folder)
+    # Jobs of before there was the option are still known as done.
+    assert 'on_bad_record' not in manifest.options and 'bad_records' not in manifest.statistics
 
 
-def test_after_the_option_is_mended(folder, vocabulary, units_read):
-    refuse(folder, vocabulary, units_read)
-    manifest = start(folder, vocabulary, text=SKIP)
-    assert units_read == ['c.jsonl', 'd.jsonl']
-    assert manifest.statistics['bad_records'] == {'input': {'not JSON': 1}}
-    (warning,) = (said for said in manifest.statistics['warnings'] if 'left out' in said)
-    assert '(1 not JSON)' in warning and 'c.jsonl line 8' in warning
-    start(folder, vocabulary, 'fresh', text=SKIP)
-    assert_same(folder)
-
-
-def test_nulls_that_only_skipping_counts_are_read_again(folder, vocabulary, units_read):
-    with (folder / 'b.jsonl').open('a') as file:
-        file.write('{"text": null}\n')
-    refuse(folder, vocabulary, units_read)
-    manifest = start(folder, vocabulary, text=SKIP)
-    assert units_read == ['b.jsonl', 'c.jsonl', 'd.jsonl']
+def test_after_the_option_is_mended(refused, start, units_read):
+    """Nulls, which only skipping counts, are read again."""
+    manifest = start(text=SKIP)
+    assert units_read[:3] == ['b.jsonl', 'c.jsonl', 'd.jsonl']
     assert manifest.statistics['bad_records'] == {'input': {'not JSON': 1, 'null': 1}}
-    start(folder, vocabulary, 'fresh', text=SKIP)
-    assert_same(folder)
+    (warning,) = (said for said in manifest.statistics['warnings'] if 'left out' in said)
+    assert '1 not JSON' in warning and 'c.jsonl line 8' in warning
 
 
-def test_files_that_changed_came_and_went_meanwhile(folder, vocabulary, units_read):
-    refuse(folder, vocabulary, units_read)
+def test_files_that_changed_came_and_went_meanwhile(folder, refused, start, units_read):
     mend(folder)
     text = (folder / 'a.jsonl').read_text()
     (folder / 'a.jsonl').write_text(text.replace('waa', 'wab'))  # of the same size
     (folder / 'd.jsonl').rename(folder / 'aa.jsonl')  # in front of what stays
-    start(folder, vocabulary)
-    assert units_read == ['a.jsonl', 'aa.jsonl', 'c.jsonl']
-    start(folder, vocabulary, 'fresh')
-    assert_same(folder)
+    start()
+    assert units_read[:3] == ['a.jsonl', 'aa.jsonl', 'c.jsonl']
 
 
-@pytest.mark.parametrize('eval_changes', [False, True])
 def test_training_text_is_read_again_where_the_held_out_text_changed(
-    folder, vocabulary, units_read, eval_changes
+    folder, vocabulary, start, units_read
 ):
     options = {'eval_input': f'{folder}/e.txt', 'eval_fraction': None}
     held_out = write_text(folder / 'e.txt', vocabulary[2][:10], seed=0)
     with pytest.raises(UserError, match=r'c\.jsonl line 8'):
-        start(folder, vocabulary, **options)
+        start(**options)
     assert units_read == ['e.txt', 'a.jsonl', 'b.jsonl', 'c.jsonl']
-    units_read.clear()
     mend(folder)
-    if eval_changes:
-        (folder / 'e.txt').write_text('\n\n'.join(held_out[:5]) + '\n')
-    start(folder, vocabulary, **options)
-    assert units_read == (
-        ['e.txt', 'a.jsonl', 'b.jsonl', 'c.jsonl', 'd.jsonl']
-        if eval_changes
-        else ['c.jsonl', 'd.jsonl']
-    )
-    start(folder, vocabulary, 'fresh', **options)
-    assert_same(folder)
+    (folder / 'e.txt').write_text('\n\n'.join(held_out[:5]) + '\n')
+    start(**options)
+    assert units_read[4:9] == ['e.txt', 'a.jsonl', 'b.jsonl', 'c.jsonl', 'd.jsonl']
 
 
-def test_another_job_begins_anew(folder, vocabulary, units_read):
+def test_another_job_begins_anew(folder, refused, start, units_read):
     """As after any mistake: it may have been in the option that is another one now."""
-    refuse(folder, vocabulary, units_read)
     mend(folder)
-    start(folder, vocabulary, seed=3)
-    assert units_read == ['a.jsonl', 'b.jsonl', 'c.jsonl', 'd.jsonl']
-    start(folder, vocabulary, 'fresh', seed=3)
-    assert_same(folder)
+    start(seed=3)
+    assert units_read[:4] == ['a.jsonl', 'b.jsonl', 'c.jsonl', 'd.jsonl']
 
 
-def test_from_skipping_to_stopping_begins_anew(folder, vocabulary, units_read):
+def test_from_skipping_to_stopping_begins_anew(folder, start, units_read):
     """What was read had perhaps a line left out."""
     (folder / 'a.jsonl').write_text((folder / 'a.jsonl').read_text() + BAD + '\n')
     noise = gzip.compress(json.dumps({'text': random.Random(0).randbytes(200_000).hex()}).encode())
     (folder / 'c.jsonl').write_bytes(noise[: len(noise) // 2])
     with pytest.raises(UserError, match='damaged gzip file.*goes on from there'):
-        start(folder, vocabulary, text=SKIP)
+        start(text=SKIP)
     with pytest.raises(UserError, match=r'a\.jsonl line 31: not valid JSON'):
-        start(folder, vocabulary)
+        start()
     assert not (folder / 'out' / '.tmp').exists()
     assert units_read[3:] == ['a.jsonl']
 
@@ -182,7 +157,7 @@ CHANGES = {
 
 @pytest.mark.parametrize('change', CHANGES)
 def test_a_file_that_changes_while_it_is_read_ends_the_job(
-    folder, vocabulary, units_read, monkeypatch, change
+    folder, start, units_read, monkeypatch, change
 ):
     mend(folder)
     path = folder / 'c.jsonl'
@@ -198,7 +173,7 @@ def test_a_file_that_changes_while_it_is_read_ends_the_job(
     monkeypatch.setattr(job.corpus, 'read_unit', changing)
     said = 'cannot be read.*put it back' if change == 'deleted' else 'has changed since the reading'
     with pytest.raises(UserError, match=rf'c\.jsonl: {said}.*goes on from there'):
-        start(folder, vocabulary)
+        start()
     monkeypatch.setattr(job.corpus, 'read_unit', read)
 
     # What was read of the others stays; the text is now what the file holds.
@@ -207,21 +182,4 @@ def test_a_file_that_changes_while_it_is_read_ends_the_job(
     if change == 'truncated':
         lines = path.read_text().rpartition('\n')[0]
         path.write_text(f'{lines}\n')
-    start(folder, vocabulary)
-    start(folder, vocabulary, 'fresh')
-    assert_same(folder)
-
-
-def test_workers_change_nothing(folder, vocabulary):
-    start(folder, vocabulary, 'fresh', text=SKIP)
-    start(folder, vocabulary, 'two', text=SKIP, workers=2)
-    assert_same(folder, 'two')
-
-
-def test_a_default_job_does_not_name_the_option(folder, vocabulary):
-    """Jobs of before it are still known as done."""
-    mend(folder)
-    manifest = start(folder, vocabulary)
-    assert 'on_bad_record' not in manifest.options
-    assert 'bad_records' not in manifest.statistics
-    assert 'on_bad_record' not in (Path(folder) / 'out' / 'manifest.json').read_text()
+    start()

@@ -53,8 +53,7 @@ def test_a_bad_file_among_small_ones_is_named(tmp_path, small_files, vocabulary)
     assert not (tmp_path / 'out').exists()
 
 
-@pytest.mark.parametrize('workers', [1, 2])
-def test_files_as_documents_of_joined_lines(tmp_path, vocabulary, workers, capsys):
+def test_files_as_documents_of_joined_lines(tmp_path, vocabulary, capsys):
     """They give the records of the same sentences, one a line."""
     (tmp_path / 'sentences').mkdir()
     for i, name in enumerate(vocabulary[2][:40]):
@@ -68,7 +67,7 @@ def test_files_as_documents_of_joined_lines(tmp_path, vocabulary, workers, capsy
         paragraphs = [' '.join(lines[j : j + 3]) for j in range(0, len(lines), 3)]
         wrapped = '\n\n'.join(textwrap.fill(paragraph, 60) for paragraph in paragraphs)
         (tmp_path / f'{name}.txt').write_text(wrapped + '\n')
-    options = {'eval_fraction': 0, 'workers': workers}
+    options = {'eval_fraction': 0, 'workers': 2}
     expected = f'{tmp_path}/expected'
     run(tmp_path, vocabulary, input=f'{tmp_path}/sentences', output=expected, **options)
     assert 'broken at a width' not in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline import typed_json
+from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit
 from bert_jax.input_pipeline.text.inputs import digest
 from bert_jax.input_pipeline.text.inputs.listing import matching, refuse_inside

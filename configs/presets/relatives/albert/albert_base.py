@@ -1,7 +1,7 @@
-"""ALBERT-base, version 1 (12 layers, H=768, E=128): 11,683,584 parameters with its pooler.
+r"""ALBERT-base, version 1 (12 layers, H=768, E=128): 11,683,584 parameters with its pooler.
 
     bert-train-vocab --model=unigram --vocab_size=30000 --input=GLOB --output=DIR
-    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+    bert-preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \
         --objective=sop --ngram=3
     bert-pretrain --config=albert_base --data=records512 --workdir=DIR
 
@@ -39,7 +39,7 @@ BASE = ModelConfig(
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return PretrainConfig(
         name='albert_base',
         model=BASE,

@@ -15,7 +15,7 @@ from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
-    """The run described above."""
+    """Return the run described above."""
     return dataclasses.replace(
         albert_base.get_config(),
         name='albert_xxlarge',

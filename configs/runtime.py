@@ -1,0 +1,146 @@
+"""How a run is carried out: devices, arithmetic, memory, checkpoints and logging.
+
+Owns the settings of `runtime`. What a run learns is in configs/schema.py.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Literal
+
+from bert_jax.configs.options import COUNT, COUNT_OR_0, option
+from bert_jax.configs.section import Section
+
+# What draws the bits of dropout (bert_jax/model/dropout.py).
+Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
+
+
+@dataclass(frozen=True)
+class RuntimeConfig(Section):
+    """How a run is carried out: only `dropout_rng` changes the result beyond float noise."""
+
+    removed = types.MappingProxyType({'decoding_processes': 'one thread reads records fast enough'})
+
+    data_parallel: int | None = option(
+        None,
+        'devices on the mesh axis `data`; none: all that the other axes leave',
+        kind='runtime',
+        within=COUNT,
+    )
+    fsdp: int = option(
+        1, 'devices over which parameters and moments are split', kind='runtime', within=COUNT
+    )
+    shard_optimizer: bool | None = option(
+        None,
+        'weights and moments are split over `data` too, and each device updates its share; none: on'
+        ' TPUs, where no other axis splits the mesh',
+        kind='runtime',
+    )
+    gradient_exchange: Literal['auto', 'reduce_scatter', 'all_to_all'] = option(
+        'auto',
+        'with shard_optimizer, how gradients of matrices are added up; all_to_all: devices send'
+        ' each other the pieces, which a TPU does beside the backward pass; auto: that in'
+        ' pre-training on up to 16 v5e chips, without accumulation and scan_layers',
+        kind='runtime',
+        is_later=True,
+    )
+    model_parallel: int = option(
+        1, 'devices over which each layer is split', kind='runtime', within=COUNT
+    )
+    accumulation: int = option(
+        1,
+        'micro-batches a step; gradients are summed before clipping',
+        kind='runtime',
+        within=COUNT,
+    )
+    compute_dtype: Literal['float32', 'bfloat16'] = option(
+        'float32',
+        'arithmetic of the layers; parameters, softmax, norms and loss stay float32',
+        kind='runtime',
+    )
+    matmul_dtype: Literal['bfloat16'] | None = option(
+        None,
+        'what products of dense layers and of the vocabulary read, their sums in float32; none:'
+        ' compute_dtype; bfloat16: faster on CPUs that have AMX or avx512_bf16',
+        kind='runtime',
+        is_later=True,
+    )
+    remat: Literal['none', 'dots', 'full'] = option(
+        'none', 'what the backward pass recomputes, to save memory', kind='runtime'
+    )
+    # For BERT-large libtpu estimated scanned steps 43 to 68 % longer than unrolled ones (v5e:2x4
+    # and v6e:2x4, 128 and 512 tokens). No TPU has confirmed it.
+    scan_layers: bool = option(
+        False,
+        'loop over the layers instead of unrolling them: compiles faster, runs slower',
+        kind='runtime',
+    )
+    attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash', 'tpu_fused'] = option(
+        'auto',
+        'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout'
+        ' on probabilities; auto: where it can be had, cudnn from 128 tokens on and tpu_flash from'
+        ' 512, else xla;'
+        ' tpu_fused: a kernel with dropout, which no TPU has run yet',
+        kind='runtime',
+    )
+    dropout_rng: Generator = option(
+        'threefry',
+        "generator of dropout's bits: threefry13 has 13 rounds instead of 20; 8bit: of 8 bits a"
+        ' place instead of 16, so that a rate of 0.1 is 26/256; rbg may be faster, and its masks'
+        ' change with runtime.accumulation',
+    )
+    compilation_cache: str | None = option(
+        'auto',
+        "folder that keeps compiled programs for later runs; auto: the user's cache, but not for"
+        ' several processes; none: they are not kept',
+        kind='runtime',
+    )
+    decoder: Literal['auto', 'tfdata', 'numpy'] = option(
+        'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower", kind='runtime'
+    )
+    log_every: int = option(100, 'steps between log lines', kind='runtime', within=COUNT)
+    eval_every: int = option(
+        10_000, 'steps between evaluations on held-out records', kind='runtime', within=COUNT
+    )
+    eval_batches: int = option(
+        100,
+        'held-out batches an evaluation reads at most; 0: all of them',
+        kind='runtime',
+        within=COUNT_OR_0,
+    )
+    checkpoint_every: int = option(1_000, 'steps between checkpoints', kind='runtime', within=COUNT)
+    keep_checkpoints: int = option(
+        3, 'newest checkpoints kept, besides the best', kind='runtime', within=COUNT
+    )
+    keep_every: int | None = option(
+        None,
+        'checkpoints of steps that are a multiple of it are kept for good, besides; none: no'
+        ' others are',
+        kind='runtime',
+        within=COUNT,
+        is_later=True,
+    )
+    max_bad_steps: int = option(
+        10, 'non-finite steps in a row after which training stops', kind='runtime', within=COUNT
+    )
+    on_full_disk: Literal['stop', 'continue'] = option(
+        'stop',
+        'when there is no room for a checkpoint: stop, or train on and try again at the next',
+        kind='runtime',
+    )
+    stall_minutes: float = option(
+        30.0,
+        'a process in which no step is done for so long ends, to be started again '
+        '(bert-supervise); 0: never',
+        kind='runtime',
+        within='[0, 525600]',
+    )
+
+    def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
+        self._require(
+            not (self.keep_every or 0) % self.checkpoint_every,
+            'keep_every',
+            f'a multiple of checkpoint_every={self.checkpoint_every}',
+        )

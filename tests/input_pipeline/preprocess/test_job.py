@@ -1,0 +1,258 @@
+"""The offline job as a whole: its folder, its options, its workers, its command line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+from etils import epath
+from pyarrow import parquet
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.preprocess import job_directory, stages
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
+from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.records import shards
+from bert_jax.input_pipeline.text.corpus import TextOptions
+from tests.helpers.jobs import digests, killed_at, run, write_text
+
+
+@pytest.mark.parametrize(
+    ('documents', 'message'),
+    [
+        (0, 'no text'),
+        (1, 'one document only.*--objective=full_sentences.*blank lines'),
+        (None, 'no file'),
+    ],
+)
+def test_text_that_makes_no_records_is_refused(tmp_path, vocabulary, documents, message):
+    if documents is not None:
+        write_text(tmp_path / 'a.txt', vocabulary[2][:documents])
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, vocabulary)
+    assert not (tmp_path / 'out').exists()
+
+
+def test_unusual_text_is_warned_about(tmp_path, vocabulary, capsys):
+    (tmp_path / 'a.txt').write_text('\n\n'.join(['waa wab wac .'] * 20 + ['zzz zzz ?']) + '\n\n')
+    statistics = run(tmp_path, vocabulary, eval_fraction=0).statistics
+    captured = capsys.readouterr()
+    assert 'blank line after every sentence' in captured.err and 'repetitions' in captured.err
+    assert (
+        len(statistics['warnings']) == 2
+        and statistics['text']['train']['duplicate_line_rate'] == 1 - 2 / 21
+    )
+    assert statistics['text']['train']['unknown_rate'] == 3 / 83
+    last = captured.out.strip().split('\n')[-1]
+    assert 'examples in' in last and 'examples/CPU-second' in last and 'peak memory' in last
+
+
+def test_a_directory_holds_one_job(tmp_path, vocabulary, capsys):
+    write_text(tmp_path / 'a.txt', vocabulary[2][:30])
+    run(tmp_path, vocabulary)
+    before = digests(tmp_path / 'out')
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / 'out').iterdir()}
+    assert (
+        run(tmp_path, vocabulary, workers=2).records('train') > 0
+        and 'done already' in capsys.readouterr().out
+    )
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / 'out').iterdir()} == times
+    with pytest.raises(
+        UserError, match=r'another job.*seq_len is 64 there and 32 here.*--overwrite'
+    ):
+        run(tmp_path, vocabulary, seq_len=32)
+    assert digests(tmp_path / 'out') == before
+    run(tmp_path, vocabulary, seq_len=32, num_shards=2, overwrite=True)
+    assert set(digests(tmp_path / 'out')) == {
+        'train-00000-of-00002.tfrecord',
+        'train-00001-of-00002.tfrecord',
+    }
+    (tmp_path / 'a.txt').write_text('waa wab .\n\nwac wad .\n')  # other text
+    with pytest.raises(UserError, match='another job'):
+        run(tmp_path, vocabulary, seq_len=32, num_shards=2)
+    (tmp_path / 'out' / 'manifest.json').unlink()
+    with pytest.raises(UserError, match='no manifest.json'):
+        run(tmp_path, vocabulary)
+    with (
+        job_directory.scratch(epath.Path(tmp_path / 'busy'), {}, False, lambda _: True),
+        pytest.raises(UserError, match='another process'),
+    ):
+        run(tmp_path, vocabulary, output=f'{tmp_path}/busy')
+
+
+def write_corpus(path, vocabulary, seed):
+    """Documents as text or as parquet, of the same size for every seed."""
+    documents = [
+        f'{name} waa wab .\n{name} wa{"cdefg"[(i + seed) % 5]} .'
+        for i, name in enumerate(vocabulary[2][:60])
+    ]
+    if path.suffix == '.parquet':
+        table = pyarrow.table({'text': documents})
+        parquet.write_table(
+            table, path, row_group_size=20, compression='none', use_dictionary=False
+        )
+    else:
+        path.write_text('\n\n'.join(documents))
+
+
+@pytest.mark.parametrize(('name', 'stage'), [('a.txt', 'write_output'), ('a.parquet', '')])
+def test_changed_text_of_the_same_size_is_refused(tmp_path, vocabulary, capsys, name, stage):
+    """Of a job that was interrupted, and of one that is finished."""
+
+    def job(folder=tmp_path / 'text', **options):
+        capsys.readouterr()
+        run(tmp_path, vocabulary, input=str(folder), eval_fraction=0, **options)
+        return capsys.readouterr().out
+
+    text = tmp_path / 'text' / name
+    text.parent.mkdir()
+    write_corpus(text, vocabulary, 0)
+    with killed_at(stage):
+        job()
+    times, size = text.stat(), text.stat().st_size
+    write_corpus(text, vocabulary, 1)
+    os.utime(text, ns=(times.st_atime_ns, times.st_mtime_ns))  # as rsync and cp --preserve would
+    assert text.stat().st_size == size
+    with pytest.raises(UserError, match='another job .the input files have changed.*--overwrite'):
+        job()
+    # The same text again is the same job: written again, moved, or elsewhere.
+    write_corpus(text, vocabulary, 0)
+    shutil.copytree(tmp_path / 'text', tmp_path / 'elsewhere')
+    goes_on = 'goes on with the job that was interrupted'
+    assert (goes_on if stage else 'done already') in job(tmp_path / 'elsewhere')
+    before = digests(tmp_path / 'out')
+    assert 'done already' in job() and 'done already' in job()
+    write_corpus(text, vocabulary, 1)
+    assert 'done already' not in job(overwrite=True) and digests(tmp_path / 'out') != before
+
+
+def test_a_full_disk_leaves_no_records_and_the_same_command_goes_on(
+    tmp_path, vocabulary, monkeypatch
+):
+    write_text(tmp_path / 'a.txt', vocabulary[2][:30])
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run(tmp_path, vocabulary)
+    before = digests(tmp_path / 'out')
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, 'write_output', full)
+        with pytest.raises(UserError, match='disk full.*same command again'):
+            run(tmp_path, vocabulary, output=f'{tmp_path}/new/deep')
+        assert [path.name for path in (tmp_path / 'new' / 'deep').iterdir()] == ['.tmp']
+        with pytest.raises(UserError, match='disk full'):
+            run(tmp_path, vocabulary, seq_len=32, overwrite=True)
+    assert digests(tmp_path / 'out') == before and shards.verify(tmp_path / 'out').faults == []
+    run(tmp_path, vocabulary, output=f'{tmp_path}/new/deep')
+    assert digests(tmp_path / 'new' / 'deep') == before
+
+
+@pytest.mark.parametrize(
+    'bad',
+    [
+        {'seq_len': 4},
+        {'max_packs': 1 << 40},
+        {'masked_lm_prob': float('nan')},
+        {'mask_mix': (0.5, float('nan'), 0.5)},
+        {'mask_mix': (2.0, -1.0, 0.0)},
+        {'max_predictions': 65},
+        {'ngram': 0},
+        {'ngram': 3, 'masking': 'dynamic'},
+        {'input': ''},
+        {'eval_input': ('en=',)},
+        {'language_exponent': 1.5},
+        {'dupe_factor': 0},
+        {'eval_fraction': 1.0},
+        {'workers': 1 << 20},
+        {'seed': -1},
+        {'output': 'gs://a/b'},
+    ],
+)
+def test_bad_options_name_their_flag(tmp_path, vocabulary, bad):
+    with pytest.raises(UserError, match=f'--{next(iter(bad))}='):
+        run(tmp_path, vocabulary, **bad)
+
+
+def test_workers_end_with_a_killed_job(tmp_path):
+    """Each worker holds the pipe's other end, so its closing tells that all of them are gone."""
+    code = f"""
+import time
+from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
+from bert_jax.input_pipeline.progress import Progress
+with LocalEngine(2) as engine:
+    engine.run(print, [('ready',)] * 2, [1, 1], Progress('', 2, ''), KeptResults('{tmp_path}/1'))
+    print(flush=True)
+    engine.run(time.sleep, [(600,)] * 2, [1, 1], Progress('', 2, ''), KeptResults('{tmp_path}/2'))
+"""
+    job = subprocess.Popen(
+        [sys.executable, '-c', code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert job.stdout.readline()  # the first tasks are done, so the workers are there
+    job.kill()
+    job.communicate(timeout=30)  # ends when no process holds the pipes any more
+
+
+def modules_after_a_job(folder, vocabulary) -> list[str]:
+    run(folder, (vocabulary,), eval_fraction=0.2, text=TextOptions(segment=True))
+    return sorted({name.split('.')[0] for name in sys.modules})
+
+
+def test_workers_import_neither_tensorflow_nor_jax(tmp_path, vocabulary):
+    """A worker process that has done all there is to do."""
+    for name in 'ab':
+        (tmp_path / name).mkdir()
+        write_text(tmp_path / name / 'text.txt', vocabulary[2][:40])
+    tasks = [(str(tmp_path / name), str(vocabulary[0])) for name in 'ab']
+    progress, kept = Progress('working', 2, 'jobs'), KeptResults(str(tmp_path / 'kept'))
+    with LocalEngine(2) as engine:
+        for modules in engine.run(modules_after_a_job, tasks, [1, 1], progress, kept):
+            assert {'bert_jax', 'sentencex'} <= set(modules)
+            heavy = {'tensorflow', 'jax', 'tensorflow_datasets', 'apache_beam'}
+            assert not heavy & set(modules)
+
+
+def test_command_line(tmp_path, vocabulary, binary):
+    write_text(tmp_path / 'a.txt', vocabulary[2][:30])
+    flags = [
+        f'--input={tmp_path}/a.txt',
+        f'--tokenizer={vocabulary[0]}',
+        f'--output={tmp_path}/out',
+        '--seq_len=32',
+        '--workers=2',
+    ]
+    done = binary('preprocess', *flags)
+    assert done.returncode == 0 and 'examples/CPU-second' in done.stdout.strip().split('\n')[-1], (
+        done.stderr
+    )
+    assert shards.Manifest.load(tmp_path / 'out').max_predictions == 5
+    bad = binary('preprocess', *flags, '--mask_mix=a,b')
+    assert bad.returncode == 2 and '--mask_mix=a,b' in bad.stderr and 'Traceback' not in bad.stderr
+    for arguments, message in (
+        (['--', '--runner=FlinkRunner'], 'pipeline options are for --engine=beam'),
+        (['seq'], "unexpected argument 'seq'"),
+    ):
+        refused = binary('preprocess', *flags, *arguments)
+        assert refused.returncode == 2 and message in refused.stderr
+
+
+def test_beam_that_is_not_installed(tmp_path, vocabulary, monkeypatch):
+    """Whatever is installed here; tests/beam has the tests with it."""
+    monkeypatch.setitem(sys.modules, 'apache_beam', None)
+    write_text(tmp_path / 'a.txt', vocabulary[2][:30])
+    with pytest.raises(
+        UserError, match=r"--engine=beam: Apache Beam is not installed: pip install .*'\.\[beam\]'"
+    ):
+        run(tmp_path, vocabulary, engine='beam')
+    assert not (tmp_path / 'out').exists()
