@@ -22,9 +22,7 @@ _FIELD_1, _FIELD_2 = 0x0A, 0x12
 # behind it may not be enough in the last record.
 _LOOKS_BEYOND = 7
 _LIST_TAG = {'float': 0x12, 'int': 0x1A}  # Feature.float_list, Feature.int64_list
-# Both keep working buffers within a few megabytes, near the caches' sizes.
-_ROWS_AT_ONCE = 1024  # of an encoder
-_NUMBERS_AT_ONCE = 1 << 17  # of a decoder: a call of numpy then costs little beside its work
+_ROWS_AT_ONCE = 1024  # that are encoded: the buffers stay within a few megabytes, as caches have
 
 
 class BadRecord(ValueError):
@@ -79,77 +77,43 @@ def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple
     return b''.join(payloads), np.cumsum(np.concatenate(sizes))
 
 
-# The encoder lays a batch out as a matrix of bytes with room for the longest varint in
-# each place, beside a matrix that says which bytes are used; one boolean selection then
-# gives all records. A piece is such a pair, [N or 1, width] each.
-_Piece = tuple[np.ndarray, np.ndarray]
-
-
 def _encode_chunk(
     features: Sequence[Feature], arrays: dict[str, np.ndarray]
 ) -> tuple[bytes, np.ndarray]:
-    """Encodes a few rows: (payload bytes, bytes of each row [N])."""
-    count = len(arrays[features[0].name])
-
-    # From the inside out, because each message begins with its own length: entries of the map
-    # first, and of these the sum is the length of Features, the one field of Example.
-    pieces, total = [], np.zeros(1, np.int64)
+    """Encode a few rows: (payload bytes, bytes of each row [N])."""
+    # The rows are laid out as a matrix of bytes with room for the longest varint in each place,
+    # with a matrix that says which bytes are used. A piece is such a pair, [N, width] each.
+    pieces, total = [], np.zeros(len(arrays[features[0].name]), np.int64)
     for feature in features:
-        entry, size = _entry(feature, arrays[feature.name])
-        length = _varints_of(size[:, None])
-        pieces += [_constant(bytes([_FIELD_1])), length, *entry]
-        total = total + 1 + _used(length) + size
-    pieces = [_constant(bytes([_FIELD_1])), _varints_of(total[:, None]), *pieces]
+        # The values: floats are four bytes each, ints as many as they need.
+        array, headers = arrays[feature.name], _headers(feature)
+        if feature.kind == 'float':
+            cells = np.ascontiguousarray(array, '<f4').view(np.uint8)
+            used = np.ones((1, cells.shape[1]), bool)
+        else:
+            cells, used = _varints_of(array)
 
-    # All pieces side by side, then the used cells row after row: numpy reads a boolean selection in
-    # this order, so the records come out whole.
-    width = sum(p.shape[1] for p, _ in pieces)
-    cells, used = np.empty((count, width), np.uint8), np.empty((count, width), bool)
-    at = 0
-    for piece, piece_used in pieces:
-        cells[:, at : at + piece.shape[1]] = piece
-        used[:, at : at + piece.shape[1]] = piece_used
-        at += piece.shape[1]
-    return cells[used].tobytes(), used.sum(axis=1, dtype=np.int64)
+        # Before them comes what each message has in front: it depends on their size alone.
+        size = used.sum(axis=1, dtype=np.int64)
+        row = np.broadcast_to(size - headers.least, total.shape)
+        width = headers.widths[row].max(initial=0)
+        pieces += [headers.bytes_of(row, width), (cells, used)]
+        total += headers.widths[row] + size
 
+    # The message as a whole begins with its own length.
+    tag = np.full((1, 1), _FIELD_1, np.uint8), np.ones((1, 1), bool)
+    pieces = [tag, _varints_of(total[:, None]), *pieces]
 
-def _entry(feature: Feature, array: np.ndarray) -> tuple[list[_Piece], np.ndarray]:
-    """One entry of Features.feature: its pieces and its size in bytes [N or 1]."""
-    # The values: floats are four bytes each, ints as many as they need.
-    if feature.kind == 'float':
-        cells = np.ascontiguousarray(array, '<f4').view(np.uint8)
-        values = (cells, np.ones((1, cells.shape[1]), bool))
-    else:
-        values = _varints_of(array)
-
-    # Around them, from the inside: the packed list, the Feature that holds it, the entry's key.
-    # Each adds a tag and a length in front, and so to the size of the next.
-    pieces, size = [values], _used(values)
-    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), _key(feature.name)):
-        length = _varints_of(size[:, None])
-        pieces = [_constant(prefix), length, *pieces]
-        size = len(prefix) + _used(length) + size
-    return pieces, size
+    # All pieces next to each other, then the used cells row after row: numpy reads a boolean
+    # selection in this order, so the records come out whole.
+    bounds = np.cumsum([0, *(cells.shape[1] for cells, _ in pieces)])
+    matrix, selected = (np.empty((len(total), bounds[-1]), kind) for kind in (np.uint8, bool))
+    for start, end, (cells, used) in zip(bounds, bounds[1:], pieces):
+        matrix[:, start:end], selected[:, start:end] = cells, used
+    return matrix[selected].tobytes(), selected.sum(axis=1, dtype=np.int64)
 
 
-def _key(name: str) -> bytes:
-    """The start of a map entry: its key, then the tag of its value."""
-    # One byte for the length of the name: names are shorter than 128.
-    return bytes([_FIELD_1, len(name)]) + name.encode('ascii') + bytes([_FIELD_2])
-
-
-def _constant(text: bytes) -> _Piece:
-    # One row, broadcast over all records.
-    return np.frombuffer(text, np.uint8)[None], np.ones((1, len(text)), bool)
-
-
-def _used(piece: _Piece) -> np.ndarray:
-    """Bytes of the piece that each row uses [N or 1]."""
-    # a row of its own only where records differ
-    return piece[1].sum(axis=1, dtype=np.int64)
-
-
-def _varints_of(values: np.ndarray) -> _Piece:
+def _varints_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The varints of values [N, K]: each takes as many cells as the largest value needs."""
     # Below 2**31, as `encode` has checked, so five cells of 7 bits are enough.
     values = values.astype(np.uint32)
@@ -222,36 +186,32 @@ def decode_alike(
     """
     # Where each feature's numbers lie in every record; this proves all that is not a number. In the
     # order in which `encode` writes them, or else as the first record has it.
-    limits = {f.name: (below or {}).get(f.name, 1 << 31) for f in features}
-    order: Sequence[Feature] | None = features
-    regions = _regions(text, starts, ends, features, limits)
+    limits = {f.name: 1 << 31 for f in features} | dict(below or {})
+    order = features
+    regions = _regions(text, starts, ends, order, limits)
     if regions is None:
         order = _order_in(text[starts[0] : ends[0]], features)
-        regions = _regions(text, starts, ends, order, limits) if order is not None else None
-    if order is None or regions is None:
+        regions = _regions(text, starts, ends, order, limits)
+    if regions is None:
         return False
 
-    # The numbers of a feature, cut out of many records and decoded as one run.
+    # The numbers of a feature, cut out of all records and decoded as one run.
     for feature, (begin, sizes) in zip(order, regions, strict=True):
-        rows = max(1, _NUMBERS_AT_ONCE // feature.length)
-        for first in range(0, len(starts), rows):
-            some = slice(first, first + rows)
-            size = sizes if isinstance(sizes, int) else sizes[some]
-            numbers = _numbers_of(feature, text, begin[some], size, limits[feature.name])
-            if numbers is None:
-                return False
-            columns[feature.name][some] = numbers
+        numbers = _numbers_of(feature, text, begin, sizes, limits[feature.name])
+        if numbers is None:
+            return False
+        columns[feature.name][:] = numbers
     return True
 
 
-def _order_in(payload: bytes, features: Sequence[Feature]) -> list[Feature] | None:
-    """The features in the order of a record; None where it does not have these and no others."""
-    known = {f.name: f for f in features}
+def _order_in(payload: bytes, features: Sequence[Feature]) -> Sequence[Feature]:
+    """Return the features in the order of a record, or as given where it has others."""
+    by_name = {f.name: f for f in features}
     try:
         names = [name for name, _, _ in _features(payload)]
     except ValueError:
-        return None
-    return [known[name] for name in names] if sorted(names) == sorted(known) else None
+        return features
+    return [by_name[name] for name in names] if sorted(names) == sorted(by_name) else features
 
 
 def all_below(numbers: np.ndarray, limit: int) -> bool:
@@ -292,8 +252,7 @@ def _numbers_of(
         return None
 
     # What is beyond the limit is refused elsewhere, by row and feature.
-    values = _short_varints(packed, last, np.uint16 if limit <= 1 << 16 else np.uint32)
-    values = _varints(packed, last) if values is None else values
+    values = _varints(packed, last)
     return values.reshape(shape) if all_below(values, limit) else None
 
 
@@ -319,31 +278,32 @@ def _regions(
 
     # How many bytes the numbers take: as many as each has to, or as the entry's length says. That
     # these are the numbers of this feature is taken for granted, and proved below.
-    headers, began, which, regions = [_headers(feature) for feature in order], [], [], []
-    for feature, header in zip(order, headers, strict=True):
-        size: np.ndarray | int = header.least
+    begun, regions = [], []
+    for feature in order:
+        headers = _headers(feature)
+        size: np.ndarray | int = headers.least
         if feature.kind == 'int' and limits[feature.name] > 128:
             length, _ = _length(data, at + 1)
-            size = header.size_of[np.minimum(length, len(header.size_of) - 1)]
+            size = headers.size_of[np.minimum(length, len(headers.size_of) - 1)]
             if np.min(size) < 0:
                 return None
-        began.append(at)
-        which.append(size - header.least)
-        at = at + header.widths[which[-1]]
+        row = size - headers.least
+        begun.append((headers, row, at))
+        at = at + headers.widths[row]
         regions.append((at, size))
         at = at + size
 
-    # Nothing may follow the last feature, and what stands before the numbers of each is what that
+    # Nothing may follow the last feature, and what precedes the numbers of each is what that
     # size says: looked up, and compared as a whole.
     if (at != ends).any():
         return None
     try:
-        for start, row, header in zip(began, which, headers):
-            actual = _windows(text, header.words.shape[1] * 8)[start].view(np.uint64)
-            words, used = header.words.take(row, 0), header.used.take(row, 0)
+        for headers, row, start in begun:
+            actual = _windows(text, headers.words.shape[1] * 8)[start].view(np.uint64)
+            words, used = headers.words.take(row, 0), headers.used.take(row, 0)
             if ((actual.reshape(len(at), -1) ^ words) & used).max() > 0:
                 return None
-    except IndexError:  # too little stands behind the last record
+    except IndexError:  # too little follows the last record
         return None
     return regions
 
@@ -354,17 +314,9 @@ def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     -1 for one of more than three bytes, which would be two megabytes: no record of ours. What lies
     beyond the data reads as its last byte.
     """
-    # In all records together, which mostly need the same number of bytes, one or two.
-    first = data.take(at, mode='clip')
-    if first.max() < 128:
-        return first.astype(np.int64), at + 1
-    second = data.take(at + 1, mode='clip')
-    if first.min() > 127 > second.max():
-        return first & np.uint8(127) | second.astype(np.int64) << 7, at + 2
-
-    # Else, as long as some go on, those whose length has ended add nothing.
-    value, more, at = first.astype(np.int64) & 127, first > 127, at + 1
-    for shift in (7, 14):
+    # In all records together: those whose length has ended add nothing.
+    value, more = np.zeros(len(at), np.int64), np.ones(len(at), bool)
+    for shift in (0, 7, 14):
         byte = data.take(at, mode='clip') * more.astype(np.int64)
         value |= (byte & 127) << shift
         at, more = at + more, byte > 127
@@ -378,11 +330,14 @@ def _windows(text: bytes, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Headers:
-    """What stands before the numbers of a feature, for all sizes [K] that they may have.
+    """What is in front of the numbers of a feature, for all sizes [K] that they may have.
 
-    size_of: the size that an entry of each length has, -1 where none has; least: the least size;
-    words [K, W]: the bytes, eight together; used: all bits of those that are there; widths [K]: how
-    many bytes.
+    Attributes:
+      size_of: the size that an entry of each length has, -1 where none has.
+      least: the least size.
+      words: [K, W], the bytes, eight together.
+      used: all bits of those that are there.
+      widths: [K], how many bytes.
     """
 
     size_of: np.ndarray
@@ -391,67 +346,46 @@ class _Headers:
     used: np.ndarray
     widths: np.ndarray
 
+    def bytes_of(self, row: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first `width` bytes of those rows [N], and which of them are there."""
+        words, used = (part.view(np.uint8)[:, :width] for part in (self.words, self.used))
+        return words[row], used[row] > 0
+
 
 @functools.cache
 def _headers(feature: Feature) -> _Headers:
     # A float takes four bytes, an int up to five; negative ones take ten and need the slow way.
     length = feature.length
-    sizes = range(4 * length, 4 * length + 1)
-    if feature.kind == 'int':
-        sizes = range(length, 5 * length + 1)
+    sizes = [4 * length] if feature.kind == 'float' else range(length, 5 * length + 1)
     texts = [_header(feature, size) for size in sizes]
-    widths = np.array([len(text) for text in texts])
+    widths = np.array(list(map(len, texts)))
 
     # The entry is all but its own tag and length.
-    entries = [_length(np.frombuffer(text, np.uint8), np.array([1])) for text in texts]
-    size_of = np.full(int(entries[-1][0][0]) + 2, -1)  # one more, for all that are too long
-    for size, (entry, _) in zip(sizes, entries, strict=True):
-        size_of[entry] = size
-    room = -(-max(map(len, texts)) // 8) * 8
-    words, used = (
-        np.frombuffer(b''.join(text.ljust(room, b'\0') for text in rows), np.uint64)
-        for rows in (texts, [b'\xff' * len(text) for text in texts])
-    )
-    shape = (len(texts), -1)
-    return _Headers(size_of, sizes[0], words.reshape(shape), used.reshape(shape), widths)
+    entries = [_length(np.frombuffer(text, np.uint8), np.array([1]))[0][0] for text in texts]
+    size_of = np.full(entries[-1] + 2, -1)  # one more, for all that are too long
+    size_of[entries] = sizes
+    words, used = (np.zeros((len(texts), -(-widths.max() // 8)), np.uint64) for _ in range(2))
+    for row, text in enumerate(texts):
+        words.view(np.uint8)[row, : len(text)] = list(text)
+        used.view(np.uint8)[row, : len(text)] = 255
+    return _Headers(size_of, sizes[0], words, used, widths)
 
 
 def _header(feature: Feature, size: int) -> bytes:
     """The bytes of a feature before its numbers, where these take `size` bytes."""
     # From the inside, each with the length of all behind it: the packed list, the Feature that
     # holds it, the entry's key and the entry.
+    # One byte for the length of the name: names are shorter than 128.
+    name = feature.name.encode('ascii')
+    key = bytes([_FIELD_1, len(name)]) + name + bytes([_FIELD_2])
     text = b''
-    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), _key(feature.name)):
+    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), key):
         text = prefix + _varint(len(text) + size) + text
     return bytes([_FIELD_1]) + _varint(len(text) + size) + text
 
 
 def _varint(value: int) -> bytes:
     return _varints_of(np.array([[value]]))[0].tobytes()
-
-
-def _short_varints(
-    packed: np.ndarray, last: np.ndarray, kind: type[np.uint16 | np.uint32]
-) -> np.ndarray | None:
-    """`_varints` where none is longer than three bytes, nor too large for `kind`; else None."""
-    # Every byte as if it were the last of a number of one byte, or of two where it follows one that
-    # goes on: in as few passes as there can be.
-    goes_on, low = packed > 127, packed & np.uint8(127)
-    values = low.astype(kind)
-    rest, follows = values[1:], goes_on[:-1]
-    np.left_shift(rest, (follows * np.uint8(7)).astype(kind), out=rest)
-    np.bitwise_or(rest, (low[:-1] * follows).astype(kind), out=rest)
-
-    # Numbers of three bytes are few or none, so these are picked. What a fourth byte follows is
-    # large.
-    both_go_on = goes_on[1:-1] & goes_on[:-2]
-    if both_go_on.any():
-        third = np.flatnonzero(both_go_on) + 2
-        high = packed[third]
-        if high.max() > min(127, np.iinfo(kind).max >> 14):
-            return None
-        values[third] = np.left_shift(high.astype(kind), 14) | values[third - 1]
-    return values.take(last)
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -474,7 +408,7 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
 
     # Every byte as if it were the last of its number: the highest bits are its own, and those of
     # the bytes before it come behind. All of them, because that takes less than picking them.
-    values = packed.astype(np.int64 if len(belong) > 3 else np.int32)
+    values = packed.astype(np.int16 if len(belong) < 2 else np.int32 if len(belong) < 4 else np.int64)
     low = packed & np.uint8(127)
     for back, run in enumerate(belong, 1):
         rest = values[back:]
