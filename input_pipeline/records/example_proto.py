@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 1024  # that are encoded: the buffers stay within a few megabyte
 
 
 class BadRecord(ValueError):
-    """A record that does not hold what the schema promises; `row` is its place in the batch."""
+    """A record that does not hold what the schema promises; `row` counts in its batch."""
 
     def __init__(self, row: int, reason: str):
         super().__init__(f'row {row}: {reason}')
@@ -41,12 +41,17 @@ class Feature:
     length: int
     kind: Literal['int', 'float']  # Int64List or FloatList
 
+    @property
+    def dtype(self) -> type:
+        """Return the type of its decoded values."""
+        return np.int32 if self.kind == 'int' else np.float32
+
 
 # ---- encoding
 
 
 def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
-    """Serialises a batch of N records.
+    """Serialise a batch of N records.
 
     Args:
       features: what each record holds, in the order of writing.
@@ -56,8 +61,7 @@ def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple
       The N tf.train.Example messages one after the other, and int64 offsets [N + 1]:
       record i is payload[offsets[i]:offsets[i + 1]].
     """
-    # Checked before a byte is made: negative numbers would take ten bytes, which _varints_of
-    # cannot.
+    # Checked first: negative numbers would take ten bytes, which _varints_of cannot.
     arrays = {f.name: np.asarray(columns[f.name]).reshape(-1, f.length) for f in features}
     count = len(arrays[features[0].name])
     for feature in features:
@@ -114,7 +118,7 @@ def _encode_chunk(
 
 
 def _varints_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The varints of values [N, K]: each takes as many cells as the largest value needs."""
+    """Return varints of values [N, K]: cells, as many each as the largest needs; which are used."""
     # Below 2**31, as `encode` has checked, so five cells of 7 bits are enough.
     values = values.astype(np.uint32)
     largest = int(values.max(initial=0))
@@ -139,7 +143,7 @@ def _varints_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Decodes N serialised records: [N, length] int32 or float32 a feature.
+    """Decode N serialised records: [N, length] int32 or float32 a feature.
 
     Records may come from any writer of tf.train.Example (other order of features, unpacked
     lists); those that share the first record's layout are decoded together.
@@ -149,10 +153,7 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
     """
     # All at once where records are alike, as those of one program are; else one at a time.
     count = len(payloads)
-    columns = {
-        f.name: np.empty((count, f.length), np.int32 if f.kind == 'int' else np.float32)
-        for f in features
-    }
+    columns = {f.name: np.empty((count, f.length), f.dtype) for f in features}
     bounds = np.cumsum([0, *map(len, payloads)])
     text = b''.join([*payloads, bytes(_LOOKS_BEYOND)])
     if count and not decode_alike(features, text, bounds[:-1], bounds[1:], columns):
@@ -170,7 +171,7 @@ def decode_alike(
     columns: Mapping[str, np.ndarray] | np.ndarray,
     below: Mapping[str, int] | None = None,
 ) -> bool:
-    """Decodes N records that lie in one text, where all have the layout of the first one.
+    """Decode N records that lie in one text, where all have the layout of the first one.
 
     Args:
       features: what each record holds.
@@ -215,7 +216,7 @@ def _order_in(payload: bytes, features: Sequence[Feature]) -> Sequence[Feature]:
 
 
 def all_below(numbers: np.ndarray, limit: int) -> bool:
-    """Whether all whole numbers are in [0, limit): one maximum, read as unsigned."""
+    """Tell whether all whole numbers are in [0, limit): one maximum, read as unsigned."""
     # What is negative becomes large.
     return bool(numbers.view(f'u{numbers.itemsize}').max(initial=0) < limit)
 
@@ -223,7 +224,7 @@ def all_below(numbers: np.ndarray, limit: int) -> bool:
 def _numbers_of(
     feature: Feature, text: bytes, starts: np.ndarray, sizes: np.ndarray | int, limit: int
 ) -> np.ndarray | None:
-    """[N, length]: the numbers in those stretches of the text, each of a possible size.
+    """Return [N, length]: the numbers in those stretches of the text, each of a possible size.
 
     None where there are more or fewer, or a whole number that is not below the limit.
     """
@@ -263,13 +264,13 @@ def _regions(
     order: Sequence[Feature],
     limits: Mapping[str, int],
 ) -> list[tuple[np.ndarray, np.ndarray | int]] | None:
-    """Where each feature's values lie in each record: their starts [N], and sizes [N] or one.
+    """Find where each feature's values lie in each record: starts [N], and sizes [N] or one.
 
     All records are walked at once. None unless every record is written canonically, with packed
     lists, in this order of features, and with numbers that take no more bytes than those below
     their limits may.
     """
-    # `at` [N]: the place in every record up to which it has been read. First the message itself:
+    # `at` [N]: the byte in every record up to which it has been read. First the message itself:
     # its tag, and a length that ends with the record.
     data = np.frombuffer(text, np.uint8)
     length, at = _length(data, starts + 1)
@@ -309,7 +310,7 @@ def _regions(
 
 
 def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the lengths that stand at those places [N], the places behind them).
+    """Return the lengths [N] that begin at those bytes [N], and the bytes after them [N].
 
     -1 for one of more than three bytes, which would be two megabytes: no record of ours. What lies
     beyond the data reads as its last byte.
@@ -324,7 +325,7 @@ def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _windows(text: bytes, size: int) -> np.ndarray:
-    """Every run of `size` bytes of the text, as a view: nothing is copied but those asked for."""
+    """View every run of `size` bytes of the text: only those asked for are copied."""
     return np.ndarray(len(text) - size + 1, f'V{size}', text, strides=(1,))
 
 
@@ -372,7 +373,7 @@ def _headers(feature: Feature) -> _Headers:
 
 
 def _header(feature: Feature, size: int) -> bytes:
-    """The bytes of a feature before its numbers, where these take `size` bytes."""
+    """Return the bytes of a feature before its numbers, where these take `size` bytes."""
     # From the inside, each with the length of all behind it: the packed list, the Feature that
     # holds it, the entry's key and the entry.
     # One byte for the length of the name: names are shorter than 128.
@@ -389,9 +390,9 @@ def _varint(value: int) -> bytes:
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The values of a run of varints (uint8) whose last bytes are at `last`.
+    """Return the values of a run of varints (uint8) whose last bytes are at `last`.
 
-    int64, wrapping as protobuf does.
+    As int64, they wrap as protobuf's do; in a smaller type where no number is long.
     """
     # Every number is a byte by itself.
     if last.size == packed.size:
@@ -408,17 +409,19 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
 
     # Every byte as if it were the last of its number: the highest bits are its own, and those of
     # the bytes before it come behind. All of them, because that takes less than picking them.
-    values = packed.astype(np.int16 if len(belong) < 2 else np.int32 if len(belong) < 4 else np.int64)
+    values = packed.astype(
+        np.int16 if len(belong) < 2 else np.int32 if len(belong) < 4 else np.int64
+    )
     low = packed & np.uint8(127)
     for back, run in enumerate(belong, 1):
-        rest = values[back:]
-        np.left_shift(rest, run * np.uint8(7), out=rest)
-        np.bitwise_or(rest, low[:-back] * run, out=rest)
+        later = values[back:]
+        np.left_shift(later, run * np.uint8(7), out=later)
+        np.bitwise_or(later, low[:-back] * run, out=later)
     return values[last]
 
 
 def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[str, np.ndarray]:
-    """Decodes one record of any layout, feature by feature."""
+    """Decode one record of any layout, feature by feature."""
     values: dict[str, np.ndarray] = {}
 
     # A name that comes twice counts as its last, as in protobuf's maps; features unknown to the
@@ -448,7 +451,7 @@ def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[s
 
 
 def lengths(payload: bytes) -> dict[str, int]:
-    """How many numbers each feature of one Example has; ValueError where it is none."""
+    """Count the numbers of each feature of one Example; ValueError where it is none."""
     return {
         name: len(_numbers(kind, body))
         for name, kind, body in _features(payload)
@@ -457,7 +460,7 @@ def lengths(payload: bytes) -> dict[str, int]:
 
 
 def bytes_of(payload: bytes, name: str) -> list[bytes]:
-    """The values of a feature of bytes in one Example; none where it is absent."""
+    """Return the values of a feature of bytes in one Example; none where it is absent."""
     return [
         value
         for feature, kind, body in _features(payload)
@@ -467,7 +470,7 @@ def bytes_of(payload: bytes, name: str) -> list[bytes]:
 
 
 def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
-    """Each feature of an Example: (name, 'int' or 'float' or 'bytes', its list message)."""
+    """Yield each feature of an Example: (name, 'int' or 'float' or 'bytes', its list message)."""
     kinds = {1: 'bytes', 2: 'float', 3: 'int'}  # numbers of the fields of the oneof in Feature
     for _, message in fields(payload, 1):
         for _, entry in fields(message, 1):
@@ -479,7 +482,7 @@ def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _numbers(kind: str, body: bytes) -> np.ndarray:
-    """The values of an Int64List or FloatList, packed or not."""
+    """Return the values of an Int64List or FloatList, packed or not."""
     # Packed: one field with all numbers. Unpacked: a field a number. Joined they are the same
     # bytes.
     size = 4 if kind == 'float' else 1
