@@ -45,7 +45,7 @@ class BlockCache:
         self._threads, self._closed = threads, False
 
     def rows(
-        self, groups: Iterable[tuple[np.ndarray, np.ndarray]], ahead: int
+        self, groups: Iterable[tuple[np.ndarray, np.ndarray] | np.ndarray], ahead: int
     ) -> Iterator[np.ndarray]:
         """Yield the rows of each group; to be called once.
 

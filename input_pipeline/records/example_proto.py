@@ -153,7 +153,9 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
     """
     # All at once where records are alike, as those of one program are; else one at a time.
     count = len(payloads)
-    columns = {f.name: np.empty((count, f.length), f.dtype) for f in features}
+    columns: dict[str, np.ndarray] = {
+        f.name: np.empty((count, f.length), f.dtype) for f in features
+    }
     bounds = np.cumsum([0, *map(len, payloads)])
     text = b''.join([*payloads, bytes(_LOOKS_BEYOND)])
     if count and not decode_alike(features, text, bounds[:-1], bounds[1:], columns):

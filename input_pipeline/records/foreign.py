@@ -145,7 +145,7 @@ def _spec_of(payload: bytes) -> RecordSpec:
 def wrong_layout(
     columns: dict[str, np.ndarray], vocabulary: Vocabulary, pairs: bool
 ) -> list[tuple[int, str]]:
-    """Find rows that create_pretraining_data.py lays out otherwise: (row, first reason), in order."""
+    """Find rows that create_pretraining_data.py lays out otherwise: (row, its first reason)."""
     ids, segments = columns['input_ids'], columns['segment_ids']
     used, predicted = columns['input_mask'] > 0, columns['masked_lm_weights'] > 0
     reasons: dict[int, str] = {}
