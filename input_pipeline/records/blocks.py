@@ -21,7 +21,7 @@ class Blocks:
     """
 
     def __init__(self, directory: epath.PathLike, of: tuple[shards.ShardInfo, ...]):
-        """`of`: the shards of the split that lie in `directory`."""
+        """Number the blocks of the shards `of` a split, which lie in `directory`."""
         self._directory, self._shards = epath.Path(directory), of
         self._shard_of = np.repeat(np.arange(len(of)), [len(s.index) for s in of])
         self._number_of = np.concatenate([np.arange(len(s.index)) for s in of])
@@ -29,8 +29,12 @@ class Blocks:
         self.sizes = np.minimum(left, shards.BLOCK)
 
     def read(self, block: int) -> bytes:
-        """The bytes of a block, by one read; UserError where they cannot be had."""
-        shard, number = self.place(block)
+        """Return the bytes of a block, by one read.
+
+        Raises:
+          UserError: they cannot be read.
+        """
+        shard, number = self.shard_of(block)
         start, end = shard.block(number)
         try:
             with (self._directory / shard.file).open('rb') as file:
@@ -46,13 +50,14 @@ class Blocks:
             raise UserError(f'{self._directory / str(fault)}: see to it and resume') from error
 
     def records(self, block: int, text: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Where in a block's bytes each record begins and ends [N].
+        """Return where in a block's bytes each record begins [N] and ends [N].
 
-        Raises UserError where a byte is not as it was written.
+        Raises:
+          UserError: a byte is not as it was written.
         """
         try:
-            starts, ends = tfrecord.payloads_in(text)
-        except tfrecord.BadFrame as error:
+            starts, ends = tfrecord.payload_bounds(text)
+        except tfrecord.CorruptRecord as error:
             raise self._fault(block, error.record, error.byte, error.reason) from None
 
         # All frames are sound, but there are too few: the file was cut between two of them.
@@ -60,22 +65,21 @@ class Blocks:
             raise self._fault(block, len(starts), len(text), 'the file ends here')
         return starts, ends
 
-    def place(self, block: int) -> tuple[shards.ShardInfo, int]:
-        """The shard of a block, and its number there."""
+    def shard_of(self, block: int) -> tuple[shards.ShardInfo, int]:
+        """Return the shard of a block, and its number there."""
         return self._shards[self._shard_of[block]], int(self._number_of[block])
 
-    def fault(self, block: int, place: int, reason: str) -> UserError:
-        """What to say of a whole record that holds what it should not."""
+    def fault(self, block: int, offset: int, reason: str) -> UserError:
+        """Return the error for a whole record that holds what it should not."""
         starts, _ = self.records(block, self.read(block))
-        return self._fault(block, place, int(starts[place] - starts[0]), reason)
+        return self._fault(block, offset, int(starts[offset] - starts[0]), reason)
 
-    def _fault(self, block: int, place: int, byte: int, reason: str) -> UserError:
-        """What to say of a record, given by its place and byte in its block."""
+    def _fault(self, block: int, offset: int, byte: int, reason: str) -> UserError:
+        """Return the error for a record, given by its offset and byte in its block."""
         # Counted from the start of the file, as verify_data does.
-        shard, number = self.place(block)
-        fault = shards.Fault(
-            shard.file, number * shards.BLOCK + place, shard.block(number)[0] + byte, reason
-        )
+        shard, number = self.shard_of(block)
+        record, byte = number * shards.BLOCK + offset, shard.block(number)[0] + byte
+        fault = shards.Fault(shard.file, record, byte, reason)
         return UserError(
             f'{self._directory / str(fault)}: bert-verify-data {self._directory} lists every fault'
         )

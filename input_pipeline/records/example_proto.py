@@ -22,13 +22,11 @@ _FIELD_1, _FIELD_2 = 0x0A, 0x12
 # behind it may not be enough in the last record.
 _LOOKS_BEYOND = 7
 _LIST_TAG = {'float': 0x12, 'int': 0x1A}  # Feature.float_list, Feature.int64_list
-# Both keep working buffers within a few megabytes, near the caches' sizes.
-_ROWS_AT_ONCE = 1024  # of an encoder
-_NUMBERS_AT_ONCE = 1 << 17  # of a decoder: a call of numpy then costs little beside its work
+_ROWS_AT_ONCE = 1024  # that are encoded: the buffers stay within a few megabytes, as caches have
 
 
 class BadRecord(ValueError):
-    """A record that does not hold what the schema promises; `row` is its place in the batch."""
+    """A record that does not hold what the schema promises; `row` counts in its batch."""
 
     def __init__(self, row: int, reason: str):
         super().__init__(f'row {row}: {reason}')
@@ -43,12 +41,17 @@ class Feature:
     length: int
     kind: Literal['int', 'float']  # Int64List or FloatList
 
+    @property
+    def dtype(self) -> type:
+        """Return the type of its decoded values."""
+        return np.int32 if self.kind == 'int' else np.float32
+
 
 # ---- encoding
 
 
 def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
-    """Serialises a batch of N records.
+    """Serialise a batch of N records.
 
     Args:
       features: what each record holds, in the order of writing.
@@ -58,8 +61,7 @@ def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple
       The N tf.train.Example messages one after the other, and int64 offsets [N + 1]:
       record i is payload[offsets[i]:offsets[i + 1]].
     """
-    # Checked before a byte is made: negative numbers would take ten bytes, which _varints_of
-    # cannot.
+    # Checked first: negative numbers would take ten bytes, which _varints_of cannot.
     arrays = {f.name: np.asarray(columns[f.name]).reshape(-1, f.length) for f in features}
     count = len(arrays[features[0].name])
     for feature in features:
@@ -79,78 +81,44 @@ def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple
     return b''.join(payloads), np.cumsum(np.concatenate(sizes))
 
 
-# The encoder lays a batch out as a matrix of bytes with room for the longest varint in
-# each place, beside a matrix that says which bytes are used; one boolean selection then
-# gives all records. A piece is such a pair, [N or 1, width] each.
-_Piece = tuple[np.ndarray, np.ndarray]
-
-
 def _encode_chunk(
     features: Sequence[Feature], arrays: dict[str, np.ndarray]
 ) -> tuple[bytes, np.ndarray]:
-    """Encodes a few rows: (payload bytes, bytes of each row [N])."""
-    count = len(arrays[features[0].name])
-
-    # From the inside out, because each message begins with its own length: entries of the map
-    # first, and of these the sum is the length of Features, the one field of Example.
-    pieces, total = [], np.zeros(1, np.int64)
+    """Encode a few rows: (payload bytes, bytes of each row [N])."""
+    # The rows are laid out as a matrix of bytes with room for the longest varint in each place,
+    # with a matrix that says which bytes are used. A piece is such a pair, [N, width] each.
+    pieces, total = [], np.zeros(len(arrays[features[0].name]), np.int64)
     for feature in features:
-        entry, size = _entry(feature, arrays[feature.name])
-        length = _varints_of(size[:, None])
-        pieces += [_constant(bytes([_FIELD_1])), length, *entry]
-        total = total + 1 + _used(length) + size
-    pieces = [_constant(bytes([_FIELD_1])), _varints_of(total[:, None]), *pieces]
+        # The values: floats are four bytes each, ints as many as they need.
+        array, headers = arrays[feature.name], _headers(feature)
+        if feature.kind == 'float':
+            cells = np.ascontiguousarray(array, '<f4').view(np.uint8)
+            used = np.ones((1, cells.shape[1]), bool)
+        else:
+            cells, used = _varints_of(array)
 
-    # All pieces side by side, then the used cells row after row: numpy reads a boolean selection in
-    # this order, so the records come out whole.
-    width = sum(p.shape[1] for p, _ in pieces)
-    cells, used = np.empty((count, width), np.uint8), np.empty((count, width), bool)
-    at = 0
-    for piece, piece_used in pieces:
-        cells[:, at : at + piece.shape[1]] = piece
-        used[:, at : at + piece.shape[1]] = piece_used
-        at += piece.shape[1]
-    return cells[used].tobytes(), used.sum(axis=1, dtype=np.int64)
+        # Before them comes what each message has in front: it depends on their size alone.
+        size = used.sum(axis=1, dtype=np.int64)
+        row = np.broadcast_to(size - headers.least, total.shape)
+        width = headers.widths[row].max(initial=0)
+        pieces += [headers.bytes_of(row, width), (cells, used)]
+        total += headers.widths[row] + size
 
+    # The message as a whole begins with its own length.
+    tag = np.full((1, 1), _FIELD_1, np.uint8), np.ones((1, 1), bool)
+    pieces = [tag, _varints_of(total[:, None]), *pieces]
 
-def _entry(feature: Feature, array: np.ndarray) -> tuple[list[_Piece], np.ndarray]:
-    """One entry of Features.feature: its pieces and its size in bytes [N or 1]."""
-    # The values: floats are four bytes each, ints as many as they need.
-    if feature.kind == 'float':
-        cells = np.ascontiguousarray(array, '<f4').view(np.uint8)
-        values = (cells, np.ones((1, cells.shape[1]), bool))
-    else:
-        values = _varints_of(array)
-
-    # Around them, from the inside: the packed list, the Feature that holds it, the entry's key.
-    # Each adds a tag and a length in front, and so to the size of the next.
-    pieces, size = [values], _used(values)
-    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), _key(feature.name)):
-        length = _varints_of(size[:, None])
-        pieces = [_constant(prefix), length, *pieces]
-        size = len(prefix) + _used(length) + size
-    return pieces, size
+    # All pieces next to each other, then the used cells row after row: numpy reads a boolean
+    # selection in this order, so the records come out whole.
+    bounds = np.cumsum([0, *(cells.shape[1] for cells, _ in pieces)])
+    matrix, selected = (np.empty((len(total), bounds[-1]), kind) for kind in (np.uint8, bool))
+    for start, end, (cells, used) in zip(bounds, bounds[1:], pieces):
+        matrix[:, start:end], selected[:, start:end] = cells, used
+    return matrix[selected].tobytes(), selected.sum(axis=1, dtype=np.int64)
 
 
-def _key(name: str) -> bytes:
-    """The start of a map entry: its key, then the tag of its value."""
-    # One byte for the length of the name: names are shorter than 128.
-    return bytes([_FIELD_1, len(name)]) + name.encode('ascii') + bytes([_FIELD_2])
-
-
-def _constant(text: bytes) -> _Piece:
-    # One row, broadcast over all records.
-    return np.frombuffer(text, np.uint8)[None], np.ones((1, len(text)), bool)
-
-
-def _used(piece: _Piece) -> np.ndarray:
-    """Bytes of the piece that each row uses [N or 1]."""
-    # a row of its own only where records differ
-    return piece[1].sum(axis=1, dtype=np.int64)
-
-
-def _varints_of(values: np.ndarray) -> _Piece:
-    """The varints of values [N, K]: each takes as many cells as the largest value needs."""
+def _varints_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return varints of values [N, K]: cells, as many each as the largest needs; which are used."""
     # Below 2**31, as `encode` has checked, so five cells of 7 bits are enough.
     values = values.astype(np.uint32)
     largest = int(values.max(initial=0))
@@ -175,7 +143,7 @@ def _varints_of(values: np.ndarray) -> _Piece:
 
 
 def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Decodes N serialised records: [N, length] int32 or float32 a feature.
+    """Decode N serialised records: [N, length] int32 or float32 a feature.
 
     Records may come from any writer of tf.train.Example (other order of features, unpacked
     lists); those that share the first record's layout are decoded together.
@@ -185,9 +153,8 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
     """
     # All at once where records are alike, as those of one program are; else one at a time.
     count = len(payloads)
-    columns = {
-        f.name: np.empty((count, f.length), np.int32 if f.kind == 'int' else np.float32)
-        for f in features
+    columns: dict[str, np.ndarray] = {
+        f.name: np.empty((count, f.length), f.dtype) for f in features
     }
     bounds = np.cumsum([0, *map(len, payloads)])
     text = b''.join([*payloads, bytes(_LOOKS_BEYOND)])
@@ -206,7 +173,7 @@ def decode_alike(
     columns: Mapping[str, np.ndarray] | np.ndarray,
     below: Mapping[str, int] | None = None,
 ) -> bool:
-    """Decodes N records that lie in one text, where all have the layout of the first one.
+    """Decode N records that lie in one text, where all have the layout of the first one.
 
     Args:
       features: what each record holds.
@@ -222,40 +189,36 @@ def decode_alike(
     """
     # Where each feature's numbers lie in every record; this proves all that is not a number. In the
     # order in which `encode` writes them, or else as the first record has it.
-    limits = {f.name: (below or {}).get(f.name, 1 << 31) for f in features}
-    order: Sequence[Feature] | None = features
-    regions = _regions(text, starts, ends, features, limits)
+    limits = {f.name: 1 << 31 for f in features} | dict(below or {})
+    order = features
+    regions = _regions(text, starts, ends, order, limits)
     if regions is None:
         order = _order_in(text[starts[0] : ends[0]], features)
-        regions = _regions(text, starts, ends, order, limits) if order is not None else None
-    if order is None or regions is None:
+        regions = _regions(text, starts, ends, order, limits)
+    if regions is None:
         return False
 
-    # The numbers of a feature, cut out of many records and decoded as one run.
+    # The numbers of a feature, cut out of all records and decoded as one run.
     for feature, (begin, sizes) in zip(order, regions, strict=True):
-        rows = max(1, _NUMBERS_AT_ONCE // feature.length)
-        for first in range(0, len(starts), rows):
-            some = slice(first, first + rows)
-            size = sizes if isinstance(sizes, int) else sizes[some]
-            numbers = _numbers_of(feature, text, begin[some], size, limits[feature.name])
-            if numbers is None:
-                return False
-            columns[feature.name][some] = numbers
+        numbers = _numbers_of(feature, text, begin, sizes, limits[feature.name])
+        if numbers is None:
+            return False
+        columns[feature.name][:] = numbers
     return True
 
 
-def _order_in(payload: bytes, features: Sequence[Feature]) -> list[Feature] | None:
-    """The features in the order of a record; None where it does not have these and no others."""
-    known = {f.name: f for f in features}
+def _order_in(payload: bytes, features: Sequence[Feature]) -> Sequence[Feature]:
+    """Return the features in the order of a record, or as given where it has others."""
+    by_name = {f.name: f for f in features}
     try:
         names = [name for name, _, _ in _features(payload)]
     except ValueError:
-        return None
-    return [known[name] for name in names] if sorted(names) == sorted(known) else None
+        return features
+    return [by_name[name] for name in names] if sorted(names) == sorted(by_name) else features
 
 
 def all_below(numbers: np.ndarray, limit: int) -> bool:
-    """Whether all whole numbers are in [0, limit): one maximum, read as unsigned."""
+    """Tell whether all whole numbers are in [0, limit): one maximum, read as unsigned."""
     # What is negative becomes large.
     return bool(numbers.view(f'u{numbers.itemsize}').max(initial=0) < limit)
 
@@ -263,7 +226,7 @@ def all_below(numbers: np.ndarray, limit: int) -> bool:
 def _numbers_of(
     feature: Feature, text: bytes, starts: np.ndarray, sizes: np.ndarray | int, limit: int
 ) -> np.ndarray | None:
-    """[N, length]: the numbers in those stretches of the text, each of a possible size.
+    """Return [N, length]: the numbers in those stretches of the text, each of a possible size.
 
     None where there are more or fewer, or a whole number that is not below the limit.
     """
@@ -292,8 +255,7 @@ def _numbers_of(
         return None
 
     # What is beyond the limit is refused elsewhere, by row and feature.
-    values = _short_varints(packed, last, np.uint16 if limit <= 1 << 16 else np.uint32)
-    values = _varints(packed, last) if values is None else values
+    values = _varints(packed, last)
     return values.reshape(shape) if all_below(values, limit) else None
 
 
@@ -304,13 +266,13 @@ def _regions(
     order: Sequence[Feature],
     limits: Mapping[str, int],
 ) -> list[tuple[np.ndarray, np.ndarray | int]] | None:
-    """Where each feature's values lie in each record: their starts [N], and sizes [N] or one.
+    """Find where each feature's values lie in each record: starts [N], and sizes [N] or one.
 
     All records are walked at once. None unless every record is written canonically, with packed
     lists, in this order of features, and with numbers that take no more bytes than those below
     their limits may.
     """
-    # `at` [N]: the place in every record up to which it has been read. First the message itself:
+    # `at` [N]: the byte in every record up to which it has been read. First the message itself:
     # its tag, and a length that ends with the record.
     data = np.frombuffer(text, np.uint8)
     length, at = _length(data, starts + 1)
@@ -319,52 +281,45 @@ def _regions(
 
     # How many bytes the numbers take: as many as each has to, or as the entry's length says. That
     # these are the numbers of this feature is taken for granted, and proved below.
-    headers, began, which, regions = [_headers(feature) for feature in order], [], [], []
-    for feature, header in zip(order, headers, strict=True):
-        size: np.ndarray | int = header.least
+    begun, regions = [], []
+    for feature in order:
+        headers = _headers(feature)
+        size: np.ndarray | int = headers.least
         if feature.kind == 'int' and limits[feature.name] > 128:
             length, _ = _length(data, at + 1)
-            size = header.size_of[np.minimum(length, len(header.size_of) - 1)]
+            size = headers.size_of[np.minimum(length, len(headers.size_of) - 1)]
             if np.min(size) < 0:
                 return None
-        began.append(at)
-        which.append(size - header.least)
-        at = at + header.widths[which[-1]]
+        row = size - headers.least
+        begun.append((headers, row, at))
+        at = at + headers.widths[row]
         regions.append((at, size))
         at = at + size
 
-    # Nothing may follow the last feature, and what stands before the numbers of each is what that
+    # Nothing may follow the last feature, and what precedes the numbers of each is what that
     # size says: looked up, and compared as a whole.
     if (at != ends).any():
         return None
     try:
-        for start, row, header in zip(began, which, headers):
-            actual = _windows(text, header.words.shape[1] * 8)[start].view(np.uint64)
-            words, used = header.words.take(row, 0), header.used.take(row, 0)
+        for headers, row, start in begun:
+            actual = _windows(text, headers.words.shape[1] * 8)[start].view(np.uint64)
+            words, used = headers.words.take(row, 0), headers.used.take(row, 0)
             if ((actual.reshape(len(at), -1) ^ words) & used).max() > 0:
                 return None
-    except IndexError:  # too little stands behind the last record
+    except IndexError:  # too little follows the last record
         return None
     return regions
 
 
 def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the lengths that stand at those places [N], the places behind them).
+    """Return the lengths [N] that begin at those bytes [N], and the bytes after them [N].
 
     -1 for one of more than three bytes, which would be two megabytes: no record of ours. What lies
     beyond the data reads as its last byte.
     """
-    # In all records together, which mostly need the same number of bytes, one or two.
-    first = data.take(at, mode='clip')
-    if first.max() < 128:
-        return first.astype(np.int64), at + 1
-    second = data.take(at + 1, mode='clip')
-    if first.min() > 127 > second.max():
-        return first & np.uint8(127) | second.astype(np.int64) << 7, at + 2
-
-    # Else, as long as some go on, those whose length has ended add nothing.
-    value, more, at = first.astype(np.int64) & 127, first > 127, at + 1
-    for shift in (7, 14):
+    # In all records together: those whose length has ended add nothing.
+    value, more = np.zeros(len(at), np.int64), np.ones(len(at), bool)
+    for shift in (0, 7, 14):
         byte = data.take(at, mode='clip') * more.astype(np.int64)
         value |= (byte & 127) << shift
         at, more = at + more, byte > 127
@@ -372,17 +327,20 @@ def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _windows(text: bytes, size: int) -> np.ndarray:
-    """Every run of `size` bytes of the text, as a view: nothing is copied but those asked for."""
+    """View every run of `size` bytes of the text: only those asked for are copied."""
     return np.ndarray(len(text) - size + 1, f'V{size}', text, strides=(1,))
 
 
 @dataclass(frozen=True)
 class _Headers:
-    """What stands before the numbers of a feature, for all sizes [K] that they may have.
+    """What is in front of the numbers of a feature, for all sizes [K] that they may have.
 
-    size_of: the size that an entry of each length has, -1 where none has; least: the least size;
-    words [K, W]: the bytes, eight together; used: all bits of those that are there; widths [K]: how
-    many bytes.
+    Attributes:
+      size_of: the size that an entry of each length has, -1 where none has.
+      least: the least size.
+      words: [K, W], the bytes, eight together.
+      used: all bits of those that are there.
+      widths: [K], how many bytes.
     """
 
     size_of: np.ndarray
@@ -391,37 +349,40 @@ class _Headers:
     used: np.ndarray
     widths: np.ndarray
 
+    def bytes_of(self, row: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first `width` bytes of those rows [N], and which of them are there."""
+        words, used = (part.view(np.uint8)[:, :width] for part in (self.words, self.used))
+        return words[row], used[row] > 0
+
 
 @functools.cache
 def _headers(feature: Feature) -> _Headers:
     # A float takes four bytes, an int up to five; negative ones take ten and need the slow way.
     length = feature.length
-    sizes = range(4 * length, 4 * length + 1)
-    if feature.kind == 'int':
-        sizes = range(length, 5 * length + 1)
+    sizes = [4 * length] if feature.kind == 'float' else range(length, 5 * length + 1)
     texts = [_header(feature, size) for size in sizes]
-    widths = np.array([len(text) for text in texts])
+    widths = np.array(list(map(len, texts)))
 
     # The entry is all but its own tag and length.
-    entries = [_length(np.frombuffer(text, np.uint8), np.array([1])) for text in texts]
-    size_of = np.full(int(entries[-1][0][0]) + 2, -1)  # one more, for all that are too long
-    for size, (entry, _) in zip(sizes, entries, strict=True):
-        size_of[entry] = size
-    room = -(-max(map(len, texts)) // 8) * 8
-    words, used = (
-        np.frombuffer(b''.join(text.ljust(room, b'\0') for text in rows), np.uint64)
-        for rows in (texts, [b'\xff' * len(text) for text in texts])
-    )
-    shape = (len(texts), -1)
-    return _Headers(size_of, sizes[0], words.reshape(shape), used.reshape(shape), widths)
+    entries = [_length(np.frombuffer(text, np.uint8), np.array([1]))[0][0] for text in texts]
+    size_of = np.full(entries[-1] + 2, -1)  # one more, for all that are too long
+    size_of[entries] = sizes
+    words, used = (np.zeros((len(texts), -(-widths.max() // 8)), np.uint64) for _ in range(2))
+    for row, text in enumerate(texts):
+        words.view(np.uint8)[row, : len(text)] = list(text)
+        used.view(np.uint8)[row, : len(text)] = 255
+    return _Headers(size_of, sizes[0], words, used, widths)
 
 
 def _header(feature: Feature, size: int) -> bytes:
-    """The bytes of a feature before its numbers, where these take `size` bytes."""
+    """Return the bytes of a feature before its numbers, where these take `size` bytes."""
     # From the inside, each with the length of all behind it: the packed list, the Feature that
     # holds it, the entry's key and the entry.
+    # One byte for the length of the name: names are shorter than 128.
+    name = feature.name.encode('ascii')
+    key = bytes([_FIELD_1, len(name)]) + name + bytes([_FIELD_2])
     text = b''
-    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), _key(feature.name)):
+    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), key):
         text = prefix + _varint(len(text) + size) + text
     return bytes([_FIELD_1]) + _varint(len(text) + size) + text
 
@@ -430,34 +391,10 @@ def _varint(value: int) -> bytes:
     return _varints_of(np.array([[value]]))[0].tobytes()
 
 
-def _short_varints(
-    packed: np.ndarray, last: np.ndarray, kind: type[np.uint16 | np.uint32]
-) -> np.ndarray | None:
-    """`_varints` where none is longer than three bytes, nor too large for `kind`; else None."""
-    # Every byte as if it were the last of a number of one byte, or of two where it follows one that
-    # goes on: in as few passes as there can be.
-    goes_on, low = packed > 127, packed & np.uint8(127)
-    values = low.astype(kind)
-    rest, follows = values[1:], goes_on[:-1]
-    np.left_shift(rest, (follows * np.uint8(7)).astype(kind), out=rest)
-    np.bitwise_or(rest, (low[:-1] * follows).astype(kind), out=rest)
-
-    # Numbers of three bytes are few or none, so these are picked. What a fourth byte follows is
-    # large.
-    both_go_on = goes_on[1:-1] & goes_on[:-2]
-    if both_go_on.any():
-        third = np.flatnonzero(both_go_on) + 2
-        high = packed[third]
-        if high.max() > min(127, np.iinfo(kind).max >> 14):
-            return None
-        values[third] = np.left_shift(high.astype(kind), 14) | values[third - 1]
-    return values.take(last)
-
-
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The values of a run of varints (uint8) whose last bytes are at `last`.
+    """Return the values of a run of varints (uint8) whose last bytes are at `last`.
 
-    int64, wrapping as protobuf does.
+    As int64, they wrap as protobuf's do; in a smaller type where no number is long.
     """
     # Every number is a byte by itself.
     if last.size == packed.size:
@@ -474,17 +411,19 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
 
     # Every byte as if it were the last of its number: the highest bits are its own, and those of
     # the bytes before it come behind. All of them, because that takes less than picking them.
-    values = packed.astype(np.int64 if len(belong) > 3 else np.int32)
+    values = packed.astype(
+        np.int16 if len(belong) < 2 else np.int32 if len(belong) < 4 else np.int64
+    )
     low = packed & np.uint8(127)
     for back, run in enumerate(belong, 1):
-        rest = values[back:]
-        np.left_shift(rest, run * np.uint8(7), out=rest)
-        np.bitwise_or(rest, low[:-back] * run, out=rest)
+        later = values[back:]
+        np.left_shift(later, run * np.uint8(7), out=later)
+        np.bitwise_or(later, low[:-back] * run, out=later)
     return values[last]
 
 
 def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[str, np.ndarray]:
-    """Decodes one record of any layout, feature by feature."""
+    """Decode one record of any layout, feature by feature."""
     values: dict[str, np.ndarray] = {}
 
     # A name that comes twice counts as its last, as in protobuf's maps; features unknown to the
@@ -514,7 +453,7 @@ def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[s
 
 
 def lengths(payload: bytes) -> dict[str, int]:
-    """How many numbers each feature of one Example has; ValueError where it is none."""
+    """Count the numbers of each feature of one Example; ValueError where it is none."""
     return {
         name: len(_numbers(kind, body))
         for name, kind, body in _features(payload)
@@ -523,7 +462,7 @@ def lengths(payload: bytes) -> dict[str, int]:
 
 
 def bytes_of(payload: bytes, name: str) -> list[bytes]:
-    """The values of a feature of bytes in one Example; none where it is absent."""
+    """Return the values of a feature of bytes in one Example; none where it is absent."""
     return [
         value
         for feature, kind, body in _features(payload)
@@ -533,7 +472,7 @@ def bytes_of(payload: bytes, name: str) -> list[bytes]:
 
 
 def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
-    """Each feature of an Example: (name, 'int' or 'float' or 'bytes', its list message)."""
+    """Yield each feature of an Example: (name, 'int' or 'float' or 'bytes', its list message)."""
     kinds = {1: 'bytes', 2: 'float', 3: 'int'}  # numbers of the fields of the oneof in Feature
     for _, message in fields(payload, 1):
         for _, entry in fields(message, 1):
@@ -545,7 +484,7 @@ def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _numbers(kind: str, body: bytes) -> np.ndarray:
-    """The values of an Int64List or FloatList, packed or not."""
+    """Return the values of an Int64List or FloatList, packed or not."""
     # Packed: one field with all numbers. Unpacked: a field a number. Joined they are the same
     # bytes.
     size = 4 if kind == 'float' else 1

@@ -10,6 +10,7 @@ the order in which records are read.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,21 +21,6 @@ import numpy as np
 from bert_jax.input_pipeline.records import example_proto, tf_data
 from bert_jax.input_pipeline.records.example_proto import BadRecord, Feature
 from bert_jax.input_pipeline.records.tfrecord import FRAME_BYTES
-
-__all__ = [
-    'BadRecord',
-    'Feature',
-    'RecordSpec',
-    'add_counts',
-    'check',
-    'columns_of',
-    'count',
-    'decode_numpy',
-    'decode_tensorflow',
-    'encode',
-    'keep_numpy',
-    'kept_as',
-]
 
 
 @dataclass(frozen=True)
@@ -60,46 +46,38 @@ class RecordSpec:
 
     @functools.cached_property
     def features(self) -> tuple[Feature, ...]:
-        """The features in the order in which `encode` writes them."""
+        """Return the features in the order in which `encode` writes them."""
         S, P, K = self.seq_len, self.max_predictions, self.max_packs
+        ints = lambda length, *names: tuple(Feature(name, length, 'int') for name in names)
 
-        # Empty places of P are zeros with weight 0, as in google-research/bert.
-        masks = (
-            Feature('masked_lm_positions', P, 'int'),
-            Feature('masked_lm_ids', P, 'int'),
-            Feature('masked_lm_weights', P, 'float'),
-        )
+        # Empty entries of P are zeros with weight 0, as in google-research/bert.
+        masks = ints(P, 'masked_lm_positions', 'masked_lm_ids')
+        masks += (Feature('masked_lm_weights', P, 'float'),)
 
-        # Several examples a row: whose token it is (pack_ids) takes the place of the input mask.
+        # Several examples a row: whose token it is (pack_ids) takes the part of the input mask.
         if self.packed:
-            # One example a row: with masks (static), or with what the step needs to draw them
-            # (dynamic).
-            tokens = tuple(
-                Feature(name, S, 'int')
-                for name in ('input_ids', 'segment_ids', 'pack_ids', 'position_ids')
-            )
-            firsts = (Feature('cls_positions', K, 'int'), Feature('next_sentence_labels', K, 'int'))
+            tokens = ints(S, 'input_ids', 'segment_ids', 'pack_ids', 'position_ids')
+            firsts = ints(K, 'cls_positions', 'next_sentence_labels')
             return tokens + masks + firsts + (Feature('next_sentence_weights', K, 'float'),)
-        tokens = tuple(
-            Feature(name, S, 'int') for name in ('input_ids', 'input_mask', 'segment_ids')
-        )
-        words = (Feature('word_starts', S, 'int'),)
-        predicted = masks if self.masking == 'static' else words
-        return tokens + predicted + (Feature('next_sentence_labels', 1, 'int'),)
+
+        # One example a row: with masks, or with what the step needs to draw them.
+        tokens = ints(S, 'input_ids', 'input_mask', 'segment_ids')
+        tokens += masks if self.masking == 'static' else ints(S, 'word_starts')
+        return tokens + ints(1, 'next_sentence_labels')
 
     @property
     def packed(self) -> bool:
-        """Whether a record may hold several examples."""
+        """Tell whether a record may hold several examples."""
         return self.max_packs > 1
 
 
 def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
-    """Serialises a batch of N records.
+    """Serialise a batch of N records.
 
     Args:
       spec: the schema.
       columns: an array a feature, [N, S], [N, P], [N, K] or, for next_sentence_labels that are not
-      packed, [N]; ints must be in [0, 2**31).
+        packed, [N]; ints must be in [0, 2**31).
 
     Returns:
       The N tf.train.Example messages one after the other, and int64 offsets [N + 1]:
@@ -109,30 +87,23 @@ def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.
 
 
 def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
-    """Bytes of a record at most, its frame in the TFRecord file included.
+    """Return the bytes of a record at most, its frame in the TFRecord file included.
 
     Small numbers take fewer.
     """
-    # The largest number of each feature takes the longest varint; those not named hold 0 or 1.
-    most = {
-        'input_ids': vocab_size - 1,
-        'masked_lm_ids': vocab_size - 1,
-        'masked_lm_positions': spec.seq_len - 1,
-        'pack_ids': spec.max_packs,
-        'position_ids': spec.seq_len - 1,
-        'cls_positions': spec.seq_len - 1,
-    }
+    # The largest number of each feature takes the longest varint.
+    limits = _limits(dataclasses.replace(spec, known_words=0), vocab_size)
     columns = {
-        f.name: np.full(
-            (1, f.length), most.get(f.name, 1), np.float32 if f.kind == 'float' else np.int32
-        )
+        f.name: np.full((1, f.length), limits[f.name][0] - 1)
+        if f.kind == 'int'
+        else np.ones((1, f.length), np.float32)
         for f in spec.features
     }
     return len(encode(spec, columns)[0]) + FRAME_BYTES
 
 
 def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Decodes N records: int32 [N, S], [N, P] and [N, K], float32 weights.
+    """Decode N records: int32 [N, S], [N, P] and [N, K], float32 weights.
 
     next_sentence_labels are int32 [N] where records are not packed.
 
@@ -144,17 +115,14 @@ def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.nd
 
 @functools.lru_cache
 def kept_as(spec: RecordSpec, vocab_size: int) -> np.dtype:
-    """A record that is decoded and in range, as it is kept until it is asked for.
+    """Return the type of a record that is decoded and in range, kept until it is asked for.
 
     Each number takes as few bytes as the largest of its feature needs: less memory in all than the
     serialised record took, and copied as a whole.
     """
     limits = _limits(spec, vocab_size)
-    types = {
-        f.name: np.min_scalar_type(limits[f.name][0] - 1) if f.kind == 'int' else np.float32
-        for f in spec.features
-    }
-    return np.dtype([(f.name, types[f.name], (f.length,)) for f in spec.features], align=True)
+    kind = lambda f: np.min_scalar_type(limits[f.name][0] - 1) if f.kind == 'int' else np.float32
+    return np.dtype([(f.name, kind(f), (f.length,)) for f in spec.features], align=True)
 
 
 def keep_numpy(
@@ -165,7 +133,7 @@ def keep_numpy(
     ends: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Decodes the N records that lie at `starts` to `ends` of a text into `rows`, [N] of `kept_as`.
+    """Decode the N records that lie at `starts` to `ends` of a text into `rows`, [N] of `kept_as`.
 
     Raises:
       BadRecord: a record is damaged, lacks a feature, has one of another length, or holds a number
@@ -187,19 +155,17 @@ def keep_numpy(
 
 
 def keep_freed_memory() -> None:
-    """Makes the C library keep the memory of freed arrays; once in a process is enough."""
+    """Make the C library keep the memory of freed arrays; once in a process is enough."""
     # It gives it back to the system, which clears it for the next batch, until a large block was
     # freed once: this one, of which no page is touched.
     np.empty(31 << 20, np.uint8)
 
 
-def columns_of(spec: RecordSpec, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """What `decode_numpy` gives for those records, from `kept_as`."""
-    columns = {
-        f.name: rows[f.name].astype(np.int32 if f.kind == 'int' else np.float32)
-        for f in spec.features
-    }
-    return _flat_labels(spec, columns)
+def columns_of(
+    spec: RecordSpec, rows: Mapping[str, np.ndarray] | np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return what `decode_numpy` gives for those records, from `kept_as`."""
+    return _flat_labels(spec, {f.name: rows[f.name].astype(f.dtype) for f in spec.features})
 
 
 def decode_tensorflow(
@@ -210,7 +176,7 @@ def decode_tensorflow(
     at_once: int = 1,
     ahead: int = 1,
 ) -> Iterator[dict[str, np.ndarray] | None]:
-    """`decode_numpy` by TensorFlow, of the payloads that `load` gives for each of `groups`.
+    """Yield `decode_numpy` by TensorFlow, of what `load` gives for each of `groups`.
 
     None where a record is not in order: TensorFlow does not say which. See tf_data.parsed.
     """
@@ -218,21 +184,18 @@ def decode_tensorflow(
         if columns is None or not in_range(spec, columns, vocab_size):
             yield None
         else:
-            ints = {
-                f.name: columns[f.name].astype(np.int32) for f in spec.features if f.kind == 'int'
-            }
-            yield _flat_labels(spec, columns | ints)
+            yield columns_of(spec, columns)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
-    """One label a record, stored as a list of one, is [N] everywhere else."""
+    """Make [N] of one label a record, which is stored as a list of one."""
     if spec.packed:
         return columns
     return {**columns, 'next_sentence_labels': columns['next_sentence_labels'][:, 0]}
 
 
 def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
-    """{feature of whole numbers: (the number that it must stay below, what that is)}."""
+    """Return {feature of whole numbers: (the number it must stay below, what that is)}."""
     # What a lookup or a gather is made with: beyond its end jax takes the last entry without a
     # word.
     limits = {
@@ -254,7 +217,7 @@ def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
 
 
 def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) -> bool:
-    """Whether every number of a batch of decoded records is one that a model can look up.
+    """Tell whether every number of a batch of decoded records is one that a model can look up.
 
     `check` says what is wrong, and where.
     """
@@ -264,7 +227,7 @@ def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) 
 
 
 def _weights_in_range(spec: RecordSpec, columns: Mapping[str, np.ndarray] | np.ndarray) -> bool:
-    """Whether all weights are 0 to 1; not, where one is no number."""
+    """Tell whether all weights are 0 to 1; not so where a weight is NaN."""
     weights = [columns[f.name] for f in spec.features if f.kind == 'float']
     return all(w.min(initial=0) >= 0 and w.max(initial=0) <= 1 for w in weights)
 
@@ -272,28 +235,22 @@ def _weights_in_range(spec: RecordSpec, columns: Mapping[str, np.ndarray] | np.n
 def check(
     spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int
 ) -> list[tuple[int, str]]:
-    """What cannot be true of decoded records: (row, its first reason), in row order."""
+    """Return what cannot be true of decoded records: (row, its first reason), in row order."""
     reasons: dict[int, str] = {}
 
     # The first reason of a record is kept: what follows from it is no news.
-    def within(name: str, limit: int, what: str) -> None:
-        values = columns[name].reshape(len(columns[name]), -1)
-        wrong = (values < 0) | (values >= limit)
-        for row in np.flatnonzero(wrong.any(axis=1)).tolist():
-            place = int(wrong[row].argmax())
-            reasons.setdefault(
-                row, f'{name}[{place}] = {int(values[row, place])} is outside [0, {limit}), {what}'
-            )
-
     def report(rows: np.ndarray | np.bool, reason: str) -> None:
         for row in np.flatnonzero(rows).tolist():
             reasons.setdefault(row, reason)
 
     # First the numbers one by one, then how they fit each other, which means something only then.
     for name, (limit, what) in _limits(spec, vocab_size).items():
-        within(name, limit, what)
+        values = columns[name].reshape(len(columns[name]), -1)
+        for row, column in np.argwhere((values < 0) | (values >= limit)).tolist():
+            value = int(values[row, column])
+            reasons.setdefault(row, f'{name}[{column}] = {value} is outside [0, {limit}), {what}')
 
-    # Which places hold tokens: told by the packs, or by a mask that must be one run of ones.
+    # Which positions hold tokens: shown by the packs, or by a mask that must be one run of ones.
     if spec.packed:
         for rows, reason in _wrong_packs(spec, columns):
             report(rows, reason)
@@ -309,8 +266,8 @@ def check(
     if spec.masking == 'static':
         weights = columns['masked_lm_weights']
         report(~np.isin(weights, (0, 1)).all(axis=1), 'masked_lm_weights are not all 0 or 1')
-        places = np.clip(columns['masked_lm_positions'], 0, spec.seq_len - 1)
-        in_padding = ~np.take_along_axis(used, places, axis=1)
+        positions = np.clip(columns['masked_lm_positions'], 0, spec.seq_len - 1)
+        in_padding = ~np.take_along_axis(used, positions, axis=1)
         report(((weights != 0) & in_padding).any(axis=1), 'a masked position lies in the padding')
     return sorted(reasons.items())
 
@@ -318,7 +275,7 @@ def check(
 def _wrong_packs(
     spec: RecordSpec, columns: dict[str, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, str]]:
-    """(bool [N], what is wrong with the packs of those records)."""
+    """Yield (bool [N], what is wrong with the packs of those records)."""
     # Along a row packs may go up by one (a start), stay, or fall from the last one to 0 (the
     # padding).
     packs, positions = columns['pack_ids'], columns['position_ids']
@@ -333,10 +290,10 @@ def _wrong_packs(
     )
 
     # Positions count from the last start before them.
-    place = np.arange(spec.seq_len)
-    begin = np.maximum.accumulate(np.where(starts, place, 0), axis=1)
+    columns_S = np.arange(spec.seq_len)
+    begin = np.maximum.accumulate(np.where(starts, columns_S, 0), axis=1)
     yield (
-        (positions != np.where(packs > 0, place - begin, 0)).any(axis=1),
+        (positions != np.where(packs > 0, columns_S - begin, 0)).any(axis=1),
         'position_ids do not count from 0 in each pack',
     )
 
@@ -359,7 +316,7 @@ def _wrong_packs(
 
 
 def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | list[int]]:
-    """Sums over a batch of records, which add up over batches.
+    """Return sums over a batch of records, which add up over batches.
 
     records; examples (more than records where they are packed); tokens (padding not
     counted); random_next (label 1); for static masking masked, kept (masked positions that
@@ -378,11 +335,10 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
             'pack_histogram': np.bincount(packs, minlength=spec.max_packs + 1).tolist(),
         }
     else:
-        rows, tokens = len(labels), int(columns['input_mask'].sum())
         sums = {
-            'records': rows,
-            'examples': rows,
-            'tokens': tokens,
+            'records': len(labels),
+            'examples': len(labels),
+            'tokens': int(columns['input_mask'].sum()),
             'random_next': int(labels.sum()),
         }
 
@@ -399,12 +355,9 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
 
 
 def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
-    """Adds the sums that `count` gave of one batch to those of the batches before it, in place."""
+    """Add the sums that `count` gave of a batch to those of the batches before it, in place."""
     # Histograms add up entry by entry.
     for name, value in part.items():
-        if name not in total:
-            total[name] = value
-        elif isinstance(value, list):
-            total[name] = [a + b for a, b in zip(total[name], value, strict=True)]
-        else:
-            total[name] += value
+        if name in total:
+            value = np.add(total[name], value).tolist()
+        total[name] = value

@@ -8,10 +8,10 @@ those of another vocabulary; it must not know where the files come from, nor wha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -20,12 +20,12 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.records import example_proto, fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.shards import BLOCK, ShardInfo
-from bert_jax.input_pipeline.records.tfrecord import BadFrame, read_frames
+from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, frame_records, read_records
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The size of a vocabulary, and where its special tokens stand."""
+    """The size of a vocabulary, and the ids of its special tokens."""
 
     size: int
     cls: int
@@ -42,7 +42,7 @@ class Reader:
       pairs: whether every record has to have a second segment.
       spec: their shape, None before the first record.
       counts: of each split, the sums of `fields.count` over its records so far.
-      shows_mask: how many predicted places show [MASK].
+      shows_mask: how many predicted positions show [MASK].
       first: the ids of the first record, without padding.
       size: bytes of all files so far.
     """
@@ -56,38 +56,44 @@ class Reader:
     size: int = 0
 
     def read(self, path: Path, split: str, progress: Callable[[int], None]) -> ShardInfo:
-        """What a manifest says of a file of this split.
+        """Read a file of this split, and return what a manifest says of it.
 
-        `progress` is called with `size`, block by block. Raises UserError for the first
-        record that is damaged, or is not what it should be.
+        Args:
+          path: the file.
+          split: its split.
+          progress: called with `size`, block by block.
+
+        Raises:
+          UserError: for the first record that is damaged, or is not what it should be.
         """
-        index, records, before = [], 0, self.size
+        index: list[int] = []
+        records = size = crc = 0
         with reading(path), path.open('rb') as file:
-            summed = _Summed(file)
-            frames = self._frames(path, summed)
-
-            # A block at a time, as the stream will ask for them by the index.
-            while block := list(itertools.islice(frames, BLOCK)):
-                index.append(block[0][0])
-                self._take(path, split, records, block)
-                records += len(block)
-                self.size = before + summed.size
-                progress(self.size)
+            frames = read_records(file)
+            try:
+                # A block at a time, as the stream will ask for them by the index.
+                while block := list(itertools.islice(frames, BLOCK)):
+                    index.append(block[0][0])
+                    self._take(path, split, records, block)
+                    text = frame_records(payload for _, payload in block)
+                    crc = google_crc32c.extend(crc, text)
+                    records += len(block)
+                    size += len(text)
+                    self.size += len(text)
+                    progress(self.size)
+            except CorruptRecord as error:
+                hint = (
+                    'no TFRecord file, or a compressed one' if error.byte == 0 else 'copy it again'
+                )
+                raise UserError(f'{path}: {error} ({hint})') from None
         if not records:
             raise UserError(f'{path}: no records in it: leave it out')
-        return ShardInfo(path.name, split, records, summed.size, summed.crc, tuple(index))
-
-    def _frames(self, path: Path, file: _Summed) -> Iterator[tuple[int, bytes]]:
-        try:
-            yield from read_frames(file)  # type: ignore[arg-type]  # all that it needs is `read`
-        except BadFrame as error:
-            hint = 'no TFRecord file, or a compressed one' if error.byte == 0 else 'copy it again'
-            raise UserError(f'{path}: {error} ({hint})') from None
+        return ShardInfo(path.name, split, records, size, crc, tuple(index))
 
     def _take(
         self, path: Path, split: str, before: int, block: Sequence[tuple[int, bytes]]
     ) -> None:
-        """Checks and counts the records of a block, which stand behind `before` others."""
+        """Check and count the records of a block, which follow `before` others."""
 
         def refuse(row: int, reason: str) -> UserError:
             return UserError(f'{path}: record {before + row} at byte {block[row][0]}: {reason}')
@@ -121,7 +127,7 @@ class Reader:
 
 
 def _spec_of(payload: bytes) -> RecordSpec:
-    """The shape of a record. Raises ValueError for one that lacks its features."""
+    """Return the shape of a record; ValueError for one that lacks its features."""
     lengths = example_proto.lengths(payload)
     if 'input_word_ids' in lengths:
         raise ValueError(
@@ -139,7 +145,7 @@ def _spec_of(payload: bytes) -> RecordSpec:
 def wrong_layout(
     columns: dict[str, np.ndarray], vocabulary: Vocabulary, pairs: bool
 ) -> list[tuple[int, str]]:
-    """What is not as create_pretraining_data.py lays it out: (row, its first reason), in order."""
+    """Find rows that create_pretraining_data.py lays out otherwise: (row, its first reason)."""
     ids, segments = columns['input_ids'], columns['segment_ids']
     used, predicted = columns['input_mask'] > 0, columns['masked_lm_weights'] > 0
     reasons: dict[int, str] = {}
@@ -148,7 +154,7 @@ def wrong_layout(
         for row in np.flatnonzero(wrong).tolist():
             reasons.setdefault(row, reason(row))
 
-    # The special tokens, which are never masked, though a masked place may show any id: with
+    # The special tokens, which are never masked, though a masked position may show any id: with
     # another vocabulary these ids mean other words.
     rows, last = np.arange(len(ids)), used.sum(axis=1) - 1
     other = 'made with another vocabulary than --tokenizer?'
@@ -177,27 +183,13 @@ def wrong_layout(
         )
     report((~used & ((ids != 0) | (segments != 0))).any(axis=1), lambda row: 'the padding is not 0')
 
-    # Predictions: the used slots first, at ascending places, of words alone.
-    places = np.where(predicted, columns['masked_lm_positions'], ids.shape[1])
+    # Predictions: the used slots first, at ascending positions, of words alone.
+    positions = np.where(predicted, columns['masked_lm_positions'], ids.shape[1])
     report(
         (~predicted[:, :-1] & predicted[:, 1:]).any(axis=1)
-        | ((np.diff(places, axis=1) <= 0) & predicted[:, 1:]).any(axis=1),
+        | ((np.diff(positions, axis=1) <= 0) & predicted[:, 1:]).any(axis=1),
         lambda row: 'masked_lm_positions do not ascend, the empty ones last',
     )
     special = np.isin(columns['masked_lm_ids'], (vocabulary.cls, vocabulary.sep))
     report((special & predicted).any(axis=1), lambda row: f'a [CLS] or [SEP] is predicted: {other}')
     return sorted(reasons.items())
-
-
-class _Summed:
-    """An open file whose bytes are counted and summed up while they are read."""
-
-    def __init__(self, file: BinaryIO):
-        self._file, self.size, self.crc = file, 0, 0
-
-    def read(self, size: int) -> bytes:
-        """As a file's."""
-        data = self._file.read(size)
-        self.size += len(data)
-        self.crc = google_crc32c.extend(self.crc, data)
-        return data

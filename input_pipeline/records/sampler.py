@@ -1,12 +1,12 @@
-"""Which record comes when: the orders of an endless row of epochs, by name.
+"""Samplers: which record is in which row of an endless run of epochs, by name.
 
 An epoch is a permutation of all records, and the next follows without a gap, so a batch may hold
 the end of one and the start of the next. Which record is row r is arithmetic in (seed, r): to
 resume is to seek, and any number of processes that ask for any rows see one order. Records lie in
-blocks that are read as a whole; an order names a record by its block and its place there. This file
-must not know where blocks lie, nor what is read.
+blocks that are read as a whole; a sampler names a record by its block and its offset there. This
+file must not know where blocks lie, nor what is read.
 
-Runs depend on an order for as long as they live: none is ever changed, a better one gets a name.
+Runs depend on a sampler for as long as they live: none is ever changed, a better one gets a name.
 """
 
 from __future__ import annotations
@@ -31,22 +31,20 @@ class Sampler(ABC):
         self._sizes, self._seed = sizes, seed
         self.records = int(sizes.sum())
 
-    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The block of each row [N], and the place of its record in that block.
+    def indices(self, rows: np.ndarray) -> np.ndarray:
+        """Return [2, N]: the block of each row [N], and the offset of its record in that block.
 
         Row 0 is the first of the first epoch.
         """
-        blocks, places = np.empty_like(rows), np.empty_like(rows)
-        epochs = rows // self.records
+        indices, epochs = np.empty((2, len(rows)), np.int64), rows // self.records
         for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            found = self._locate_in(epoch, rows[here] - epoch * self.records)
-            blocks[here], places[here] = found
-        return blocks, places
+            member = epochs == epoch
+            indices[:, member] = self._indices_in(epoch, rows[member] - epoch * self.records)
+        return indices
 
     @abstractmethod
-    def _locate_in(self, epoch: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`locate` for rows that are counted from the start of their epoch."""
+    def _indices_in(self, epoch: int, rows: np.ndarray) -> np.ndarray:
+        """Return `indices` for rows that are counted from the start of their epoch."""
 
 
 class SpreadSampler(Sampler):
@@ -71,7 +69,7 @@ class SpreadSampler(Sampler):
         self._window = functools.lru_cache(2)(self._make_window)
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """(permuted blocks [K], first row of each window, the name of the epoch's randomness)."""
+        """Return permuted blocks [K], first row of each window, the name of the randomness."""
         # Sorting by mixed numbers is a permutation that needs no state. Stable, here and below, so
         # that ties fall alike everywhere.
         name = digest64('spread', self._seed, epoch)
@@ -79,38 +77,35 @@ class SpreadSampler(Sampler):
         ends = np.concatenate([[0], np.cumsum(self._sizes[blocks])])
         return blocks, ends[self._borders[:-1]], name
 
-    def _make_window(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-        """(block [N], place [N]) of all rows of a window."""
+    def _make_window(self, epoch: int, window: int) -> np.ndarray:
+        """Return `indices` of all rows of a window."""
         permuted, _, name = self._epoch(epoch)
         blocks = permuted[self._borders[window] : self._borders[window + 1]]
         sizes, salts = self._sizes[blocks], mix(blocks, name)
 
-        # Record by record, block after block: which of the window's blocks, and the place in it.
+        # Record by record, block after block: which of the window's blocks, and the offset in it.
         turn = np.repeat(np.arange(len(blocks)), sizes)
-        place = np.arange(len(turn)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        offset = np.arange(len(turn)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
         # Each block's own permutation: sorted by block and then by mixed numbers, whose low bits
         # make room for the block (there are fewer than 512).
-        keys = turn.astype(np.uint64) << np.uint64(55) | mix(place, salts[turn]) >> np.uint64(9)
-        shuffled = place[np.argsort(keys, kind='stable')]
+        keys = turn.astype(np.uint64) << np.uint64(55) | mix(offset, salts[turn]) >> np.uint64(9)
+        shuffled = offset[np.argsort(keys, kind='stable')]
 
         # Its k-th record of n comes at (k + phase) / n of the window, with a phase in [0, 1) for
         # each block: as whole numbers, in units of 2**-32, so that no machine rounds otherwise.
         phase = (mix(salts, 0) >> np.uint64(32)).astype(np.int64)
-        when = ((place << 32) + phase[turn]) // sizes[turn]
+        when = ((offset << 32) + phase[turn]) // sizes[turn]
         rows = np.argsort(when, kind='stable')
-        return blocks[turn[rows]], shuffled[rows]
+        return np.stack([blocks[turn[rows]], shuffled[rows]])
 
-    def _locate_in(self, epoch: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        blocks, places = np.empty_like(rows), np.empty_like(rows)
-        starts = self._epoch(epoch)[1]
+    def _indices_in(self, epoch: int, rows: np.ndarray) -> np.ndarray:
+        indices, starts = np.empty((2, len(rows)), np.int64), self._epoch(epoch)[1]
         windows = np.searchsorted(starts, rows, side='right') - 1
         for window in np.unique(windows).tolist():
-            here = windows == window
-            block, place = self._window(epoch, window)
-            blocks[here] = block[rows[here] - starts[window]]
-            places[here] = place[rows[here] - starts[window]]
-        return blocks, places
+            member = windows == window
+            indices[:, member] = self._window(epoch, window)[:, rows[member] - starts[window]]
+        return indices
 
 
 class BlocksSampler(Sampler):
@@ -128,25 +123,25 @@ class BlocksSampler(Sampler):
         self._epoch = functools.lru_cache(2)(self._make_epoch)
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """(permuted blocks [K], first row of each [K], the name of the epoch's randomness)."""
+        """Return permuted blocks [K], first row of each [K], the name of the randomness."""
         name = digest64('records', self._seed, epoch)
         order = np.argsort(mix(np.arange(len(self._sizes)), name), kind='stable')
         sizes = self._sizes[order]
         return order, np.cumsum(sizes) - sizes, name
 
-    def _locate_in(self, epoch: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        # Row -> turn (which of the permuted blocks) -> place in that block's own permutation.
+    def _indices_in(self, epoch: int, rows: np.ndarray) -> np.ndarray:
+        # Row -> turn (which of the permuted blocks) -> offset in that block's own permutation.
         order, starts, name = self._epoch(epoch)
         turn = np.searchsorted(starts, rows, side='right') - 1
 
         # In order within the block; then permuted inside, once for each block that is touched.
-        places, blocks = rows - starts[turn], order[turn]
+        offsets, blocks = rows - starts[turn], order[turn]
         for block in np.unique(blocks).tolist():
             inner = np.argsort(mix(np.arange(self._sizes[block]), mix(block, name)), kind='stable')
-            here = blocks == block
-            places[here] = inner[places[here]]
-        return blocks, places
+            member = blocks == block
+            offsets[member] = inner[offsets[member]]
+        return np.stack([blocks, offsets])
 
 
 # By the names of the setting record_order.
-ORDERS: dict[str, type[Sampler]] = {'spread': SpreadSampler, 'blocks': BlocksSampler}
+SAMPLERS: dict[str, type[Sampler]] = {'spread': SpreadSampler, 'blocks': BlocksSampler}

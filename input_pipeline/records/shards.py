@@ -1,10 +1,9 @@
 """Records on disk: TFRecord files, and the manifest that says what is in them.
 
-A TFRecord file is a row of frames (tfrecord.py). Such a file cut between two frames reads as
-merely shorter, and no reader names the file that is damaged; so the manifest keeps the size,
-the count and a checksum of every shard, and each fault found here names file, record and byte.
-This file must not know in which order records are read (sampler.py does), nor how they were
-made.
+A TFRecord file that is cut between two frames (tfrecord.py) reads as merely shorter, and no reader
+names the file that is damaged; so the manifest keeps the size, the count and a checksum of every
+shard, and each fault found here names file, record and byte. This file must not know in which order
+records are read (sampler.py does), nor how they were made.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.tfrecord import (
     DAMAGED,
-    BadFrame,
-    damaged_among,
+    CorruptRecord,
+    failed_checksums,
     frame_bounds,
-    framed,
+    frame_records,
     payloads_between,
 )
 
@@ -58,20 +57,16 @@ class ShardInfo:
 
     @property
     def language(self) -> str:
-        """What its name says of it: held-out records of named languages lie apart; else ''."""
+        """Return the language in its name, which held-out records may have, or ''."""
         named = re.fullmatch(r'eval-(.+)-\d{5}-of-\d{5}\.tfrecord', self.file)
         return named[1] if named else ''
 
     def check(self) -> None:
-        """Raises ValueError where the numbers contradict each other."""
+        """Raise ValueError where the numbers contradict each other."""
         # An entry for each block, the first at byte 0, and none without bytes: the stream seeks by
         # them.
-        borders = np.array([*self.index, self.bytes], np.int64)
-        if (
-            len(self.index) != -(-self.records // BLOCK)
-            or borders[0] != 0
-            or (np.diff(borders) <= 0).any()
-        ):
+        borders = np.array([-1, *self.index, self.bytes], np.int64)
+        if len(self.index) != -(-self.records // BLOCK) or borders[1] or min(np.diff(borders)) <= 0:
             raise ValueError(
                 f'the index of {self.file} does not fit its {self.records} records and {self.bytes}'
                 ' bytes'
@@ -82,13 +77,13 @@ class ShardInfo:
             raise ValueError(f'{self.file} is no name of a file beside it')
 
     def block(self, number: int) -> tuple[int, int]:
-        """First byte, and the byte after the last, of the block of 256 records."""
+        """Return the first byte, and the byte after the last, of a block of 256 records."""
         # The last block ends with the file.
         end = self.index[number + 1] if number + 1 < len(self.index) else self.bytes
         return self.index[number], end
 
     def block_records(self, number: int) -> int:
-        """Records of the block: 256, or what is left for the last one."""
+        """Count the records of a block: 256, or what is left for the last one."""
         return min(BLOCK, self.records - number * BLOCK)
 
 
@@ -106,20 +101,20 @@ class Fault:
     what: str
 
     def __str__(self) -> str:
-        place = '' if self.record is None else f' record {self.record} at byte {self.byte}:'
-        return f'{self.file}:{place} {self.what}'
+        record = '' if self.record is None else f' record {self.record} at byte {self.byte}:'
+        return f'{self.file}:{record} {self.what}'
 
 
 # ---- writing
 
 
 def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.ndarray) -> ShardInfo:
-    """Writes one TFRecord file, whole or not at all.
+    """Write one TFRecord file, whole or not at all.
 
     Args:
       path: SPLIT-00000-of-00008.tfrecord, or SPLIT-LANGUAGE-...; the split is read off the name.
-      payload: the serialised records one after the other, and
-      offsets: int64 [N + 1], where each begins (both as `fields.encode` gives them).
+      payload: the serialised records one after the other, as `fields.encode` gives them.
+      offsets: int64 [N + 1], where each begins there.
     """
     # A block at a time: its frames are joined and written at once, and where it begins is an entry
     # of the index, by which the stream seeks.
@@ -128,7 +123,7 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
     with atomic_file(epath.Path(path)) as file:
         for first in range(0, len(bounds) - 1, BLOCK):
             block = itertools.pairwise(bounds[first : first + BLOCK + 1])
-            text = framed([payload[start:end] for start, end in block])
+            text = frame_records([payload[start:end] for start, end in block])
             file.write(text)
             index.append(at)
             at += len(text)
@@ -168,46 +163,40 @@ class Manifest:
 
     @property
     def spec(self) -> RecordSpec:
-        """The schema of the training records."""
+        """Return the schema of the training records."""
         return self.spec_of('train')
 
     def spec_of(self, split: str) -> RecordSpec:
-        """The schema of a split's records.
+        """Return the schema of a split's records.
 
         Held-out records are masked once, statically, and not packed, whatever the training records
         are.
         """
         # Scores of runs with other masks or packs are compared on the same held-out examples.
-        if split == 'train':
-            masking, packs = self.masking, self.max_packs
-        else:
-            masking, packs = 'static', 1
-        return RecordSpec(self.seq_len, self.max_predictions, masking, packs, self.known_words)
+        spec = RecordSpec(self.seq_len, self.max_predictions, 'static', 1, self.known_words)
+        if split != 'train':
+            return spec
+        return dataclasses.replace(spec, masking=self.masking, max_packs=self.max_packs)
 
     def shards(self, split: str) -> tuple[ShardInfo, ...]:
-        """The shards of a split, in order of their names."""
+        """Return the shards of a split, in order of their names."""
         return tuple(sorted((s for s in self.files if s.split == split), key=lambda s: s.file))
 
     def records(self, split: str) -> int:
-        """How many records a split has."""
+        """Count the records of a split."""
         return sum(s.records for s in self.shards(split))
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes manifest.json, one line a shard.
+        """Write manifest.json, one line a shard.
 
         It is the last thing a job does, so a directory with it is complete.
         """
         # First all but the shards, which get a line each, so that a person can read it.
-        data = {
-            'schema_version': SCHEMA_VERSION,
-            **{
-                f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'files'
-            },
-        }
+        data = {'schema_version': SCHEMA_VERSION, **vars(self)}
+        shards = [dataclasses.asdict(shard) for shard in data.pop('files')]
         # Named where it says something, so that manifests of word pieces stay what they were.
         if not self.known_words:
             del data['known_words']
-        shards = [dataclasses.asdict(shard) for shard in self.files]
 
         # As it will be read: tuples become lists on the way.
         data['crc32c'] = _checksum(json.loads(json.dumps({**data, 'shards': shards})))
@@ -220,7 +209,11 @@ class Manifest:
 
     @classmethod
     def load(cls, directory: epath.PathLike) -> Manifest:
-        """Reads what `save` wrote. Raises UserError for anything else."""
+        """Read what `save` wrote.
+
+        Raises:
+          UserError: there is no such file, or it is another one.
+        """
         path = epath.Path(directory) / MANIFEST
 
         # Four ways to be no manifest, each with its own cure.
@@ -243,7 +236,7 @@ class Manifest:
 
     @classmethod
     def _made(cls, data: Any) -> Manifest:
-        """What `save` wrote, parsed. Raises ValueError for anything else."""
+        """Make a manifest of what `save` wrote, parsed; ValueError for anything else."""
         # In the order in which later checks rest on earlier ones: version, checksum, types,
         # intervals, shards.
         version = data.pop('schema_version', None) if isinstance(data, dict) else None
@@ -258,28 +251,23 @@ class Manifest:
         typed_json.make(dict[str, dict[str, Any]], manifest.statistics.get('records', {}))
 
         # Right types may still be numbers that no record has.
-        for name, least in (
-            ('seq_len', 1),
-            ('max_predictions', 0),
-            ('vocab_size', 1),
-            ('max_packs', 1),
-            ('known_words', 0),
-        ):
-            if getattr(manifest, name) < least:
-                raise ValueError(f'{name} is {getattr(manifest, name)}')
+        for name in ('seq_len', 'max_predictions', 'vocab_size', 'max_packs', 'known_words'):
+            least = 0 if name in ('max_predictions', 'known_words') else 1
+            if (value := getattr(manifest, name)) < least:
+                raise ValueError(f'{name} is {value}')
         for shard in manifest.files:
             shard.check()
         return manifest
 
 
 def _checksum(data: dict[str, Any]) -> int:
-    """The crc32c of what a manifest says, however it is laid out."""
+    """Return the crc32c of what a manifest says, however it is laid out."""
     # Sorted, so that layout and order of keys are free.
     return google_crc32c.value(json.dumps(data, sort_keys=True).encode())
 
 
 def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> list[Fault]:
-    """Shards that are missing or have another size than the manifest says.
+    """Find shards that are missing or have another size than the manifest says.
 
     Cheap enough for the start of a run.
     """
@@ -290,18 +278,17 @@ def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> lis
             size = (epath.Path(directory) / shard.file).stat().length
         except FileNotFoundError:
             faults.append(Fault(shard.file, None, None, 'missing'))
-            continue
         except OSError as error:
             faults.append(unreadable(shard, error))
-            continue
-        if size != shard.bytes:
-            what = f'{size} bytes long, and the manifest says {shard.bytes}'
-            faults.append(Fault(shard.file, None, None, what))
+        else:
+            if size != shard.bytes:
+                what = f'{size} bytes long, and the manifest says {shard.bytes}'
+                faults.append(Fault(shard.file, None, None, what))
     return faults
 
 
 def unreadable(shard: ShardInfo, error: OSError) -> Fault:
-    """What to say of a shard that the system does not give."""
+    """Return the fault of a shard that the system cannot read."""
     return Fault(shard.file, None, None, f'cannot be read ({error.strerror})')
 
 
@@ -310,9 +297,11 @@ def unreadable(shard: ShardInfo, error: OSError) -> Fault:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` saw: the faults, and the counts of what is sound.
+    """What `verify` saw.
 
-    `counts` holds for each split the sums of `fields.count` over its sound records.
+    Attributes:
+      faults: what is wrong, in the order of shards and records.
+      counts: for each split the sums of `fields.count` over its sound records.
     """
 
     faults: list[Fault]
@@ -322,10 +311,14 @@ class Verification:
 def verify(
     directory: epath.PathLike, progress: Callable[[int], None] = lambda size: None
 ) -> Verification:
-    """Reads every record of a directory back and compares it with all that the manifest promises.
+    """Read every record of a directory back and compare it with all that the manifest promises.
 
-    `progress` is called after each shard with the bytes that shards take so far. Raises
-    UserError where there is no manifest to compare with.
+    Args:
+      directory: the records directory.
+      progress: called after each shard with the bytes that shards take so far.
+
+    Raises:
+      UserError: there is no manifest to compare with.
     """
     # Shard after shard, in the order of names, so that two runs print the same list.
     manifest = Manifest.load(directory)
@@ -349,8 +342,8 @@ def verify(
     if not faults:
         for split, promised in manifest.statistics.get('records', {}).items():
             for name, value in promised.items():
-                if counts.get(split, {}).get(name) != value:
-                    counted = counts.get(split, {}).get(name)
+                counted = counts.get(split, {}).get(name)
+                if counted != value:
                     what = f'{split} {name} is {value}, and the shards have {counted}'
                     faults.append(Fault(MANIFEST, None, None, what))
     return Verification(faults, counts)
@@ -359,103 +352,93 @@ def verify(
 def _verify_shard(
     path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_size: int, sums: dict[str, Any]
 ) -> Iterator[Fault]:
-    """Faults of one shard, in the order of its records; adds the counts of sound ones to `sums`.
+    """Yield the faults of one shard, in the order of its records.
 
-    One damaged record does not hide the others.
+    One damaged record does not hide the others. The counts of sound ones are added to `sums`.
     """
     if not path.exists():
         yield from check_files(path.parent, (shard,))
         return
 
-    # Block by block: (1) its frames, up to one whose length cannot be trusted; (2) the checksums of
-    # their payloads; (3) what the sound ones hold. The file's own checksum is compared last, for it
-    # says something new only where all of these are well.
-    faults, crc, seen = 0, 0, 0
+    # Block by block. The file's own checksum is compared last, for it says something new only where
+    # all records are well.
+    faults = crc = seen = 0
     with path.open('rb') as file:
         for number in range(len(shard.index)):
             start, end = shard.block(number)
             file.seek(start)
             text = file.read(end - start)
             crc = google_crc32c.extend(crc, text)
+            bounds, wrong = _verify_block(text, spec, vocab_size, sums)
+            whole = len(bounds) - 1
 
-            # (1) Frames. Too few of them, all sound: the file was cut between two.
-            bounds, fault = _frames_before_damage(text)
-            if fault is None and len(bounds) - 1 < shard.block_records(number):
+            # Too few records, all sound: the file was cut between two.
+            if not any(row >= whole for row, _ in wrong) and whole < shard.block_records(number):
                 reason = (
                     f'the file ends here, and the manifest says {shard.bytes} bytes and'
                     f' {shard.records} records'
                 )
-                fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
+                wrong.append((whole, reason))
 
-            # (2) Checksums, then (3) the records whose bytes are sound.
-            payloads = list(payloads_between(text, bounds))
-            damaged = damaged_among(payloads, text, bounds)
-            wrong = [(row, DAMAGED) for row in damaged]
-            sound = set(range(len(payloads))) - set(damaged)
-            wrong += _check_block(spec, payloads, sound, vocab_size, sums)
-
-            # Places in the block become places in the file.
-            if fault is not None:
-                wrong.append((fault.record, fault.reason))
+            # Rows of the block become records of the file.
             faults += len(wrong)
-            yield from (
-                Fault(shard.file, number * BLOCK + row, start + bounds[row], reason)
-                for row, reason in sorted(wrong)
-            )
-            seen += len(payloads)
+            for row, reason in sorted(wrong):
+                yield Fault(shard.file, number * BLOCK + row, start + bounds[row], reason)
+            seen += whole
 
             # Nothing can follow where the file itself has ended.
             if len(text) < end - start:
                 return
 
-        # The file as such: longer than said, or sound and yet not the one that was written.
+        # The file as such: longer than it should be, or sound and yet not the one that was written.
         if file.read(1):
-            yield Fault(
-                shard.file, shard.records, shard.bytes, f'goes on after its {shard.records} records'
-            )
+            what = f'goes on after its {shard.records} records'
+            yield Fault(shard.file, shard.records, shard.bytes, what)
         elif not faults and (crc != shard.crc32c or seen != shard.records):
-            yield Fault(
-                shard.file,
-                None,
-                None,
+            what = (
                 f'every record reads, but its crc32c is {crc} and the manifest says {shard.crc32c}:'
-                ' it is another file',
+                ' it is another file'
             )
+            yield Fault(shard.file, None, None, what)
 
 
-def _frames_before_damage(text: bytes) -> tuple[list[int], BadFrame | None]:
-    """`frame_bounds` of the frames before the first of damaged length, and that one."""
-    # The second walk stops before the bad one, so it cannot fail.
-    try:
-        return frame_bounds(text), None
-    except BadFrame as error:
-        return frame_bounds(text[: error.byte]), error
+def _verify_block(
+    text: bytes, spec: RecordSpec, vocab_size: int, sums: dict[str, Any]
+) -> tuple[list[int], list[tuple[int, str]]]:
+    """Return the bounds of a block's frames, and (row, reason) of what is wrong with them.
 
-
-def _check_block(
-    spec: RecordSpec, payloads: list[bytes], rows: set[int], vocab_size: int, sums: dict[str, Any]
-) -> list[tuple[int, str]]:
-    """(row, reason) of those `rows` of a block that do not hold what they should.
-
-    The counts of the others are added to `sums`.
+    The counts of the sound ones are added to `sums`.
     """
-    # Records that cannot be decoded leave one after the other; the rest is decoded again.
-    faults, good = [], sorted(rows)
-    while good:
+    # The frames, up to one whose length cannot be trusted: the second walk stops before that one,
+    # so it cannot fail.
+    wrong: list[tuple[int, str]] = []
+    try:
+        bounds = frame_bounds(text)
+    except CorruptRecord as error:
+        bounds = frame_bounds(text[: error.byte])
+        wrong.append((error.record, error.reason))
+
+    # The checksums of their payloads.
+    damaged = failed_checksums(text, bounds)
+    wrong += [(row, DAMAGED) for row in damaged]
+
+    # What the sound ones hold. Records that cannot be decoded leave one after the other; the rest
+    # is decoded again.
+    payloads = list(payloads_between(text, bounds))
+    sound = sorted(set(range(len(payloads))) - set(damaged))
+    while sound:
         try:
-            columns = fields.decode_numpy(spec, [payloads[row] for row in good])
+            columns = fields.decode_numpy(spec, [payloads[row] for row in sound])
             break
         except fields.BadRecord as error:
-            faults.append((good.pop(error.row), error.reason))
-    if not good:
-        return faults
+            wrong.append((sound.pop(error.row), error.reason))
+    if not sound:
+        return bounds, wrong
 
-    # Then records that say what cannot be.
-    wrong = fields.check(spec, columns, vocab_size)
-    faults += [(good[row], reason) for row, reason in wrong]
-
-    # Only what is sound is counted.
-    keep = np.setdiff1d(np.arange(len(good)), [row for row, _ in wrong])
+    # Then records that say what cannot be; only the others are counted.
+    unlawful = dict(fields.check(spec, columns, vocab_size))
+    wrong += [(sound[row], reason) for row, reason in unlawful.items()]
+    keep = [row for row in range(len(sound)) if row not in unlawful]
     kept = {name: column[keep] for name, column in columns.items()}
     fields.add_counts(sums, fields.count(spec, kept))
-    return faults
+    return bounds, wrong

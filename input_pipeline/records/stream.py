@@ -1,4 +1,4 @@
-"""Records to batches: reading what each row of each step holds.
+"""A stream of records: batches of what each row of each step holds.
 
 A sampler (sampler.py) says which record that is. Two decoders carry it out with equal results:
 numpy, which is the faster one, and tf.data. This file must not know what the batches are for.
@@ -6,9 +6,10 @@ numpy, which is the faster one, and tf.data. This file must not know what the ba
 
 from __future__ import annotations
 
-import itertools
+import functools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
@@ -16,9 +17,9 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records import fields, shards
-from bert_jax.input_pipeline.records.block_cache import BlockCache, LatestBlocks
+from bert_jax.input_pipeline.records.block_cache import BlockCache
 from bert_jax.input_pipeline.records.blocks import Blocks
-from bert_jax.input_pipeline.records.sampler import ORDERS
+from bert_jax.input_pipeline.records.sampler import SAMPLERS
 
 _DECODERS = 2  # groups of batches that TensorFlow decodes at a time
 _READERS = 8  # blocks that are read at a time from far away, where each takes long to come
@@ -28,10 +29,8 @@ _AHEAD = 4  # groups of batches made ready before they are asked for, at least
 _TOKENS_AT_ONCE = 1 << 17
 _STEPS_AT_ONCE = 32  # but no more steps than so many, or the first batch would be long in coming
 _ENDLESS = 2**62  # steps: no run gets there
-# global rows [N] -> block and place of each
-_Locate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-# first step of a group -> block and place of each of its rows
-_Located = Callable[[int], tuple[np.ndarray, np.ndarray]]
+# global rows [N] -> block and offset of each [2, N]
+_Indices = Callable[[np.ndarray], np.ndarray]
 _Columns = dict[str, np.ndarray]
 
 
@@ -71,7 +70,7 @@ class RecordStream:
         rows: tuple[tuple[int, int], ...] | None = None,
         order: Literal['spread', 'blocks'] = 'spread',
     ):
-        rows = ((0, batch_size),) if rows is None else rows
+        rows = rows or ((0, batch_size),)
         if not all(0 <= first < last <= batch_size for first, last in rows):
             raise ValueError(f'rows={rows} are not ranges within a batch of {batch_size}')
 
@@ -103,7 +102,7 @@ class RecordStream:
 
         # Which record comes when, and how many steps are decoded together.
         self._blocks = Blocks(directory, self._shards)
-        self._order = ORDERS[order](self._blocks.sizes, seed)
+        self._sampler = SAMPLERS[order](self._blocks.sizes, seed)
         tokens = len(self._rows) * self._spec.seq_len
         self._at_once = min(_STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE // tokens))
         self._vocab_size = self.manifest.vocab_size
@@ -113,126 +112,126 @@ class RecordStream:
 
     @property
     def records(self) -> int:
-        """Records of the split: the rows of one epoch."""
-        return self._order.records
+        """Count the records of the split: the rows of one epoch."""
+        return self._sampler.records
 
     def batches(self, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """The endless training batches, from a step on."""
+        """Yield the endless training batches, from a step on."""
         # Every record counts in training; the array is there so that both kinds of batch look
         # alike.
         weights = np.ones(len(self._rows), np.float32)
         steps = range(start_step, _ENDLESS)
-        for batch in self._read(self._order.locate, steps, self._order.open_blocks):
+        for batch in self._read(self._sampler.indices, steps, self._sampler.open_blocks):
             yield {**batch, 'example_weights': weights}
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Those that the split has records apart of, in the order of the files; else ('',)."""
+        """List the languages with files of their own, in the order of the files; else ('',)."""
         return tuple(dict.fromkeys(shard.language for shard in self._shards))
 
     def evaluation(
         self, max_batches: int = 0, language: str = ''
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Every record once in the order of the files, in at most `max_batches` batches (0: all).
+        """Yield every record once in the order of the files.
 
-        `language`: only the records of that one of `languages`. The last batch is filled with
-        copies of the last record whose weights are all 0.
+        The last batch is filled with copies of the last record whose weights are all 0.
+
+        Args:
+          max_batches: at most so many batches, 0 for all.
+          language: only the records of this one of `languages`.
         """
-        # The files of a language stand side by side, for it is in their names.
-        first = sum(
-            shard.records
-            for shard in itertools.takewhile(lambda one: one.language != language, self._shards)
-            if language
-        )
-        records = sum(s.records for s in self._shards if language in ('', s.language))
+        # The files of a language follow each other, for it is in their names.
+        chosen = [language in ('', shard.language) for shard in self._shards]
+        sizes = [shard.records for shard in self._shards]
+        first, records = sum(sizes[: chosen.index(True)]), int(np.dot(chosen, sizes))
 
         # No permutation here: global row r is record r of the files.
         ends = np.cumsum(self._blocks.sizes)
 
-        def locate(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def indices(rows: np.ndarray) -> np.ndarray:
             rows = first + np.minimum(rows, records - 1)
             blocks = np.searchsorted(ends, rows, side='right')
-            return blocks, rows - (ends - self._blocks.sizes)[blocks]
+            return np.stack([blocks, rows - (ends - self._blocks.sizes)[blocks]])
 
         # What is beyond the last record is a copy: masked out by weight, once as an example and
         # once for its masked tokens, which are summed apart.
         count = -(-records // self._batch_size)
         count = min(count, max_batches) if max_batches else count
-        for step, batch in enumerate(self._read(locate, range(count), 1)):
+        for step, batch in enumerate(self._read(indices, range(count), 1)):
             weights = (step * self._batch_size + self._rows < records).astype(np.float32)
             if 'masked_lm_weights' in batch:
-                batch = {
-                    **batch,
-                    'masked_lm_weights': batch['masked_lm_weights'] * weights[:, None],
-                }
+                batch['masked_lm_weights'] = batch['masked_lm_weights'] * weights[:, None]
             yield {**batch, 'example_weights': weights}
 
     def read_by(self, first: int, stop: int) -> str:
-        """Which records the training batches of steps `first` to `stop` (excluded) hold, in words.
+        """Describe which records the training batches of steps `first` to `stop` (excluded) hold.
 
         Of a run's order all of them; in the files those of step `first`, as few ranges as hold
         them.
         """
         # The rows of the first step, by block: a range of records for each.
         rows = np.arange(first * self._batch_size, (first + 1) * self._batch_size)
-        blocks, places = self._order.locate(rows)
+        blocks, offsets = self._sampler.indices(rows)
         files = []
         for block in dict.fromkeys(blocks.tolist()):
-            shard, number = self._blocks.place(block)
-            here = places[blocks == block] + number * shards.BLOCK
-            files.append(f'{shard.file} records {here.min()} to {here.max()}')
+            shard, number = self._blocks.shard_of(block)
+            read = offsets[blocks == block] + number * shards.BLOCK
+            files.append(f'{shard.file} records {read.min()} to {read.max()}')
 
         # Four are enough to look at; the order itself names all the others.
         more = f' and {len(files) - 4} blocks more' if len(files) > 4 else ''
-        (epoch, place), last = divmod(int(rows[0]), self.records), stop * self._batch_size - 1
+        (epoch, row), last = divmod(int(rows[0]), self.records), stop * self._batch_size - 1
         return (
             f'rows {rows[0]} to {last} of the order of {self._directory} (epoch {epoch}, from its '
-            f'row {place} on); the first of these steps read {", ".join(files[:4])}{more}'
+            f'row {row} on); the first of these steps read {", ".join(files[:4])}{more}'
         )
 
     # ---- reading
 
-    def _read(self, locate: _Locate, steps: range, open_blocks: int) -> Iterator[_Columns]:
-        """The batches of those steps, made ahead in the background.
+    def _read(self, indices: _Indices, steps: range, open_blocks: int) -> Iterator[_Columns]:
+        """Yield the batches of those steps, made ahead in the background.
 
-        `open_blocks`: those that rows which follow each other come from.
+        `open_blocks`: how many blocks rows that follow each other come from.
         """
         fields.keep_freed_memory()
 
-        def located(first: int) -> tuple[np.ndarray, np.ndarray]:
-            """Blocks and places of the rows of the steps that are made together with `first`."""
+        def indices_of(first: int) -> np.ndarray:
+            """Return the indices of the rows of all steps that are made together with `first`."""
             # Global rows: step * batch_size + row, so a resumed run asks for the same ones.
             group = np.arange(first, min(first + self._at_once, steps.stop))
-            return locate((group[:, None] * self._batch_size + self._rows).ravel())
+            return indices((group[:, None] * self._batch_size + self._rows).ravel())
 
         # Groups of steps are made at once, and cut into batches again.
         groups, size = range(steps.start, steps.stop, self._at_once), len(self._rows)
         make = self._by_tensorflow if self._tensorflow else self._by_numpy
-        for columns in make(located, groups, open_blocks):
+        for columns in make(indices_of, groups, open_blocks):
             for first in range(0, len(columns['input_ids']), size):
                 yield {name: column[first : first + size] for name, column in columns.items()}
 
-    def _by_numpy(self, located: _Located, groups: range, open_blocks: int) -> Iterator[_Columns]:
-        """The rows of each group, in their order."""
+    def _by_numpy(
+        self, indices_of: Callable[[int], np.ndarray], groups: range, open_blocks: int
+    ) -> Iterator[_Columns]:
+        """Yield the rows of each group, in their order."""
         # Room for the blocks that take turns, for those that a group touches beyond, since each
         # stretch of its rows may begin and end inside a block, and for as many that come next.
         rows = self._at_once * len(self._rows)
         stretches = 1 if len(self._rows) == self._batch_size else self._at_once * self._ranges
-        most = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
-        most = min(most, len(self._blocks.sizes))
+        room = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
+        room = min(room, len(self._blocks.sizes))
 
         # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
         ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
         # No memory is taken until it is filled.
-        room = np.empty((most, shards.BLOCK), fields.kept_as(self._spec, self._vocab_size))
-        kept = BlockCache(self._keep, self._blocks.sizes, room, self._readers)
-        for rows_of_group in kept.rows(map(located, groups), ahead):
+        empty = np.empty((room, shards.BLOCK), fields.kept_as(self._spec, self._vocab_size))
+        cache = BlockCache(self._decode, self._blocks.sizes, empty, self._readers)
+        for rows_of_group in cache.rows(map(indices_of, groups), ahead):
             yield fields.columns_of(self._spec, rows_of_group)
 
-    def _keep(self, block: int, rows: np.ndarray) -> None:
-        """Reads a block and decodes its records into `rows`.
+    def _decode(self, block: int, rows: np.ndarray) -> None:
+        """Read a block and decode its records into `rows`.
 
-        UserError, by file, record and byte, where one is not in order.
+        Raises:
+          UserError: by file, record and byte, where a record is not in order.
         """
         text = self._blocks.read(block)
 
@@ -246,27 +245,32 @@ class RecordStream:
                 raise self._blocks.fault(block, error.row, error.reason) from None
 
     def _by_tensorflow(
-        self, located: _Located, groups: range, open_blocks: int
+        self, indices_of: Callable[[int], np.ndarray], groups: range, open_blocks: int
     ) -> Iterator[_Columns]:
-        """`_by_numpy` in TensorFlow's threads."""
+        """Yield what `_by_numpy` does, decoded in TensorFlow's threads."""
         # Kept: what takes turns, and where none do, twice what a batch touches.
         touched = len(self._rows) // shards.BLOCK + self._ranges
-        latest = LatestBlocks(self._payloads, open_blocks + 2 * touched, self._readers)
+        payloads = functools.lru_cache(open_blocks + 2 * touched)(self._payloads)
+        pool, loading = ThreadPoolExecutor(self._readers, 'blocks'), threading.Lock()
 
         def load(first: int) -> list[bytes]:
-            return latest.records(*located(first))
+            blocks, offsets = indices_of(first).tolist()
+            needed = set(blocks)
+            with loading:  # a block that two groups want is read once
+                of_block = dict(zip(needed, pool.map(payloads, needed)))
+            return [of_block[block][offset] for block, offset in zip(blocks, offsets)]
 
         decoded = fields.decode_tensorflow(
             self._spec, self._vocab_size, groups, load, _DECODERS, _AHEAD
         )
         for first, columns in zip(groups, decoded):
-            # What is not in order is told by the other decoder, which knows the record.
+            # The other decoder names the record that is not in order.
             if columns is None:
-                (columns,) = self._by_numpy(located, range(first, first + 1), open_blocks)
+                (columns,) = self._by_numpy(indices_of, range(first, first + 1), open_blocks)
             yield columns
 
     def _payloads(self, block: int) -> list[bytes]:
-        """The serialised records of a block."""
+        """Return the serialised records of a block."""
         text = self._blocks.read(block)
         starts, ends = self._blocks.records(block, text)
         return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -7,6 +7,7 @@ Owns how TensorFlow is imported and called here. It must not know which features
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +25,18 @@ def parsed(
     at_once: int,
     ahead: int,
 ) -> Iterator[dict[str, np.ndarray] | None]:
-    """For each number of `groups`, in their order, what `load` gives for it, decoded.
+    """Yield what `load` gives for each number of `groups`, decoded, in their order.
 
-    Yields [N, length] int32 or float32 a feature, with the largest int32 for what is beyond 32
-    bits; None for a group that TensorFlow refuses, since it does not say which record is at fault.
-    load: called in TensorFlow's threads; what it raises is raised here. at_once: groups that are
-    decoded at a time. ahead: groups made ready before they are asked for.
+    Args:
+      features: what each record holds.
+      groups: the numbers that `load` is called with.
+      load: called in TensorFlow's threads; what it raises is raised here.
+      at_once: groups that are decoded at a time.
+      ahead: groups made ready before they are asked for.
+
+    Yields:
+      [N, length] int32 or float32 a feature, with the largest int32 for what is beyond 32 bits;
+      None for a group that TensorFlow refuses, since it does not say which record is at fault.
     """
     tf = tensorflow()
     types = {'int': tf.int64, 'float': tf.float32}  # parse_example knows no others
@@ -38,11 +45,11 @@ def parsed(
     # Raised below: TensorFlow would print the traceback, and raise an error of its own kind.
     failed: dict[int, Exception] = {}
 
-    def payloads(number: np.int64) -> np.ndarray:
+    def payloads(number: int) -> np.ndarray:
         try:
             return np.array(load(int(number)), object)
         except Exception as error:
-            failed[int(number)] = error
+            failed[number] = error
             return np.array([], object)
 
     def decode(number: Any) -> dict[str, Any]:
@@ -64,10 +71,9 @@ def parsed(
     atexit.register(alive.clear)
     try:
         for number in groups:
-            try:
+            columns = None
+            with contextlib.suppress(tf.errors.OpError):
                 columns = next(alive[0])
-            except tf.errors.OpError:
-                columns = None
             if number in failed:
                 raise failed[number]
             yield columns
@@ -78,7 +84,7 @@ def parsed(
 
 @functools.cache
 def tensorflow() -> Any:
-    """TensorFlow, kept off the accelerators: they belong to jax."""
+    """Import TensorFlow and keep it off the accelerators: they belong to jax."""
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
     # nothing is computed with it here, and it announces itself at every start
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')

@@ -67,10 +67,10 @@ def read_documents(
     options: TextOptions = TextOptions(),
     report: Report | None = None,
 ) -> Iterator[Document]:
-    """All documents of the files that match, in the order of their names.
+    """Yield all documents of the files that match, in the order of their names.
 
-    Raises UserError where no file matches, no file has text, or a file cannot be read as what it
-    is.
+    Raises:
+      UserError: no file matches, no file has text, or a file cannot be read as what it is.
     """
     report = Report() if report is None else report
     for unit in units(pattern, options, report=report):
@@ -85,7 +85,7 @@ def read_documents(
 def read_unit(
     unit: AnyUnit, options: TextOptions = TextOptions(), report: Report | None = None
 ) -> Iterator[Document]:
-    """The documents of one unit; counts into `report`. Raises UserError naming file and line."""
+    """Yield the documents of one unit; count into `report`. UserError names file and line."""
     report = Report() if report is None else report
 
     # Files with too few lines to say whether a width has broken them are judged together.
@@ -109,7 +109,7 @@ def read_unit(
 
 
 def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Document, None, Widths]:
-    """The documents of a unit whose format is known; returns what was seen of its lines."""
+    """Yield the documents of a unit whose format is known; return what was seen of its lines."""
     # One document a line or record needs to be cut into sentences, and so do joined lines; text
     # files have them one a line.
     before = report.documents
@@ -128,7 +128,7 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
 
 
 def _lines(unit: Unit, text: Text, limit: int) -> Lines:
-    """The lines of a unit of text."""
+    """Return the lines of a unit of text."""
 
     def stretch() -> Iterator[bytes]:
         with opened(unit.path) as f:
@@ -150,7 +150,7 @@ def _lines(unit: Unit, text: Text, limit: int) -> Lines:
 def _text_documents(
     unit: Unit, text: Text, options: TextOptions
 ) -> Iterator[tuple[int, list[str]]]:
-    """(offset, sentences) of the stretches between blank lines, or of the whole file."""
+    """Yield (offset, sentences) of the stretches between blank lines, or of the whole file."""
     # A document ends at a blank line, or where it has grown beyond any document's size.
     first, end = 0, 0
     sentences: list[str] = []
@@ -178,56 +178,33 @@ def _too_long(size: int, sentences: list[str]) -> bool:
 def _jsonl_documents(
     unit: Unit, text: Text, options: TextOptions
 ) -> Iterator[tuple[int, list[str]]]:
-    """(offset, sentences) of each object's text."""
+    """Yield (offset, sentences) of each object's text."""
     # A line that was cut is no JSON any more. `cut_lines` also counts long paragraphs inside of a
     # document, so it is looked at before and after each.
     lines, cut_before, too_long = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines, -1
     for number, offset, line in lines:
-        where = functools.partial(lines.where, number)
+        location = functools.partial(lines.location, number)
         if text.report.cut_lines > cut_before:
             limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB'
-            text.no_text(
-                where,
-                'too long',
-                f'longer than {limit}: jsonl has one object a line, and that is one document',
-            )
+            what = f'longer than {limit}: jsonl has one object a line, and that is one document'
+            text.leave_out(location, 'too long', what)
             # left out, and not cut; its other parts follow
             text.report.cut_lines, too_long = cut_before, number
         if number != too_long and line.strip():
-            of_line = functools.partial(values.of_json, line, options.text_column)
-            sentences = text.document(_found(of_line, where, text))
+            try:
+                sentences = text.record(values.of_json(line, options.text_column), location)
+            except values.NoText as error:
+                text.leave_out(location, error.kind, str(error))
+                sentences = []
             cut_before = text.report.cut_lines
             if sentences:
                 yield offset, sentences
 
 
-def _found(find: Callable[[], str | None], where: Callable[[], str], text: Text) -> str:
-    """The text that `find` takes out of a record, without what no UTF-8 has; '' for none."""
-    try:
-        found = find()
-    except values.NoText as error:
-        text.no_text(where, error.kind, str(error))
-        return ''
-
-    # null is a document without text. NUL is taken out as from other files.
-    if found is None:
-        text.null(where)
-        return ''
-    found = found.replace('\0', '')
-    if not found.strip():
-        text.without_text(where, 'empty')
-    try:
-        found.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, as \\ud800
-        kept = text.bad(where, 'half a surrogate pair')
-        return found.encode(errors='replace').decode() if kept else ''
-    return found
-
-
 def _wiki_documents(
     unit: Unit, text: Text, options: TextOptions
 ) -> Iterator[tuple[int, list[str]]]:
-    """(offset, sentences) of each <doc>; one without its end ends where the next begins."""
+    """Yield (offset, sentences) of each <doc>; one without its end ends where the next begins."""
     first: int | None = None
     title = ('', '')
     sentences: list[str] = []  # none where `first` is None
@@ -242,7 +219,7 @@ def _wiki_documents(
             first, title, sentences = offset, values.titles(match[1] if match else ''), []
             line = line[header.end() :].strip() if header else ''
 
-        # The end may stand on a line with text.
+        # The end may be on a line with text.
         closed = line.endswith('</doc>')
         line = line.removesuffix('</doc>').rstrip()
         if first is None:
@@ -268,7 +245,7 @@ def _wiki_documents(
 
 
 def _wiki_lines(lines: Lines) -> Iterator[tuple[int, str]]:
-    """(byte offset, text) of each line; one that ends a document and begins the next is two."""
+    """Yield (byte offset, text) of each line, cut where a document ends and the next begins."""
     for _, offset, line in lines:
         begin = 0
         for border in _DOC_BORDER.finditer(line) if '</doc>' in line else ():
@@ -280,34 +257,29 @@ def _wiki_lines(lines: Lines) -> Iterator[tuple[int, str]]:
 def _records_of(
     read: Callable[[Unit, str], Iterator[tuple[int, bytes | None]]], unit_of: str
 ) -> Callable:
-    """A reader of files whose records have a column of text, each a document."""
+    """Return a reader of files whose records have a column of text, each a document."""
 
     def documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
-        for place, raw in read(unit, options.text_column):
-            # Made into words only where something is wrong with the text.
-            where = functools.partial('{} {} {}'.format, unit.path, unit_of, place)
-            if raw is None:
-                text.null(where)
-                continue
-            text.report.bytes += len(raw)
-            decoded = text.decode(raw, where)
-            if decoded is not None and not decoded.strip():
-                text.without_text(where, 'empty')
-            sentences = text.document(decoded) if decoded else []
-            if sentences:
-                yield place, sentences
+        for number, raw in read(unit, options.text_column):
+            text.report.bytes += len(raw or b'')
+            location = functools.partial('{} {} {}'.format, unit.path, unit_of, number)
+            if sentences := text.record(raw, location):
+                yield number, sentences
 
     return documents
 
 
 def _hub_documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
-    """(row, sentences) of each row of a shard."""
+    """Yield (row, sentences) of each row of a shard."""
     for row, record in hub.rows(unit.path, unit.start):
-        where = functools.partial('hf:{} row {}'.format, unit.name, row)
-        of_row = functools.partial(values.of_record, record, options.text_column)
-        found = _found(of_row, where, text)
-        text.report.bytes += len(found.encode())
-        if sentences := text.document(found):
+        location = functools.partial('hf:{} row {}'.format, unit.name, row)
+        try:
+            value = values.of_record(record, options.text_column)
+        except values.NoText as error:
+            text.leave_out(location, error.kind, str(error))
+            continue
+        text.report.bytes += len((value or '').encode(errors='replace'))
+        if sentences := text.record(value, location):
             yield row, sentences
 
 

@@ -22,7 +22,7 @@ from bert_jax.input_pipeline.text.wrapping import Line, Widths, joined
 # has to fit in memory
 MAX_DOCUMENT_BYTES = 64 << 20
 MAX_DOCUMENT_LINES = 1 << 20
-_PLACES = 5  # invalid lines, or files, that a report names
+_EXAMPLES = 5  # invalid lines, or files, that a report names
 # Options that the first manifests did not have.
 _LATER = ('on_bad_record', 'join_lines', 'hyphens', 'documents')
 # Ends of sentences that the library does not know: the shads of Tibetan and Dzongkha, the full
@@ -86,7 +86,7 @@ class TextOptions:
             )
 
     def described(self) -> dict[str, Any]:
-        """The options by name, as a manifest keeps them.
+        """Return the options by name, as a manifest keeps them.
 
         Those that came after the first manifests are named only where they say something else than
         the default, so that equal jobs go on having equal manifests.
@@ -125,7 +125,7 @@ class Report:
     broken_files: list[str] = field(default_factory=list)  # the first few that have such lines
 
     def add_widths(self, name: str, widths: Widths) -> None:
-        """Adds what was seen of the lines of a file."""
+        """Add what was seen of the lines of a file."""
         self.watched_lines += widths.lines
         if widths.broken:
             self.broken_lines += widths.broken
@@ -133,92 +133,106 @@ class Report:
 
     def _add_broken(self, names: list[str]) -> None:
         # a large file comes in several units
-        self.broken_files = list(dict.fromkeys(self.broken_files + names))[: _PLACES + 1]
+        self.broken_files = list(dict.fromkeys(self.broken_files + names))[: _EXAMPLES + 1]
 
     def merge(self, other: Report) -> None:
-        """Adds the report of another unit."""
+        """Add the report of another unit."""
         for entry in fields(self):  # counts and lists alike
             setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
 
         # the first few of all, in the order of the units
-        self.bad_places = self.bad_places[:_PLACES]
-        self.bad_record_places = self.bad_record_places[:_PLACES]
-        self.textless_places = self.textless_places[:_PLACES]
+        for examples in (self.bad_places, self.bad_record_places, self.textless_places):
+            del examples[_EXAMPLES:]
         self._add_broken([])
 
     def lines(self) -> list[str]:
-        """One line for each kind of trouble; none for clean text."""
-        warnings = []
-        if self.left_out:
-            warnings.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
-        if self.broken_lines > _MANY_BROKEN * self.watched_lines:
-            warnings.append(
-                f'{self.broken_lines / self.watched_lines:.0%} of the lines look broken at a width,'
-                f' in {_some(self.broken_files)}: each is taken for a sentence or paragraph of its'
-                ' own; --join_lines joins them (--documents=file where blank lines part paragraphs)'
-            )
-        if self.unclosed_documents:
-            warnings.append(
+        """Word one line for each kind of trouble; none for clean text."""
+        broken = self.broken_lines / max(1, self.watched_lines)
+        limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB or {MAX_DOCUMENT_LINES:,} lines'
+        warnings = (
+            (self.left_out, f'{len(self.left_out)} left out, not read: {_some(self.left_out)}'),
+            (
+                broken > _MANY_BROKEN,
+                f'{broken:.0%} of the lines look broken at a width, in {_some(self.broken_files)}:'
+                ' each is taken for a sentence or paragraph of its own; --join_lines joins them'
+                ' (--documents=file where blank lines part paragraphs)',
+            ),
+            (
+                self.unclosed_documents,
                 f'no </doc> for {self.unclosed_documents} <doc>: '
-                'each ended where the next began, or with the file'
-            )
-        if self.lines_outside:
-            warnings.append(
+                'each ended where the next began, or with the file',
+            ),
+            (
+                self.lines_outside,
                 f'{self.lines_outside} line(s) outside of <doc> and </doc> left out, '
-                'as in what WikiExtractor writes they are no text'
-            )
-        if self.empty_files:
-            warnings.append(
-                f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}'
-            )
-        if self.bad_utf8:
-            places = _some(self.bad_places, self.bad_utf8)
-            warnings.append(
+                'as in what WikiExtractor writes they are no text',
+            ),
+            (
+                self.empty_files,
+                f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}',
+            ),
+            (
+                self.bad_utf8,
                 f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
-                f' says: {places}'
-            )
-        if self.bad_records:
-            said = 'left out as --on_bad_record=skip says ({})'
-            warnings.append(_records(self.bad_records, said, self.bad_record_places))
-        if self.textless:
-            said = 'without text ({}), which are no documents'
-            warnings.append(_records(self.textless, said, self.textless_places))
-        if self.nul_bytes:
-            warnings.append(f'{self.nul_bytes} NUL byte(s) removed')
-        if self.cut_lines:
-            warnings.append(
-                f'{self.cut_lines} line(s) longer than --max_line_bytes cut at white space'
-            )
-        if self.cut_documents:
-            limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB or {MAX_DOCUMENT_LINES:,} lines'
-            warnings.append(
+                f' says: {_some(self.bad_places, self.bad_utf8)}',
+            ),
+            (
+                self.bad_records,
+                f'{self.bad_records.total()} record(s) left out as --on_bad_record=skip says'
+                f' ({_kinds(self.bad_records)}):'
+                f' {_some(self.bad_record_places, self.bad_records.total())}',
+            ),
+            (
+                self.textless,
+                f'{self.textless.total()} record(s) without text ({_kinds(self.textless)}), which'
+                f' are no documents: {_some(self.textless_places, self.textless.total())}',
+            ),
+            (self.nul_bytes, f'{self.nul_bytes} NUL byte(s) removed'),
+            (
+                self.cut_lines,
+                f'{self.cut_lines} line(s) longer than --max_line_bytes cut at white space',
+            ),
+            (
+                self.cut_documents,
                 f'no end of a document in {limit} of text: one ended there, {self.cut_documents}'
-                ' time(s)'
-            )
-        return warnings
+                ' time(s)',
+            ),
+        )
+        return [text for happened, text in warnings if happened]
 
 
-def _records(counts: Counter[str], said: str, places: list[str]) -> str:
-    """Says of how many records, by kind where `said` has {}, and where the first few stand."""
-    kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(counts.items()))
-    total = counts.total()
-    return f'{total} record(s) {said.format(kinds)}: {_some(places, total)}'
+def _kinds(counts: Counter[str]) -> str:
+    return ', '.join(f'{count} {kind}' for kind, count in sorted(counts.items()))
 
 
-def _some(names: list[str], total: int | None = None) -> str:
-    total = len(names) if total is None else total
-    return ', '.join(names[:_PLACES]) + (' ...' if total > _PLACES else '')
+def _some(names: list[str], total: int = 0) -> str:
+    more = max(total, len(names)) > _EXAMPLES
+    return ', '.join(names[:_EXAMPLES]) + (' ...' if more else '')
+
+
+def _note(examples: list[str], example: Callable[[], str]) -> None:
+    """Keep an example, which is worded only where it is among the first few."""
+    if len(examples) < _EXAMPLES:
+        examples.append(example())
 
 
 class Text:
-    """Decodes what a file holds, in the way the options say."""
+    """Decodes what a file holds, in the way the options say.
+
+    Each `location` that a method takes words where the text is; it is called for bad text only.
+    """
 
     def __init__(
         self, path: str, options: TextOptions, report: Report, segment: bool, records: bool = False
     ):
-        """`segment`: whether what the file holds is paragraphs, unless the options say.
+        """Make a decoder of the text of a file.
 
-        `records`: whether it is records, each with its text.
+        Args:
+          path: the file.
+          options: of the user.
+          report: to count into.
+          segment: whether the file holds paragraphs, unless the options say.
+          records: whether it holds records, each with its text.
         """
         self.path, self.report, self._options = path, report, options
         self._skips = records and options.on_bad_record == 'skip'
@@ -226,17 +240,14 @@ class Text:
         self.widths = Widths()
 
     def paragraphs(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """The lines as they are, and watched; or joined, where that is wanted."""
+        """Return the lines as they are, and watched; or joined, where that is wanted."""
         if self._options.join_lines:
             drop = self._options.hyphens == 'drop'
             return joined(lines, drop, self._options.max_line_bytes)
         return self.widths.watch(lines)
 
-    def decode(self, raw: bytes, where: Callable[[], str]) -> str | None:
-        """The text without NUL; None where it is to be skipped.
-
-        `where` names the place; it is called for bad ones only.
-        """
+    def decode(self, raw: bytes, location: Callable[[], str]) -> str | None:
+        """Return the text without NUL; None where it is to be skipped."""
         # NUL is valid UTF-8, but no vocabulary has it and C libraries end at it.
         if b'\0' in raw:
             self.report.nul_bytes += raw.count(b'\0')
@@ -246,52 +257,61 @@ class Text:
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            kept = self.bad(where, f'invalid UTF-8 ({error.reason})')
+            kept = self._keeps_invalid(location, f'invalid UTF-8 ({error.reason})')
             return raw.decode(errors='replace') if kept else None
 
-    def bad(self, where: Callable[[], str], what: str) -> bool:
-        """Counts invalid characters, and says whether their line is to be kept.
+    def _keeps_invalid(self, location: Callable[[], str], what: str) -> bool:
+        """Count invalid characters, and tell whether their line is to be kept.
 
-        Raises UserError where none is wanted. Of a record that is left out, none is kept.
+        Raises:
+          UserError: the options want none. Of a record that is left out, nothing is kept.
         """
-        if self._options.on_bad_utf8 == 'error' and self._skips:
-            self.no_text(where, 'invalid UTF-8', what)
-            return False
         if self._options.on_bad_utf8 == 'error':
-            raise UserError(
-                f'{where()}: {what}: convert the file to UTF-8, or let --on_bad_utf8=replace or'
-                ' =skip pass over it'
-            )
+            if not self._skips:
+                raise UserError(
+                    f'{location()}: {what}: convert the file to UTF-8, or let'
+                    ' --on_bad_utf8=replace or =skip pass over it'
+                )
+            self.leave_out(location, 'invalid UTF-8', what)
+            return False
         self.report.bad_utf8 += 1
-        if len(self.report.bad_places) < _PLACES:
-            self.report.bad_places.append(where())
+        _note(self.report.bad_places, location)
         return self._options.on_bad_utf8 == 'replace'
 
-    def no_text(self, where: Callable[[], str], kind: str, what: str) -> None:
-        """Counts a record without a text as left out. Raises UserError where that is not wanted."""
+    def leave_out(self, location: Callable[[], str], kind: str, what: str) -> None:
+        """Count a record without a text as left out; UserError where that is not wanted."""
         if not self._skips:
             raise UserError(
-                f'{where()}: {what} (or let --on_bad_record=skip leave such records out)'
+                f'{location()}: {what} (or let --on_bad_record=skip leave such records out)'
             )
         self.report.bad_records[kind] += 1
-        if len(self.report.bad_record_places) < _PLACES:
-            self.report.bad_record_places.append(f'{where()} ({kind})')
+        _note(self.report.bad_record_places, lambda: f'{location()} ({kind})')
 
-    def null(self, where: Callable[[], str]) -> None:
-        """Counts a record whose text is null: without one, and so no document, but no mistake."""
-        if self._skips:
-            self.no_text(where, 'null', 'null')
-        else:
-            self.without_text(where, 'null')
+    def record(self, value: str | bytes | None, location: Callable[[], str]) -> list[str]:
+        """Return the sentences of a record's text, of which null and blank ones have none."""
+        if value is None and self._skips:
+            self.leave_out(location, 'null', 'null')
+            return []
+        text = value
+        if isinstance(value, bytes):
+            text = self.decode(value, location)
+        elif value is not None:
+            text = value.replace('\0', '')
+            try:
+                text.encode()
+            except UnicodeEncodeError:  # half of a surrogate pair, as \\ud800
+                kept = self._keeps_invalid(location, 'half a surrogate pair')
+                text = text.encode(errors='replace').decode() if kept else None
 
-    def without_text(self, where: Callable[[], str], kind: str) -> None:
-        """Counts a record that is no document and no mistake: its text is null or empty."""
-        self.report.textless[kind] += 1
-        if len(self.report.textless_places) < _PLACES:
-            self.report.textless_places.append(f'{where()} ({kind})')
+        # No document and no mistake: a text that is null or empty.
+        if value is None or (text is not None and not text.strip()):
+            kind = 'null' if value is None else 'empty'
+            self.report.textless[kind] += 1
+            _note(self.report.textless_places, lambda: f'{location()} ({kind})')
+        return self._document(str(text)) if text else []
 
     def sentences(self, line: str) -> list[str]:
-        """The sentences of a line."""
+        """Return the sentences of a line."""
         line = line.strip()
         if not line:
             return []
@@ -308,8 +328,8 @@ class Text:
             if (sentence := stretch.strip())
         ]
 
-    def document(self, text: str) -> list[str]:
-        """The sentences of a whole document that stands in one record; its lines are paragraphs."""
+    def _document(self, text: str) -> list[str]:
+        """Return the sentences of a whole document in one record; its lines are paragraphs."""
         # Encoding every line to know its size would cost more than the rest: a line of fewer than
         # limit / 4 characters cannot be too long.
         sentences, limit = [], self._options.max_line_bytes
@@ -329,63 +349,63 @@ class Lines:
     def __init__(
         self, text: Text, chunks: Iterator[bytes], start: int, limit: int, before: Callable[[], int]
     ):
-        """`limit`: bytes after which a line is cut.
+        """Make the lines of a stretch.
 
-        `before`: counts the lines before the stretch; it is called for bad lines only.
+        Args:
+          text: decodes them.
+          chunks: the bytes of the stretch.
+          start: where it begins.
+          limit: bytes after which a line is cut.
+          before: counts the lines before the stretch; it is called for bad lines only.
         """
-        self.text = text
-        self._chunks = chunks
-        self._start = start
-        self._limit = limit
+        self.text, self._chunks, self._start, self._limit = text, chunks, start, limit
         self._before = functools.cache(before)
 
-    def __iter__(self) -> Iterator[tuple[int, int, str]]:
-        """(line from 0 within the stretch, byte offset, text without line end) of each line.
+    def __iter__(self) -> Iterator[Line]:
+        """Yield (line from 0 within the stretch, byte offset, text without line end) of each line.
 
         A line that is too long comes as several.
         """
-        # `rest`: what stands behind the last line end so far; `cut`: its line's beginning has gone
+        # `unfinished`: what follows the last line end so far; `cut`: its line's beginning has gone
         # out already, because it is too long.
-        number, offset, rest, cut = 0, self._start, b'', False
+        number, offset, unfinished, cut = 0, self._start, b'', False
         for chunk in self._chunks:
             self.text.report.bytes += len(chunk)
-            *lines, rest = (rest + chunk).split(b'\n')
+            *lines, unfinished = (unfinished + chunk).split(b'\n')
             for line in lines:
                 yield from self._decoded(number, offset, line, cut)
                 number, offset, cut = number + 1, offset + len(line) + 1, False
-            if len(rest) > self._limit:  # no line end in sight: all but its last part can go
-                end = _parts(rest, self._limit)[-1][1]
+            if len(unfinished) > self._limit:  # no line end in sight: all but its last part can go
+                end = _parts(unfinished, self._limit)[-1][1]
                 self.text.report.cut_lines += not cut
-                yield from self._decoded(number, offset, rest[:end], cut=True)
-                offset, rest, cut = offset + end, rest[end:], True
-        yield from self._decoded(number, offset, rest, cut)
+                yield from self._decoded(number, offset, unfinished[:end], cut=True)
+                offset, unfinished, cut = offset + end, unfinished[end:], True
+        yield from self._decoded(number, offset, unfinished, cut)
 
-    def where(self, number: int) -> str:
-        """'FILE line N', counted from 1 over the whole file."""
+    def location(self, number: int) -> str:
+        """Return 'FILE line N', counted from 1 over the whole file."""
         return f'{self.text.path} line {self._before() + number + 1}'
 
-    def _decoded(
-        self, number: int, offset: int, line: bytes, cut: bool
-    ) -> Iterator[tuple[int, int, str]]:
-        """A line, in parts of at most `limit` bytes.
+    def _decoded(self, number: int, offset: int, line: bytes, cut: bool) -> Iterator[Line]:
+        """Yield a line, in parts of at most `limit` bytes.
 
         `cut`: it is itself the later part of a line.
         """
         # A long line is counted once, by its first part.
-        parts = _parts(line, self._limit) if len(line) > self._limit else [(line, 0)]
+        parts = _parts(line, self._limit)
         self.text.report.cut_lines += len(parts) > 1 and not cut
         for part, start in parts:
-            # The byte order mark stands at the start of the file alone.
+            # The byte order mark is at the start of the file alone.
             if number == 0 and offset + start == 0:
                 part = part.removeprefix(b'\xef\xbb\xbf')
-            text = self.text.decode(part, lambda: self.where(number))
+            text = self.text.decode(part, lambda: self.location(number))
             # a blank part is not a blank line
             if text is not None and not ((cut or len(parts) > 1) and not text.strip()):
                 yield number, offset + start, text
 
 
 def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:
-    """A line in parts of at most `limit` bytes, each with the byte where it begins.
+    """Cut a line into parts of at most `limit` bytes, each with the byte where it begins.
 
     They end after white space, or at least between characters.
     """

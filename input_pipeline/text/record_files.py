@@ -21,6 +21,7 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text import rows
 from bert_jax.input_pipeline.text.files import changed, compression_of, decompressed, state
 from bert_jax.input_pipeline.text.inputs.formats import of_lines
+from bert_jax.input_pipeline.text.rows import BadRecord
 from bert_jax.input_pipeline.text.whole_text import plain_name, well_formed
 
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
@@ -33,22 +34,16 @@ _SUFFIXES = {
 }
 
 
-@dataclass(frozen=True)
-class BadRecord:
-    """What is wrong with a line, in words."""
-
-    reason: str
-
-
 @dataclass
 class Reader:
     """A file of records.
 
     Attributes:
       path: local or gs://; compressed by gzip, bzip2, xz or zstd where its first bytes say so.
-      required, optional: the roles that a record must and may have.
-      columns: role -> column name (or JSON key), or place from 0; a role that it leaves out is
-      called as its column.
+      required: the roles that a record must have.
+      optional: the roles that it may have.
+      columns: role -> column name (or JSON key), or its number from 0; a role that it leaves out
+        is called as its column.
       form: one of FORMATS; '' goes by the suffix. In `text` each line is the first required role.
       header: whether the first line of TSV or CSV names the columns.
       position: bytes of the file that are read so far, of `size`.
@@ -61,7 +56,7 @@ class Reader:
     form: str = ''
     header: bool = True
     position: int = field(default=0, init=False)
-    _told: bool = field(default=False, init=False)  # the form, by the user
+    _form_given: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         # All that can be said without opening the file is said now: a job of hours must not begin
@@ -74,7 +69,7 @@ class Reader:
 
         # The suffix before that of the compression: .tsv.gz is TSV.
         suffix = os.path.splitext(plain_name(self.path))[1]
-        self._told = bool(self.form)
+        self._form_given = bool(self.form)
         form = self.form or _SUFFIXES.get(suffix, '')
         if form not in FORMATS:
             raise UserError(
@@ -89,10 +84,12 @@ class Reader:
         self.form = form
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        """(number of its line from 1, record) of each record.
+        """Yield (number of its line from 1, record) of each record.
 
-        Empty lines are records of an empty text in `text`, and nothing elsewhere. UserError where
-        there is no file, it is damaged or empty, or its columns are not there.
+        Empty lines are records of an empty text in `text`, and nothing elsewhere.
+
+        Raises:
+          UserError: there is no file, it is damaged or empty, or its columns are not there.
         """
         # A file without records is a mistake: an empty output would look like success.
         empty = True
@@ -108,12 +105,12 @@ class Reader:
 
     @property
     def size(self) -> int:
-        """Bytes of the file. UserError where there is none."""
+        """Return the bytes of the file; UserError where there is none."""
         with reading(f'--input={self.path}'):
             return epath.Path(self.path).stat().length
 
     def identity(self) -> list[Any]:
-        """What says that the content and its reading are the same as before (JSON values).
+        """Return JSON values that are equal where content and reading are the same as before.
 
         It is read for that: a size and a time of change do not tell an edited file from the old
         one.
@@ -130,13 +127,13 @@ class Reader:
     def part(
         self, shard: tuple[int, int], skip: int
     ) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        """Every N-th record from the I-th on, for `shard` (I, N), but the first `skip` of those."""
+        """Return every N-th record from the I-th on, for `shard` (I, N), after the first `skip`."""
         # Counted over all records, so that a resumed shard goes on where it stopped.
         number, count = shard
         return itertools.islice(self, number + skip * count, None, count)
 
     def _lines(self, errors: str = 'strict') -> Iterator[tuple[int, str | BadRecord]]:
-        """(number, line without its end) of each line; only \\n ends one.
+        r"""Yield (number, line without its end) of each line; only \n ends one.
 
         `errors` is as bytes.decode has it.
         """
@@ -146,26 +143,26 @@ class Reader:
         with file, reading(self.path):
             # Cut by hand, because Python's own line reading also splits at \r, and cannot pass over
             # one bad line.
-            number, rest = 0, b''
+            number, unfinished = 0, b''
             for chunk in decompressed(file, compression_of(file), self.path):
                 if chunk and not self.position and self.form == 'text':
                     self._refuse_other(chunk)
                 self.position = file.tell()
-                *lines, rest = (rest + chunk).split(b'\n')
+                *lines, unfinished = (unfinished + chunk).split(b'\n')
                 for line in lines:
                     number += 1
                     yield number, _decoded(line, number, errors)
 
             # The last line may lack its end.
-            if rest:
-                yield number + 1, _decoded(rest, number + 1, errors)
+            if unfinished:
+                yield number + 1, _decoded(unfinished, number + 1, errors)
             if state(self.path) != before:
                 raise changed(self.path)
 
     def _refuse_other(self, head: bytes) -> None:
-        """Raises UserError for a file of text whose lines are no texts, by its first bytes."""
+        """Raise UserError for a file of text whose lines are no texts, by its first bytes."""
         kind = of_lines(self.path, head, self.path)
-        if kind != 'text' and not self._told:
+        if kind != 'text' and not self._form_given:
             form = {'docs': 'WikiExtractor output, and no text a line: write it as jsonl'}
             raise UserError(
                 f'{self.path}: is {form.get(kind) or f"{kind}: add --format={kind.lower()}"}'
@@ -190,54 +187,29 @@ class Reader:
                     yield number, BadRecord(str(error))
 
     def _table(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        # The first line, be it names or a record, settles the width and the places of the columns.
-        places: dict[str, int] | None = None
-        width = 0
-        for number, cells in self._tsv_rows() if self.form == 'tsv' else self._csv_rows():
-            if isinstance(cells, BadRecord):
-                # Without the places of the columns no line can be read, so here it is the file.
-                if places is None:
-                    raise UserError(f'{self.path}:{number}: {cells.reason}')
-                yield number, cells
-                continue
-            if places is None:
-                places, width = self._places(cells), len(cells)
-                if self.header:
-                    continue
-            try:
-                rows.require_width(cells, width, self.form)
-                yield number, {role: cells[place] for role, place in places.items()}
-            except ValueError as error:
-                yield number, BadRecord(str(error))
+        lines = rows.tsv_rows(self._lines()) if self.form == 'tsv' else self._csv_rows()
+        return rows.table(lines, self._columns_of, self.header, self.form, self.path)
 
     def _column(self, role: str) -> rows.Column:
-        """The column of a role: that which the user names, or the one that is called as it."""
+        """Return the column of a role: the user's, or the one that is called as the role."""
         return (self.columns or {}).get(role, role)
 
-    def _places(self, first: list[str]) -> dict[str, int]:
-        """Role -> place, from the first line."""
-        places = {}
+    def _columns_of(self, first: list[str]) -> dict[str, int]:
+        """Return role -> number of its column, from the first line."""
+        columns = {}
 
         # An optional role may be absent, unless the user has named its column.
         for role in (*self.required, *self.optional):
-            column = self._column(role)
-            place = rows.place_of(column, first, self.header)
-            if place is not None:
-                places[role] = place
+            index = rows.column_index(self._column(role), first, self.header)
+            if index is not None:
+                columns[role] = index
             elif role in self.required or role in (self.columns or {}):
-                missing = rows.no_column(column, role, first, self.header)
+                missing = rows.no_column(self._column(role), role, first, self.header)
                 raise UserError(f'{self.path}: {missing}; name it as in --columns={role}=NAME')
-        return places
-
-    def _tsv_rows(self) -> Iterator[tuple[int, list[str] | BadRecord]]:
-        for number, line in self._lines():
-            if isinstance(line, BadRecord):
-                yield number, line
-            elif line:
-                yield number, rows.tsv_row(line)
+        return columns
 
     def _csv_rows(self) -> Iterator[tuple[int, list[str] | BadRecord]]:
-        """Rows by RFC 4180, at the number of their first line."""
+        """Yield rows by RFC 4180, at the number of their first line."""
         # Half characters are what is left of bad bytes, see `_csv_lines`.
         for number, cells in rows.csv_rows(self._csv_lines(), self.path, '--format=tsv'):
             undecoded = not all(map(well_formed, cells))
@@ -258,9 +230,10 @@ def _decoded(line: bytes, number: int, errors: str) -> str | BadRecord:
 
 
 def parse_columns(text: str) -> dict[str, str | int]:
-    """{'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1'.
+    """Return {'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1'.
 
-    UserError for anything else.
+    Raises:
+      UserError: it is anything else.
     """
     columns: dict[str, str | int] = {}
     for part in filter(None, text.split(',')):
@@ -271,15 +244,16 @@ def parse_columns(text: str) -> dict[str, str | int]:
                 ' --columns=text=sentence,text_b=question'
             )
 
-        # a place, from the end too, or a name
+        # a number, from the end too, or a name
         columns[role] = int(column) if column.lstrip('-').isdigit() else column
     return columns
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """(0, 4) of '0/4': which share of the records one of several processes takes.
+    """Return (0, 4) of '0/4': which share of the records one of several processes takes.
 
-    UserError for anything else.
+    Raises:
+      UserError: it is anything else.
     """
     number, slash, count = text.partition('/')
     if not (slash and number.isdigit() and count.isdigit() and int(number) < int(count)):

@@ -1,37 +1,99 @@
 """Rows of named columns: how TSV, CSV and JSON are cut, and the words for what is wrong.
 
-What is wrong is a ValueError with those words, without a place: tables.py refuses the file there,
-record_files.py makes a bad record of that line alone. This file must not know where lines come
-from, nor what columns mean. TSV has no quoting, as GLUE (a quote is a character like any other, a
-row is a line); CSV has RFC 4180 quoting.
+What is wrong with a row is a BadRecord or a ValueError with those words, without the line:
+tables.py refuses the file there, record_files.py gives a bad record of that line alone. This file
+must not know where lines come from, nor what columns mean. TSV has no quoting, as GLUE (a quote is
+a character like any other, a row is a line); CSV has RFC 4180 quoting.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.whole_text import parse_json, well_formed
 
-Column = str | int  # its name, or its place from 0
+Column = str | int  # its name, or its number from 0
 # A list where the column is one of a JSON or tensorflow-datasets record, or a list of columns.
 Cell = str | list[str]
 _SHOWN = 200  # characters of a list of names
 
 
-def tsv_row(line: str) -> list[str]:
-    """The cells of a line."""
-    return line.split('\t')
+@dataclass(frozen=True)
+class BadRecord:
+    """What is wrong with a line, in words."""
+
+    reason: str
+
+
+def tsv_rows(
+    lines: Iterable[tuple[int, str | BadRecord]],
+) -> Iterator[tuple[int, list[str] | BadRecord]]:
+    """Yield (number, cells) of each line that is not empty."""
+    for number, line in lines:
+        if line:
+            yield number, line if isinstance(line, BadRecord) else line.split('\t')
+
+
+def table(
+    lines: Iterable[tuple[int, list[str] | BadRecord]],
+    columns_of: Callable[[list[str]], Mapping[str, int | list[int]]],
+    header: bool,
+    form: str,
+    path: str,
+) -> Iterator[tuple[int, dict[str, Cell] | BadRecord]]:
+    """Yield (number, {role: its cell}) of each row of TSV or CSV.
+
+    Args:
+      lines: (number, cells) of each row.
+      columns_of: role -> number of its column, or numbers, by the first row.
+      header: whether the first row has names and is no record.
+      form: tsv or csv.
+      path: what errors call the file.
+
+    Raises:
+      UserError: the first row cannot be read, and so no other one.
+    """
+    # The first row, be it names or a record, settles the width and where the columns are.
+    columns, width = None, 0
+    for number, cells in lines:
+        if isinstance(cells, BadRecord):
+            if columns is None:
+                raise UserError(f'{path}:{number}: {cells.reason}')
+            yield number, cells
+            continue
+        if columns is None:
+            columns, width = columns_of(cells), len(cells)
+            if header:
+                continue
+        if len(cells) == width:
+            yield (
+                number,
+                {
+                    role: [cells[i] for i in column] if isinstance(column, list) else cells[column]
+                    for role, column in columns.items()
+                },
+            )
+            continue
+        hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
+        reason = f'{len(cells)} columns where the first line has {width} ({hint})'
+        yield number, BadRecord(reason)
 
 
 def csv_rows(lines: Iterable[str], path: str, as_tsv: str) -> Iterator[tuple[int, list[str]]]:
-    """(number of the row's first line, cells) of each row that is not empty; lines keep their ends.
+    """Yield (number of its first line, cells) of each row that is not empty.
 
-    Raises UserError for quotes that went wrong: nothing after them can be trusted. `as_tsv`: how
-    the user says that a file has no quoting.
+    Args:
+      lines: with their ends.
+      path: what errors call the file.
+      as_tsv: how the user says that a file has no quoting.
+
+    Raises:
+      UserError: quotes went wrong; nothing after them can be trusted.
     """
     # The library's own limit of 128 KiB a cell would refuse long contexts.
     csv.field_size_limit(2**31 - 1)
@@ -48,15 +110,8 @@ def csv_rows(lines: Iterable[str], path: str, as_tsv: str) -> Iterator[tuple[int
         ) from None
 
 
-def require_width(cells: list[str], width: int, form: str) -> None:
-    """Raises ValueError for a row of another width than the first line's."""
-    if len(cells) != width:
-        hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
-        raise ValueError(f'{len(cells)} columns where the first line has {width} ({hint})')
-
-
-def place_of(column: Column, first: list[str], header: bool) -> int | None:
-    """Where a column is in each row, by the first one; None where it is not."""
+def column_index(column: Column, first: list[str], header: bool) -> int | None:
+    """Return the number of a column, by the first row; None where it is not there."""
     # From the end, too: -1 is the last.
     if isinstance(column, int):
         return column if -len(first) <= column < len(first) else None
@@ -64,13 +119,13 @@ def place_of(column: Column, first: list[str], header: bool) -> int | None:
 
 
 def no_column(column: Column, role: str, first: list[str], header: bool = True) -> str:
-    """What to say where the first line has no such column."""
+    """Word the error for a first line that has no such column."""
     names = f': {", ".join(first)[:_SHOWN]}' if header else ' without names'
     return f'no column {column!r} for {role!r}; it has {len(first)}{names}'
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """The object on a line. Raises ValueError for anything else."""
+    """Return the object on a line; ValueError for anything else."""
     try:
         record = parse_json(line)
     except ValueError as error:
@@ -86,11 +141,15 @@ def cells_of(
     columns: Mapping[str, Column | list[Column]],
     optional: Collection[str],
 ) -> dict[str, Cell]:
-    """{role: its cell} of a record of JSON or tensorflow-datasets.
+    """Return {role: its cell} of a record of JSON or tensorflow-datasets.
 
-    Those of `optional` are left out where they are absent or null. `columns`: role -> its entry
-    (`a.b` for b inside a), or a list of entries. Raises ValueError for what is absent, and for a
-    value that is neither text nor number nor a list of these.
+    Args:
+      record: its entries.
+      columns: role -> its entry (`a.b` for b inside a), or a list of entries.
+      optional: roles that are left out where their entry is absent or null.
+
+    Raises:
+      ValueError: an entry is absent, or is neither text nor number nor a list of these.
     """
     # Role by role, one column or several; all of a role's columns, or the role is absent.
     row: dict[str, Cell] = {}
@@ -98,7 +157,9 @@ def cells_of(
         several = wanted if isinstance(wanted, list) else [wanted]
         values = [_entry(record, column) for column in several]
         if None not in values:
-            row[role] = _cell(values if isinstance(wanted, list) else values[0], role)
+            value = values if isinstance(wanted, list) else values[0]
+            is_list = isinstance(value, list)
+            row[role] = [_text(v, role) for v in value] if is_list else _text(value, role)
         elif role not in optional:
             # Two mistakes that look alike: the entry is there and null, or it is not there.
             column = several[values.index(None)]
@@ -110,7 +171,7 @@ def cells_of(
 
 
 def _entry(record: Mapping, column: Column) -> Any:
-    """The entry of that name, or of `a.b` the entry b of a; None where there is none."""
+    """Return the entry of that name, or of `a.b` the entry b of a; None where there is none."""
     # A name with a dot in it is meant as it stands, if there is one.
     if column in record:
         return record[column]
@@ -118,11 +179,6 @@ def _entry(record: Mapping, column: Column) -> Any:
     for step in str(column).split('.'):
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
-
-
-def _cell(value: Any, role: str) -> Cell:
-    """A scalar as text, a list as texts."""
-    return [_text(item, role) for item in value] if isinstance(value, list) else _text(value, role)
 
 
 def _text(value: Any, role: str) -> str:

@@ -12,7 +12,7 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import rows
-from bert_jax.input_pipeline.text.rows import Cell, Column
+from bert_jax.input_pipeline.text.rows import BadRecord, Cell, Column
 from bert_jax.input_pipeline.text.whole_text import parse_json, plain_name, read_utf8
 
 FORMATS = ('tsv', 'csv', 'jsonl')
@@ -34,12 +34,12 @@ class Table:
     Attributes:
       path: the file; for tensorflow-datasets the folder that holds them, '' for its own default.
       columns: role -> column, by its name in the header (or JSON key, `a.b` for b inside a) or by
-        its place from 0 (-1 is the last), or a list of columns.
+        its number from 0 (-1 is the last), or a list of columns.
       header: whether the first line names the columns.
       format: tsv, csv or jsonl; '' goes by the file's suffix.
       skip_bad_rows: leave out rows of another width than the header's, and say how many, instead of
-      refusing the file.
-      only: column -> what stands in it in the rows that are wanted; the others are passed over.
+        refusing the file.
+      only: column -> its value in the rows that are wanted; the others are passed over.
       tfds: a tensorflow-datasets name, to be read instead of a file.
       split: which split of `tfds`.
       class_names: of `tfds`, whether a class label is given by its name, or else as a number.
@@ -57,38 +57,39 @@ class Table:
 
     @property
     def where(self) -> str:
-        """What errors call it."""
+        """Return what errors call it."""
         return f'tfds:{self.tfds}' if self.tfds else self.path
 
     @property
     def _read(self) -> dict[str, Column | list[Column]]:
-        """Role -> column of all that is read of a row, and so also what `only` looks at."""
-        # Without a header it is a place, which is a text too where it names an entry of JSON.
-        place = {
-            name: name if self.header or not re.fullmatch(r'-?\d+', name) else int(name)
-            for name in self.only
-        }
-        return {**self.columns, **{_only(name): column for name, column in place.items()}}
+        """Return role -> column of all that is read of a row, and so also what `only` needs."""
+        # Without a header it is a number, which is a text too where it names an entry of JSON.
+        by_number = lambda name: not self.header and re.fullmatch(r'-?\d+', name)
+        only = {_only(name): int(name) if by_number(name) else name for name in self.only}
+        return {**self.columns, **only}
 
     def rows(
         self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields ('file:line', {role: text}) for each row.
+        """Yield ('file:line', {role: text}) for each row.
 
-        A role in `optional` is left out where its column is absent. A role in `lists` may hold a
-        list of texts, in JSON and tensorflow-datasets. Raises UserError for a missing file or
-        column, bytes that are not UTF-8, and malformed rows.
+        Args:
+          optional: roles that are left out where their columns are absent.
+          lists: roles that may hold a list of texts, in JSON and tensorflow-datasets.
+
+        Raises:
+          UserError: a missing file or column, bytes that are not UTF-8, or malformed rows.
         """
         wanted = {_only(column): value for column, value in self.only.items()}
-        for where, row in self._rows(optional):
+        for location, row in self._rows(optional):
             if any(str(row.pop(role)) != value for role, value in wanted.items()):
                 continue
             # A list under a role that takes one text would be trained on as its Python spelling.
             if wrong := [
                 role for role, cell in row.items() if isinstance(cell, list) and role not in lists
             ]:
-                raise UserError(f'{where}: {wrong[0]!r} is a list where a text is wanted')
-            yield where, row
+                raise UserError(f'{location}: {wrong[0]!r} is a list where a text is wanted')
+            yield location, row
 
     def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell]]]:
         # A data set: its records have no lines, so they are named by number.
@@ -120,33 +121,29 @@ class Table:
     def _delimited_rows(
         self, text: str, form: str, optional: frozenset[str]
     ) -> Iterator[tuple[str, dict[str, Cell]]]:
-        # Both give (line number, cells); only CSV may have line ends inside a cell.
+        # Only \n ends a row of TSV, because texts hold other line separators; only CSV may have
+        # line ends inside a cell.
+        lines: Iterable[tuple[int, list[str] | BadRecord]]
         if form == 'tsv':
-            lines = _tsv_lines(text)
+            numbered = enumerate(text.split('\n'), start=1)
+            lines = rows.tsv_rows((number, line.removesuffix('\r')) for number, line in numbered)
         else:
             lines = rows.csv_rows(io.StringIO(text, newline=''), self.path, '"format": "tsv"')
+        width = skipped = 0
 
-        # The first line settles the width and where each role stands, whether or not it has names.
-        places, width, skipped = None, 0, 0
-        for number, cells in lines:
-            where = f'{self.path}:{number}'
-            if places is None:
-                width = len(cells)
-                places = self._places(cells, optional)
-                if self.header:
-                    continue
+        def columns_of(first: list[str]) -> dict[str, int | list[int]]:
+            nonlocal width
+            width = len(first)
+            return self._columns_of(first, optional)
 
+        for number, row in rows.table(lines, columns_of, self.header, form, self.path):
             # Rows of another width: left out where the table says so, else they refuse the file.
-            if len(cells) != width and self.skip_bad_rows:
+            if not isinstance(row, BadRecord):
+                yield f'{self.path}:{number}', row
+            elif not self.skip_bad_rows:
+                raise UserError(f'{self.path}:{number}: {row.reason}')
+            else:
                 skipped += 1
-                continue
-            with _refusing(where):
-                rows.require_width(cells, width, form)
-            row: dict[str, Cell] = {
-                role: [cells[i] for i in place] if isinstance(place, list) else cells[place]
-                for role, place in places.items()
-            }
-            yield where, row
 
         # Said once at the end: QQP has a few, another file might have half of its rows.
         if skipped:
@@ -154,25 +151,25 @@ class Table:
                 '%s: left out %d rows that do not have %d columns', self.path, skipped, width
             )
 
-    def _places(self, first: list[str], optional: frozenset[str]) -> dict[str, int | list[int]]:
-        """Role -> place or places, from the first line."""
-        places: dict[str, int | list[int]] = {}
+    def _columns_of(self, first: list[str], optional: frozenset[str]) -> dict[str, int | list[int]]:
+        """Return role -> number or numbers of its columns, from the first line."""
+        columns: dict[str, int | list[int]] = {}
 
         # A role may be several columns (the endings of a choice); then it is there only with all of
         # them.
         for role, wanted in self._read.items():
             several = wanted if isinstance(wanted, list) else [wanted]
-            each = [self._place(column, first) for column in several]
-            present = [place for place in each if place is not None]
-            if len(present) == len(each):
-                places[role] = present if isinstance(wanted, list) else present[0]
+            indices = [self._index(column, first) for column in several]
+            present = [index for index in indices if index is not None]
+            if len(present) == len(indices):
+                columns[role] = present if isinstance(wanted, list) else present[0]
             elif role not in optional:
-                missing = rows.no_column(several[each.index(None)], role, first)
+                missing = rows.no_column(several[indices.index(None)], role, first)
                 raise UserError(f'{self.path}: {missing}')
-        return places
+        return columns
 
-    def _place(self, column: Column, first: list[str]) -> int | None:
-        """Where a column is in a row; None where it is not."""
+    def _index(self, column: Column, first: list[str]) -> int | None:
+        """Return the number of a column; None where it is not there."""
         if isinstance(column, str) and not self.header:
             raise UserError(
                 f'{self.path}: column {column!r} is named but the file has no header; give its'
@@ -183,10 +180,10 @@ class Table:
                 f'{self.path}: {first.count(column)} columns are named {column!r}: '
                 'give the place of the one that is meant, from 0'
             )
-        return rows.place_of(column, first, self.header)
+        return rows.column_index(column, first, self.header)
 
     def _json_records(self, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """('file:line', object) of each line, or of each entry of a file that is one JSON list."""
+        """Yield ('file:line', object) of each line, or of each entry of one JSON list."""
         # One list of objects: entries have no lines of their own, so they are named by number.
         if text.lstrip().startswith('['):
             with _refusing(self.path):
@@ -200,51 +197,44 @@ class Table:
         # JSON lines; blank ones are passed over, and counted in the line numbers.
         for number, line in enumerate(text.split('\n'), start=1):
             if line.strip():
-                where = f'{self.path}:{number}'
-                with _refusing(where):
+                location = f'{self.path}:{number}'
+                with _refusing(location):
                     record = rows.json_object(line)
-                yield where, record
+                yield location, record
 
     def _record_rows(
         self, records: Iterator[tuple[str, Mapping]], optional: frozenset[str]
     ) -> Iterator[tuple[str, dict[str, Cell]]]:
-        """The columns wanted of each record."""
-        for where, record in records:
-            with _refusing(where):
+        """Yield the columns wanted of each record."""
+        for location, record in records:
+            with _refusing(location):
                 row = rows.cells_of(record, self._read, optional)
-            yield where, row
+            yield location, row
 
 
 def _only(column: str) -> str:
-    """The role of a column that `only` looks at, which no task has."""
+    """Return the role of a column that `only` looks at, which no task has."""
     return f'only {column}'
 
 
 @contextlib.contextmanager
-def _refusing(where: str) -> Iterator[None]:
-    """What is wrong with a row refuses the file, at that place."""
+def _refusing(location: str) -> Iterator[None]:
+    """Refuse the file for what is wrong with a row."""
     try:
         yield
     except ValueError as error:
-        raise UserError(f'{where}: {error}') from error
+        raise UserError(f'{location}: {error}') from error
 
 
-def unique_id(row: Mapping[str, Cell], where: str, lines: dict[str, str]) -> str:
-    """The row's id, or its number from 0 where no column holds one.
+def unique_id(row: Mapping[str, Cell], location: str, lines: dict[str, str]) -> str:
+    """Return the row's id, or its number from 0 where no column holds one.
 
-    UserError where `lines` (id -> where) has it already.
+    Raises:
+      UserError: `lines` (id -> its location) has it already.
     """
     # `lines` has an entry for each row so far, so its size is the row's number.
     name = str(row['id']) if 'id' in row else str(len(lines))
     if name in lines:
-        raise UserError(f'{where}: id {name!r} again, it was at {lines[name]}')
-    lines[name] = where
+        raise UserError(f'{location}: id {name!r} again, it was at {lines[name]}')
+    lines[name] = location
     return name
-
-
-def _tsv_lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells); only \\n ends a row, because texts hold other line separators."""
-    for number, line in enumerate(text.split('\n'), start=1):
-        line = line.removesuffix('\r')
-        if line:
-            yield number, rows.tsv_row(line)

@@ -57,4 +57,4 @@ def payloads_of(size: int, seed: int = 0) -> list[bytes]:
 
 def split_frames(content: bytes) -> list[bytes]:
     """The payloads of a file, or of a stretch of it that begins with a frame."""
-    return [payload for _, payload in tfrecord.read_frames(io.BytesIO(content))]
+    return [payload for _, payload in tfrecord.read_records(io.BytesIO(content))]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -29,7 +28,7 @@ from bert_jax.input_pipeline.text.files import (
     state,
 )
 from bert_jax.input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
-from bert_jax.input_pipeline.text.inputs.listing import below, matching
+from bert_jax.input_pipeline.text.inputs.listing import Listing, below, matching
 from bert_jax.input_pipeline.text.lines import Report, TextOptions
 from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files
 
@@ -58,15 +57,15 @@ class Unit:
 
     @property
     def identity(self) -> str:
-        """By what it is known among the units of another listing, wherever its file lies."""
+        """Identify it among the units of another listing, wherever its file lies."""
         return _identity((self.name, self.start, self.bytes))
 
     def of_language(self, language: str) -> Unit:
-        """The unit under a name that begins with the language."""
+        """Return the unit under a name that begins with the language."""
         return dataclasses.replace(self, name=f'{language}/{self.name}', language=language)
 
     def files(self) -> Iterator[Unit]:
-        """Itself."""
+        """Yield itself."""
         yield self
 
 
@@ -85,20 +84,20 @@ class SmallFiles:
 
     @property
     def bytes(self) -> int:
-        """Of all of them, as they lie on disk."""
+        """Return the bytes of all of them, as they lie on disk."""
         return int(self.sizes.sum())
 
     @property
     def identity(self) -> str:
-        """By what it is known among the units of another listing, wherever its files lie."""
+        """Identify it among the units of another listing, wherever its files lie."""
         return _identity((self.language, self.names, self.sizes.tolist()))
 
     def of_language(self, language: str) -> SmallFiles:
-        """The same files under names that begin with the language."""
+        """Return the same files under names that begin with the language."""
         return dataclasses.replace(self, language=language)
 
     def files(self) -> Iterator[Unit]:
-        """Each file as a unit of its own."""
+        """Yield each file as a unit of its own."""
         states = zip(self.sizes.tolist(), self.times.tolist())
         for name, then in zip(self.names.split(_NUL), states):
             yield _whole(self.root, name, then, self.language)
@@ -108,7 +107,7 @@ AnyUnit = Unit | SmallFiles
 
 
 def _whole(root: str, name: str, state: tuple[int, int], language: str = '') -> Unit:
-    """All of a file that nobody has looked at yet."""
+    """Return a unit of all of a file that nobody has looked at yet."""
     called = f'{language}/{name}' if language else name
     path = below(root, name)
     return Unit(path, called, 0, state[0], None, None, True, language, state=state)
@@ -124,75 +123,87 @@ def units(
     unit_bytes: int = UNIT_BYTES,
     report: Report | None = None,
 ) -> list[AnyUnit]:
-    """Divides the matching files into units, sorted by name and place.
+    """Divide the matching files into units, sorted by name and where they begin.
 
-    `pattern`: one or more, each a file, a folder (all files below it), a glob (`**` for any depth),
-    or several with commas between, local or gs://; or tfds:NAME/SPLIT, or
-    hf:NAME[:CONFIG]:SPLIT. A document belongs to the unit in which it begins. What is not taken is
-    added to `report`. Raises UserError where no file matches, or a large one cannot be read as what
-    it is.
+    A document belongs to the unit in which it begins.
+
+    Args:
+      pattern: one or more, each a file, a folder (all files below it), a glob (`**` for any depth),
+        or several with commas between, local or gs://; or tfds:NAME/SPLIT, or
+        hf:NAME[:CONFIG]:SPLIT.
+      options: how the text is read.
+      unit_bytes: the size of a unit of a large corpus.
+      report: what is not taken is added to it.
+
+    Raises:
+      UserError: no file matches, or a large one cannot be read as what it is.
     """
-    # Data sets of tensorflow-datasets: a unit a file, for a TFRecord file cannot be entered in its
-    # middle. One that is named twice is read once.
+    # Data sets that are named twice are read once.
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     divided: list[AnyUnit] = []
-    for dataset in dict.fromkeys(text for text in patterns if text.startswith('tfds:')):
-        for path in tfds_files.find(dataset, options.text_column):
-            now = state(str(path))
-            divided.append(Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now))
-
-    # Data sets of the Hub: a unit a shard, as their library divides them.
-    for dataset in dict.fromkeys(text for text in patterns if hub.is_meant(text)):
-        found = hub.find(dataset, options.text_column)
-        if {file.name for unit in divided for file in unit.files()} & set(found.names):
-            raise UserError(f'{dataset}: another input has this name too: give its folder another')
-        divided += [
-            Unit(found.path, name, i, found.bytes, 'hf', None, True, version=found.version)
-            for i, name in enumerate(found.names)
-        ]
-
+    for text in dict.fromkeys(patterns):
+        if text.startswith('tfds:'):
+            divided += _tfds_units(text, options)
+    for text in dict.fromkeys(patterns):
+        if hub.is_meant(text):
+            divided += _hub_units(text, options, {f.name for unit in divided for f in unit.files()})
     given = [text for text in patterns if not (text.startswith('tfds:') or hub.is_meant(text))]
-    if not given:
-        return divided
-    listing = matching(given, None if report is None else report.left_out)
-
-    # Small files that follow one another, until they make a unit. A power of two, or every unit
-    # would be another where a single file has changed.
-    share = 1 << (sum(listing.sizes) // 64).bit_length() >> 1
-    small = min(unit_bytes, max(_MIN_UNIT_BYTES, share))
-    names, sizes, times = list[str](), array('q'), array('q')
-
-    def together() -> Iterator[SmallFiles]:
-        if names:
-            numbers = np.array(sizes, np.int64), np.array(times, np.int64)
-            yield SmallFiles(listing.root, _NUL.join(names), *numbers)
-            names.clear()
-            del sizes[:], times[:]
-
-    # Large ones, of which a corpus has at most about 64 or as many as it has 32 MB, are opened
-    # here, and so is parquet, which was divided when it was written.
-    filled = 0
-    for name, size, time in zip(listing.names, listing.sizes, listing.times):
-        if size >= small or name.endswith('.parquet'):
-            divided += together()
-            divided += _stretches(_whole(listing.root, name, (size, time)), options, unit_bytes)
-            filled = 0
-            continue
-        if filled + size > small or len(names) == _UNIT_FILES:
-            divided += together()
-            filled = 0
-        names.append(name)
-        sizes.append(size)
-        times.append(time)
-        filled += size
-    divided += together()
+    if given:
+        listing = matching(given, None if report is None else report.left_out)
+        divided += _file_units(listing, options, unit_bytes)
     return divided
 
 
-def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
-    """A file as what its first bytes say that it is; one of parquet by row groups.
+def _tfds_units(pattern: str, options: TextOptions) -> Iterator[Unit]:
+    """Yield a unit a file: a TFRecord file cannot be entered in its middle."""
+    for path in tfds_files.find(pattern, options.text_column):
+        now = state(str(path))
+        yield Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now)
 
-    Raises UserError where it cannot be read.
+
+def _hub_units(pattern: str, options: TextOptions, taken: set[str]) -> Iterator[Unit]:
+    """Yield a unit a shard, as the library divides the data set; `taken` are names of others."""
+    shards = hub.find(pattern, options.text_column)
+    if taken & set(shards.names):
+        raise UserError(f'{pattern}: another input has this name too: give its folder another')
+    for i, name in enumerate(shards.names):
+        size, version = shards.bytes, shards.version
+        yield Unit(shards.path, name, i, size, 'hf', None, True, version=version)
+
+
+def _file_units(listing: Listing, options: TextOptions, unit_bytes: int) -> Iterator[AnyUnit]:
+    """Yield large files divided, and small ones that follow one another together."""
+    # A power of two, or every unit would be another where a single file has changed.
+    share = 1 << (sum(listing.sizes) // 64).bit_length() >> 1
+    small = min(unit_bytes, max(_MIN_UNIT_BYTES, share))
+    begin = filled = 0
+
+    def together(end: int) -> Iterator[SmallFiles]:
+        if begin < end:
+            names = _NUL.join(listing.names[begin:end])
+            sizes, times = np.array(listing.sizes[begin:end]), np.array(listing.times[begin:end])
+            yield SmallFiles(listing.root, names, sizes, times)
+
+    # Large ones, of which a corpus has at most about 64 or as many as it has 32 MB, are opened
+    # here, and so is parquet, which was divided when it was written.
+    for i, (name, size) in enumerate(zip(listing.names, listing.sizes)):
+        large = size >= small or name.endswith('.parquet')
+        if large or filled + size > small or i - begin == _UNIT_FILES:
+            yield from together(i)
+            begin, filled = i + large, 0
+        if large:
+            file = _whole(listing.root, name, (size, listing.times[i]))
+            yield from _stretches(file, options, unit_bytes)
+        else:
+            filled += size
+    yield from together(len(listing.names))
+
+
+def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
+    """Return a file as what its first bytes say that it is; one of parquet by row groups.
+
+    Raises:
+      UserError: it cannot be read.
     """
     if file.format is not None:
         return [file]
@@ -221,7 +232,7 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
 
 
 def require_unchanged(file: Unit) -> None:
-    """Raises UserError for a file that is no more as it was when it was listed."""
+    """Raise UserError for a file that has changed since it was listed."""
     if file.format == 'hf':
         hub.require_unchanged(file.path, file.version)
     elif file.state is not None:
@@ -232,7 +243,7 @@ def require_unchanged(file: Unit) -> None:
 
 
 def _stretches(file: Unit, options: TextOptions, unit_bytes: int) -> list[Unit]:
-    """A file in units."""
+    """Divide a file into units."""
     parts = looked_at(file, options)
 
     # Compressed text can be read from its start alone, plain text from any border of documents;
@@ -253,9 +264,9 @@ def _stretches(file: Unit, options: TextOptions, unit_bytes: int) -> list[Unit]:
 
 
 def _borders(f: BinaryIO, size: int, form: Format | None, unit_bytes: int) -> list[int]:
-    """Places where a document begins for sure: one at or after each multiple of `unit_bytes`."""
+    """Find where documents begin for sure: one at or after each multiple of `unit_bytes`."""
     # From each multiple on, line by line, to the first border. The byte before it is read too:
-    # whether a line begins at a place is told by the line end before it.
+    # a line begins there if that byte is a line end.
     borders = [0]
     for wanted in range(unit_bytes, size, unit_bytes):
         if wanted <= borders[-1]:
@@ -280,4 +291,4 @@ def _borders(f: BinaryIO, size: int, form: Format | None, unit_bytes: int) -> li
             break
 
     # The end of the file is the caller's border already.
-    return [place for place in borders[1:] if place < size]
+    return [border for border in borders[1:] if border < size]

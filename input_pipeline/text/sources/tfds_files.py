@@ -14,7 +14,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records.example_proto import bytes_of
-from bert_jax.input_pipeline.records.tfrecord import BadFrame, read_frames
+from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, read_records
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:
@@ -83,9 +83,9 @@ def texts(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
     # A feature of text is a list of one value of bytes, or of none.
     with epath.Path(path).open('rb') as f:
         try:
-            for at, payload in read_frames(f):
+            for at, payload in read_records(f):
                 yield at, b''.join(values) if (values := bytes_of(payload, column)) else None
-        except BadFrame as error:
+        except CorruptRecord as error:
             raise UserError(
                 f'{path}: the record at byte {error.byte} is damaged or cut: prepare the dataset'
                 ' again'

@@ -32,13 +32,15 @@ class NoText(ValueError):
 
 
 def of_json(line: str, column: str) -> str | None:
-    """The text in that column of the object on a line; None for null. Raises NoText."""
+    """Return the text in that column of the object on a line; None for null. Raises NoText."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         # the library counts the lines of what it is given, which is one line of the file
-        said = str(error).replace('line 1 column', 'column')
-        raise NoText('not JSON', f'not valid JSON ({said}): jsonl has one object a line') from error
+        reason = str(error).replace('line 1 column', 'column')
+        raise NoText(
+            'not JSON', f'not valid JSON ({reason}): jsonl has one object a line'
+        ) from error
     if not isinstance(record, dict):
         what = _TYPES[type(record)]
         raise NoText('no object', f'no object but {what}: jsonl has one object a line')
@@ -46,7 +48,7 @@ def of_json(line: str, column: str) -> str | None:
 
 
 def of_record(record: Mapping[str, Any], column: str) -> str | None:
-    """The text in that column of a record; None for null. Raises NoText."""
+    """Return the text in that column of a record; None for null. Raises NoText."""
     if column not in record:
         raise NoText('no such column', missing(column, sorted(record)))
     value = record[column]
@@ -62,21 +64,19 @@ def of_record(record: Mapping[str, Any], column: str) -> str | None:
 
 
 def titles(raw: str) -> tuple[str, str]:
-    """How WikiExtractor may spell a title above its article: as in its header, or unescaped."""
+    """Return how WikiExtractor may spell a title above its article: raw, or unescaped."""
     return raw, html.unescape(raw)
 
 
 def _without_title(text: str, record: Mapping[str, Any]) -> str:
-    """The text of an article without the title that `WikiExtractor --json` puts above it."""
+    """Return the text of an article without the title that `WikiExtractor --json` repeats."""
     above = ('', *titles(str(record['title']).strip()))
-    first, _, rest = text.partition('\n')
-    while first.strip() in above and (first or rest):
-        text = rest
-        first, _, rest = text.partition('\n')
-    return text
+    lines = text.split('\n')
+    first = next((i for i, line in enumerate(lines) if line.strip() not in above), len(lines))
+    return '\n'.join(lines[first:])
 
 
 def missing(column: str, columns: list[str]) -> str:
-    """What to say where no column has the name that --text_column gives."""
+    """Word the error for a column that --text_column names and nothing has."""
     names = ', '.join(columns[:20]) + (' ...' if len(columns) > 20 else '')
     return f'no text in column {column!r} (it has {names}): name the column with --text_column'

@@ -197,15 +197,15 @@ def test_a_frame_that_claims_more_than_there_is(size, reason):
     """Its length is under a right checksum."""
     length = struct.pack('<Q', size)
     head = length + struct.pack('<I', tfrecord.masked_crc(length))
-    text = tfrecord.framed([b'first']) + head + b'x' * 100
-    with pytest.raises(tfrecord.BadFrame, match=f'record 1 at byte 21: {reason}'):
-        list(tfrecord.read_frames(Claimed(text)))
-    with pytest.raises(tfrecord.BadFrame, match=f'record 1 at byte 21: {reason}'):
+    text = tfrecord.frame_records([b'first']) + head + b'x' * 100
+    with pytest.raises(tfrecord.CorruptRecord, match=f'record 1 at byte 21: {reason}'):
+        list(tfrecord.read_records(Claimed(text)))
+    with pytest.raises(tfrecord.CorruptRecord, match=f'record 1 at byte 21: {reason}'):
         tfrecord.frame_bounds(text)
 
 
 def test_a_payload_is_read_in_pieces(monkeypatch):
     monkeypatch.setattr(tfrecord, '_PIECE', 7)
     payloads = [b'', b'short', bytes(range(100))]
-    text = io.BytesIO(tfrecord.framed(payloads))
-    assert [payload for _, payload in tfrecord.read_frames(text)] == payloads
+    text = io.BytesIO(tfrecord.frame_records(payloads))
+    assert [payload for _, payload in tfrecord.read_records(text)] == payloads

@@ -86,8 +86,8 @@ def test_both_decoders_give_back_what_was_encoded(spec):
 
 def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes], cut: int = 0) -> np.ndarray:
     """What is kept of the records of a block, of which `cut` bytes are missing at its end."""
-    text = tfrecord.framed(payloads)
-    starts, ends = tfrecord.payloads_in(text)
+    text = tfrecord.frame_records(payloads)
+    starts, ends = tfrecord.payload_bounds(text)
     rows = np.empty(len(payloads), fields.kept_as(spec, vocab_size))
     fields.keep_numpy(spec, vocab_size, text[: len(text) - cut], starts, ends, rows)
     return rows

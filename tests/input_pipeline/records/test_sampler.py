@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.records.sampler import ORDERS, BlocksSampler, Sampler, SpreadSampler
+from bert_jax.input_pipeline.records.sampler import SAMPLERS, BlocksSampler, Sampler, SpreadSampler
 
 SEED = 12345
 FEW = [256, 44, 256, 3]
@@ -27,7 +27,7 @@ def key_of(name: str, epoch: int) -> int:
 
 
 def located(order: Sampler, rows: np.ndarray) -> list[tuple[int, int]]:
-    blocks, places = order.locate(rows)
+    blocks, places = order.indices(rows)
     return list(zip(blocks.tolist(), places.tolist(), strict=True))
 
 
@@ -67,10 +67,10 @@ def test_spread_is_the_documented_order(sizes):
     assert located(order, np.arange(3 * sum(sizes))) == wanted
 
 
-@pytest.mark.parametrize('name', ORDERS)
+@pytest.mark.parametrize('name', SAMPLERS)
 @pytest.mark.parametrize('sizes', [[5], FEW, [256] * 256, [256] * 700 + [17]])
 def test_every_record_comes_once_an_epoch_and_any_row_can_be_sought(name, sizes):
-    order, records = ORDERS[name](np.array(sizes), SEED), sum(sizes)
+    order, records = SAMPLERS[name](np.array(sizes), SEED), sum(sizes)
     rows = np.arange(2 * records)
     every = located(order, rows)
     whole = {(block, place) for block, size in enumerate(sizes) for place in range(size)}
@@ -79,9 +79,9 @@ def test_every_record_comes_once_an_epoch_and_any_row_can_be_sought(name, sizes)
 
     # In any turn, by an order that has answered nothing before.
     some = np.random.default_rng(0).integers(0, 2 * records, 500)
-    fresh = ORDERS[name](np.array(sizes), SEED)
+    fresh = SAMPLERS[name](np.array(sizes), SEED)
     assert located(fresh, some) == [every[row] for row in some]
-    other = ORDERS[name](np.array(sizes), SEED + 1)
+    other = SAMPLERS[name](np.array(sizes), SEED + 1)
     assert located(other, rows) != every
 
 
@@ -94,7 +94,7 @@ def meeting_again(order: Sampler, batch: int, epoch: int) -> tuple[float, float]
     rows = np.arange(order.records)
     batches = []
     for e in (epoch, epoch + 1):
-        blocks, places = order.locate(rows + e * order.records)
+        blocks, places = order.indices(rows + e * order.records)
         # of each record, the records in one fixed order
         batches.append(rows[np.argsort(blocks * 256 + places)] // batch)
     pairs = lambda counts: (counts * (counts - 1) // 2).sum()
@@ -125,7 +125,7 @@ def test_the_older_order_brings_half_of_a_batch_together_again():
 
 def test_rows_of_a_window_that_follow_each_other_are_of_different_blocks():
     """So that nothing of what a batch holds depends on which records were written side by side."""
-    blocks, _ = SpreadSampler(np.full(600, 256), SEED).locate(np.arange(300 * 256))
+    blocks, _ = SpreadSampler(np.full(600, 256), SEED).indices(np.arange(300 * 256))
     for first in range(0, len(blocks) - 256, 97):
         assert len(set(blocks[first : first + 256].tolist())) == 256
     assert len(set(blocks.tolist())) == 300

@@ -21,7 +21,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records import stream as stream_module
-from bert_jax.input_pipeline.records.block_cache import BlockCache, LatestBlocks
+from bert_jax.input_pipeline.records.block_cache import BlockCache
 from bert_jax.input_pipeline.records.blocks import Blocks
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
@@ -149,26 +149,6 @@ def test_a_block_is_read_once_for_all_batches_that_share_it(directory, monkeypat
     )
     take(RecordStream(directory, 'train', 64, 1, 'numpy', rows=((0, 4), (32, 36))), 200)
     assert sorted(read) == list(range(7))
-
-
-def test_only_the_latest_blocks_are_kept_and_only_those_asked_for_are_read():
-    read = []
-
-    def original(block: int) -> list[bytes]:
-        return [b'%d %d' % (block, place) for place in range(10)]
-
-    latest = LatestBlocks(lambda block: read.append(block) or original(block), 2, 4)
-    first = latest.records(np.array([3, 1, 3]), np.array([0, 9, 1]))
-    assert sorted(read) == [1, 3] and first == [b'3 0', b'1 9', b'3 1']
-    latest.records(np.array([1]), np.array([0]))
-    assert len(read) == 2
-    latest.records(np.array([5]), np.array([0]))  # 3 goes: it was asked for before 1
-    latest.records(np.array([1]), np.array([0]))
-    assert read[2:] == [5]
-    assert latest.records(np.array([3]), np.array([2])) == [b'3 2'] and read[3:] == [3]
-
-    # More than are kept, in one call.
-    assert latest.records(np.arange(7), np.zeros(7, int)) == [b'%d 0' % k for k in range(7)]
 
 
 @pytest.mark.parametrize('most', [1, 3, 6, 20])
@@ -440,7 +420,7 @@ def test_seeking_in_a_hundred_million_records_is_quick(tmp_path):
     batch = next(stream.batches(1_234_567))
     seconds = time.process_time() - begin
     assert stream.records == 10**8 and seconds < 2, seconds
-    located, places = stream._order.locate(1_234_567 * 4096 + np.arange(4096))
+    located, places = stream._sampler.indices(1_234_567 * 4096 + np.arange(4096))
     assert len(set(zip(located.tolist(), places.tolist(), strict=True))) == 4096
     np.testing.assert_array_equal(batch['input_ids'][:, 0], places)
 
