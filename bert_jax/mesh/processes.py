@@ -1,22 +1,16 @@
-"""Several processes as one run: that they start alike, that they stop together, that none hangs.
+"""Several processes as one run, which all start alike.
 
 Owns what jax.distributed leaves open. It aborts the process, without a name, when a host never
 arrives, and it starts whatever settings the hosts were given: so the processes call the roll before
-(roll_call.py), and stay in touch (process_group.py). It knows nothing of signals: so the processes
-agree on the step after which they stop. And a collective waits for ever: so a watchdog ends a
-process in which nothing moves. It must not know what is trained.
+(roll_call.py), and stay in touch (process_group.py). It must not know what is trained.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import faulthandler
 import json
-import signal
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,15 +18,12 @@ import jax
 import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh.process_group import TRY_AGAIN, ProcessGroup, leave, names, objection
+from bert_jax.mesh.process_group import ProcessGroup, names, objection
 from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
 
 _Made = TypeVar('_Made')
-_SAME_REQUEST_S = 2.0  # seconds within which a second signal to stop is the first one once more
 _CONNECT_S = 20.0  # seconds in which the processes of a cluster, all there, must find process 0
 
 
@@ -259,84 +250,3 @@ def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
     if 'refused' in heard:
         raise refusal or UserError(f'process 0 refused to start: {heard["refused"]}')
     return heard['answer']
-
-
-class StopSignal:
-    """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once.
-
-    What comes within two seconds is the same request once more: a scheduler may signal every
-    process of a job, and bert-supervise passes on what it gets itself.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._first = 0.0  # when, on the monotonic clock
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: Any) -> None:
-        del frame
-        if self.received is None:
-            self.received, self._first = number, time.monotonic()
-        elif time.monotonic() - self._first > _SAME_REQUEST_S:
-            # The second signal has its default effect at once: the first may wait for a long step
-            # or save.
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-
-class Agreement:
-    """Whether to stop, the same answer in every process: a signal to one stops all at one step."""
-
-    def __init__(self, stop: StopSignal, mesh: jax.sharding.Mesh):
-        self._stop, self._pending = stop, None  # what all said before the last step, on the devices
-        self._sharding = NamedSharding(mesh, P(mesh.axis_names))
-        self._largest = jax.jit(lambda flags: flags.max(), out_shardings=NamedSharding(mesh, P()))
-
-    def __call__(self) -> int | None:
-        """To be called once before each step: the number of the signal, or None.
-
-        With several processes it is what all said before the last step, so that nothing waits: the
-        devices have done it by now.
-        """
-        if jax.process_count() == 1:
-            return self._stop.received
-        before = self._pending
-        # One number for each device here, 0 for no signal; the largest of all is what all follow.
-        devices = self._sharding.mesh.local_mesh.devices.size
-        here = np.full(devices, self._stop.received or 0, np.int32)
-        self._pending = self._largest(jax.make_array_from_process_local_data(self._sharding, here))
-        return (int(before) or None) if before is not None else None
-
-
-@contextlib.contextmanager
-def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
-    """Ends the process when `heartbeat`, which it yields, is not called for so many minutes.
-
-    To be called at each step; 0 minutes: never. The stacks of all threads go to stderr first.
-    Compiling counts as standing still: leave room for it.
-    """
-    # One entry, which the training thread writes and the watching one reads: no lock is needed.
-    last_beat, done = [time.monotonic()], threading.Event()
-
-    def heartbeat() -> None:
-        last_beat[0] = time.monotonic()
-
-    def watch() -> None:
-        # Looked at often enough to be at most a quarter late.
-        while not done.wait(min(5.0, 60 * minutes / 4)):
-            if time.monotonic() - last_beat[0] > 60 * minutes:
-                logging.error(
-                    'no step was done for %g minutes (runtime.stall_minutes): this process ends, to'
-                    ' be started again',
-                    minutes,
-                )
-                faulthandler.dump_traceback(all_threads=True)
-                leave(TRY_AGAIN)
-
-    if minutes:
-        threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield heartbeat
-    finally:
-        done.set()

@@ -105,7 +105,7 @@ CONFIG = schema.PretrainConfig(
 def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
     config = dataclasses.replace(CONFIG, phases=(schema.Phase(32, steps, 32),))
     records = match_phases(config, [str(folder / 'records')])
-    assert train.run(config, records, train.Options(str(folder / name))) == 0
+    assert train.pretrain(config, records, str(folder / name)).step == steps
 
 
 def test_published_shapes_have_their_parameters():

@@ -88,7 +88,7 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
     )
 
 
-def told(directory: str, examples: int) -> Baselines:
+def logged_baselines(directory: str, examples: int) -> Baselines:
     """The baselines over the first `examples` held-out records (0: all), written to the log.
 
     Frequencies are of so many training records that the third digit is settled.

@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from absl import logging
 from etils import epath
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.pretraining.record_checks import check_model_reads
+from bert_jax.runs.workdir.workdir import Workdir
 
 if TYPE_CHECKING:
     from bert_jax.train.program import InputKind
@@ -33,7 +35,7 @@ class Records:
     manifest: Manifest
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must find alike, wherever the records lie; JSON values."""
+        """Return what a resumed run must find alike, wherever the records lie; JSON values."""
         # Names without their folder: the same records may lie elsewhere after a restart.
         names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
         return {
@@ -42,17 +44,17 @@ class Records:
             'checksum': zlib.crc32(repr(names).encode()),
         }
 
-    def place(self) -> str:
-        """The directory as it can be found from other folders too."""
+    def lasting_path(self) -> str:
+        """Return the directory as it can be found from other folders too."""
         return self.directory if '://' in self.directory else os.path.abspath(self.directory)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The copy of the tokenizer that the records were made with."""
+        """Read the copy of the tokenizer that the records were made with."""
         return Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
 
     def kind(self) -> InputKind:
-        """What the program must know of their rows; masks are drawn as their own options say."""
+        """Return what the program must know of their rows, the drawing of masks included."""
         from bert_jax.train.masking import DynamicMasking
         from bert_jax.train.program import InputKind
 
@@ -80,9 +82,10 @@ class Records:
 
 
 def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
-    """The records of each phase, by seq_len.
+    """Find the records of each phase, by seq_len.
 
-    UserError for a missing, ambiguous, unused or unfit directory.
+    Raises:
+      UserError: a directory is missing, ambiguous, unused or unfit.
     """
     if not directories:
         raise UserError('--data: name the records directory (bert-preprocess makes one)')
@@ -129,3 +132,24 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
             )
         chosen.append(fit[0])
     return chosen
+
+
+def order_settings(workdir: str | None) -> list[str]:
+    """Return the record_order of the run that has a checkpoint in `workdir`, as changed settings.
+
+    Nothing where it is the default. So the command that began a run before there was a choice goes
+    on with it.
+    """
+    if workdir is None:
+        return []
+    folder = Workdir(workdir)
+    with reading(folder):
+        if not folder.config_file.exists():
+            return []
+    begun = folder.config()
+    if not isinstance(begun, schema.PretrainConfig) or not folder.newest_step():
+        return []
+    if begun.record_order == schema.PretrainConfig.record_order:
+        return []
+    logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
+    return [f'record_order={begun.record_order}']

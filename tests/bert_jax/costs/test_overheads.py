@@ -60,7 +60,7 @@ def test_the_plan_says_what_is_too_often():
     def told(*changes: str) -> str:
         config = apply(load('bert_large'), ['phases.0.batch_size=8192', *changes])
         where = topology('v5e:16x16')
-        report, _ = planning.make_plan(config, where, planning.Options('v5e:16x16'), False)
+        report, _ = planning.make_plan(config, where, planning.Options('v5e:16x16', compile=False))
         return '\n'.join(plan_text.lines(report))
 
     # 5.18 ms a step: one each 5.18 s, and ten minutes are 115,914 steps.
