@@ -19,7 +19,7 @@ from absl import flags as absl_flags
 
 from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
-from bert_jax.runs.supervision.supervisor import RestartOptions, Supervisor
+from bert_jax.runs.supervision.supervisor import RestartOptions
 
 flags.define(RestartOptions)
 
@@ -32,6 +32,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             'there is no command: write it after --, as in: bert-supervise -- bert-pretrain ...'
         )
+    from bert_jax.runs.supervision.supervisor import Supervisor
+
     return Supervisor(command).run(flags.read(RestartOptions))
 
 

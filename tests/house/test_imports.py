@@ -182,6 +182,7 @@ def test_binaries_import_at_their_top_only_what_help_needs():
         'bert_jax.inference.options.RecordFile',
         'bert_jax.inference.options.TrainedModel',
         'bert_jax.runs.pretraining.planning.Options',
+        'bert_jax.runs.supervision.supervisor.RestartOptions',
     )
     at_top = [i for i in IMPORTS['launch'] if i.file in files and not i.deferred]
     refuse(

@@ -427,9 +427,9 @@ def test_a_request_to_stop_that_comes_by_two_ways_is_one_and_a_later_one_ends_th
     """Slurm signals every process of a job, and bert-supervise passes on what it gets."""
     program = """
 import time
-from bert_jax.mesh import processes
-processes._SAME_REQUEST_S = 0.5
-stop = processes.StopSignal()
+from bert_jax.runs.supervision import signals
+signals._SAME_REQUEST_S = 0.5
+stop = signals.StopSignal()
 print('ready', flush=True)
 while not stop.received:
     time.sleep(0.01)
