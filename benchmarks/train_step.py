@@ -353,34 +353,18 @@ def _torch_packages() -> tuple[str, ...]:
 
 
 def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> Program:
-    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW.
+    """Make the step of transformers' BertForPreTraining with SDPA, clipping and fused AdamW.
 
     On a GPU under bf16 autocast and torch.compile.
     """
     import contextlib
 
     import torch
-    import transformers
 
-    m = config.model
     device = 'cuda' if gpu else 'cpu'
-
-    # The same model by their names; gelu_new is the tanh form.
-    shape = transformers.BertConfig(
-        vocab_size=m.vocab_size,
-        hidden_size=m.hidden_size,
-        num_hidden_layers=m.num_layers,
-        num_attention_heads=m.num_heads,
-        intermediate_size=m.intermediate_size,
-        max_position_embeddings=m.max_position,
-        hidden_act='gelu_new',
-        hidden_dropout_prob=m.hidden_dropout,
-        attention_probs_dropout_prob=m.attention_dropout,
-        attn_implementation='sdpa',
-    )
     torch.manual_seed(0)
     torch.set_float32_matmul_precision('high')
-    model = transformers.BertForPreTraining(shape).to(device).train()
+    model = _torch_model(config.model).to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
     )
@@ -390,29 +374,25 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
         name: torch.as_tensor(value).to(device).long()
         for name, value in batch_of(config, seq_len, size).items()
     }
-    labels = torch.full((size, seq_len), -100, device=device).scatter(
-        1, arrays['masked_lm_positions'], arrays['masked_lm_ids']
-    )
+    positions, ids = arrays['masked_lm_positions'], arrays['masked_lm_ids']
+    labels = torch.full((size, seq_len), -100, device=device).scatter(1, positions, ids)
     inputs = {
         'input_ids': arrays['input_ids'],
         'attention_mask': arrays['input_mask'],
         'token_type_ids': arrays['segment_ids'],
     }
+    swapped = arrays['next_sentence_labels']
 
     def loss_as_people_run_it() -> Any:
-        return model(
-            **inputs, labels=labels, next_sentence_label=arrays['next_sentence_labels']
-        ).loss
+        return model(**inputs, labels=labels, next_sentence_label=swapped).loss
 
     def loss_gathered() -> Any:
         # The encoder alone, then the head on the P masked positions: what ours does, in their code.
         hidden, pooled = model.bert(**inputs)[:2]
-        places = arrays['masked_lm_positions'][..., None].expand(-1, -1, hidden.shape[-1])
-        words, order = model.cls(hidden.gather(1, places), pooled)
+        indices = positions[..., None].expand(-1, -1, hidden.shape[-1])
+        words, order = model.cls(hidden.gather(1, indices), pooled)
         entropy = torch.nn.functional.cross_entropy
-        return entropy(words.flatten(0, 1).float(), arrays['masked_lm_ids'].flatten()) + entropy(
-            order.float(), arrays['next_sentence_labels']
-        )
+        return entropy(words.flatten(0, 1).float(), ids.flatten()) + entropy(order.float(), swapped)
 
     loss = loss_gathered if gathered else loss_as_people_run_it
     if gpu:
@@ -433,6 +413,26 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
             torch.cuda.synchronize()
 
     return run
+
+
+def _torch_model(shape: Any) -> Any:
+    """Make the same model by transformers' names; gelu_new is the tanh form."""
+    import transformers
+
+    return transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            intermediate_size=shape.intermediate_size,
+            max_position_embeddings=shape.max_position,
+            hidden_act='gelu_new',
+            hidden_dropout_prob=shape.hidden_dropout,
+            attention_probs_dropout_prob=shape.attention_dropout,
+            attn_implementation='sdpa',
+        )
+    )
 
 
 if __name__ == '__main__':

@@ -47,12 +47,14 @@ def run(
     texts: bool = False,
     settings: type[Section] | None = None,
 ) -> None:
-    """Parses the flags, calls `main([program, *arguments])` and exits.
+    """Parse the flags, call `main([program, *arguments])` and exit.
 
-    arguments: what may stand beside the flags, as the help shows it ('DIR'); where it is empty
-    anything that is not a flag is refused. What follows `--` counts as such an argument. texts:
-    whether they are texts, in which an address is nothing to be read. settings: the class whose
-    settings --help_settings tells, for a binary with --config.
+    Args:
+      main: what the binary does.
+      arguments: what may follow the flags, as the help shows it ('DIR'); where it is empty anything
+        that is not a flag is refused. What follows `--` counts as such an argument.
+      texts: whether these are texts, in which an address is nothing to be read.
+      settings: the class whose settings --help_settings tells, for a binary with --config.
     """
     program = pathlib.Path(sys.argv[0]).stem
     if settings:
@@ -64,42 +66,40 @@ def run(
 
     def parse(argv: Sequence[str]) -> list[str]:
         # What follows -- belongs to another program: its --help is not asked of us.
-        own = argv[: argv.index('--')] if '--' in argv else argv
+        ours = argv[: argv.index('--')] if '--' in argv else argv
         with ending(program):
-            if {'--help', '-help', '-h'} & set(own[1:]):
+            if {'--help', '-help', '-h'} & set(ours[1:]):
                 print(_usage(main, program, arguments))
                 sys.exit(0)
             # Before the flags are parsed, of which others may be required, and whose value absl
             # would demand.
-            if settings and (section := _section_asked(own)) is not None:
+            if settings and (section := _section_asked(ours)) is not None:
                 print(described(settings, section))
                 sys.exit(0)
             try:
-                rest = flags.FLAGS(argv)
+                words = flags.FLAGS(argv)
             except flags.Error as error:
-                _fail(program, f'{_plain(error)} (see --help)')
+                raise UserError(f'{_plain(error)} (see --help)') from None
             except SystemExit:  # absl's own --helpfull and the like, which exit with 1
                 sys.exit(0)
 
-        # Flags are read; next what absl takes without a word and is surely a slip: --flag value.
-        if rest[1:] and not arguments:
-            _fail(
-                program,
-                f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces'
-                ' around "=" (see --help)',
-            )
+            # Next what absl takes without a word and is surely a slip: --flag value.
+            if words[1:] and not arguments:
+                raise UserError(
+                    f'unexpected argument {words[1]!r}: a flag is written --name=value, without'
+                    ' spaces around "=" (see --help)'
+                )
 
-        # Storage of a kind that nobody reads, before any work; another program's words are its own,
-        # and a text is no address.
-        foreign = texts or '--' in argv
-        places = [] if foreign else [_strange_place(place, place) for place in rest[1:]]
-        for strange in (_strange_value(), *places):
-            if strange:
-                _fail(program, strange)
+            # Storage of a kind that nobody reads, before any work; another program's words are its
+            # own, and a text is no address.
+            addresses = [] if texts or '--' in argv else words[1:]
+            lines = _strange_value(), *(_strange_address(word, word) for word in addresses)
+            if strange := next(filter(None, lines), None):
+                raise UserError(strange)
 
         # Last, since --verbosity must be read by then.
         _set_up_logging()
-        return rest
+        return words
 
     def guarded(argv: Sequence[str]) -> int | None:
         with ending(program):
@@ -293,12 +293,12 @@ def _strange_value() -> str | None:
                 return f'{given}: is empty: give a value, or leave the flag out'
             if re.search('[\ud800-\udfff]', value):  # how Python shows bytes that are no text
                 return f'{given!a}: is not UTF-8'
-            if strange := _strange_place(given, value):
+            if strange := _strange_address(given, value):
                 return strange
     return None
 
 
-def _strange_place(given: str, value: str) -> str | None:
+def _strange_address(given: str, value: str) -> str | None:
     """The line for a place on a kind of storage not known."""
     # Also within LANGUAGE=PATTERN and lists with commas.
     for scheme in re.findall(r'(?:^|[=,])([A-Za-z][\w+.-]*)://', value):

@@ -113,7 +113,7 @@ def _analytic(task: Task) -> dict[str, Any]:
 
 
 def estimate(task: Task) -> Estimate:
-    """What compiling the task would tell, roughly; UserError where the batch does not divide.
+    """Estimate what compiling the task would tell; UserError where the batch does not divide.
 
     Good enough for the order in which settings are tried.
     """
@@ -135,46 +135,63 @@ def estimate(task: Task) -> Estimate:
     fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
     scores = 0 if fused else model.num_heads * phase.seq_len
     of_all = model.num_layers * kept(model, scores, runtime.remat, width, runtime.scan_layers)
-    again = (
-        kept(model, scores, 'none', width, runtime.scan_layers) if runtime.remat != 'none' else 0
-    )
-    activations = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
+    if runtime.remat != 'none':
+        of_all += kept(model, scores, 'none', width, runtime.scan_layers)
+    activations = tokens * (of_all / split + (5 + width) * model.hidden_size)
     logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
     gradients = weights * (2 if runtime.accumulation > 1 else 1)
     if weights > state['parameters']:  # gathered, in the dtype of the arithmetic
         gradients += weights * width / 4
 
-    # Compute: remat repeats of the forward pass, a third of all, what it does not keep.
-    of_sequence = flops.training_flops(model, phase.seq_len, predictions)
-    repeated = {
-        'none': 0,
-        'dots': of_sequence['attention'] / 3,
-        'full': (of_sequence['layers'] + of_sequence['attention']) / 3,
-    }[runtime.remat]
-    repeated *= phase.batch_size / (topology.chips * chip.peak_flops)
-
-    # Interconnect, bytes that a chip sends: over `data` it reduces the gradients; over `fsdp` it
-    # scatters them, and gathers the parameters forward and backward; over `model` it reduces the
-    # outputs of two products a layer, forward and backward.
-    # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
-    ring = lambda n: (n - 1) / n
-    of_fsdp = weights * mesh['fsdp']  # parameters of one part of `model`
-    of_layer = 4 * 2 * ring(split) * tokens * model.hidden_size * width
-    sent = (
-        2 * ring(mesh['data']) * weights
-        + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * runtime.accumulation * width / 4)
-        + runtime.accumulation * model.num_layers * of_layer
-    )
     # The chip's own memory: all of it is written once and read once.
     traffic = 2 * (state['parameters'] + state['optimizer'])
     traffic += 2 * runtime.accumulation * (activations + logits)
     floors = {
-        'compute': counted['floor_s']['compute'] + repeated,
+        'compute': counted['floor_s']['compute'] + _repeated_s(task),
         'memory': traffic / chip.hbm_bandwidth,
-        'interconnect': sent / chip.ici,
+        'interconnect': _sent(task, mesh, weights, tokens, width) / chip.ici,
     }
     estimated = {'gradients': gradients, 'activations': activations, 'logits': logits}
     return Estimate(state | estimated, floors)
+
+
+def _repeated_s(task: Task) -> float:
+    """Return the seconds of what remat computes again, at the peak of all chips."""
+    # Repeats of the forward pass, a third of all, of what is not kept.
+    of_sequence = flops.training_flops(task.config.model, task.phase.seq_len, task.predictions)
+    repeated = {
+        'none': 0,
+        'dots': of_sequence['attention'] / 3,
+        'full': (of_sequence['layers'] + of_sequence['attention']) / 3,
+    }[task.config.runtime.remat]
+    topology = task.topology
+    return repeated * (task.phase.batch_size / (topology.chips * topology.chip.peak_flops))
+
+
+def _sent(task: Task, mesh: Mapping[str, int], weights: float, tokens: int, width: int) -> float:
+    """Return the bytes that a chip sends in a step.
+
+    Over `data` it reduces the gradients; over `fsdp` it scatters them, and gathers the parameters
+    forward and backward; over `model` it reduces the outputs of two products a layer, forward and
+    backward.
+
+    Args:
+      task: its settings.
+      mesh: {axis: chips}.
+      weights: bytes of the parameters.
+      tokens: that a chip works on at a time.
+      width: bytes of an activation.
+    """
+    model, accumulation = task.config.model, task.config.runtime.accumulation
+    # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
+    ring = lambda n: (n - 1) / n
+    of_fsdp = weights * mesh['fsdp']  # parameters of one part of `model`
+    of_layer = 4 * 2 * ring(mesh['model']) * tokens * model.hidden_size * width
+    return (
+        2 * ring(mesh['data']) * weights
+        + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * accumulation * width / 4)
+        + accumulation * model.num_layers * of_layer
+    )
 
 
 def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
