@@ -42,7 +42,7 @@ _GROUPED = 50  # batches whose examples are sorted by length together, as transf
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the seeds that are missing and prints both means and their difference."""
+    """Run the seeds that are missing and prints both means and their difference."""
     del argv
     from benchmarks import machine
     from bert_jax.input_pipeline.tasks import load_task
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
-    """(settings of the sweep's runs, {metric: value} of each on the dev split).
+    """Return (settings of the sweep's runs, {metric: value} of each on the dev split).
 
     UserError where the runs differ in more than the seed, or this loop has no such setting.
     """
@@ -120,7 +120,7 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
 
 
 def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """A line of text: both means, their difference, and its standard error."""
+    """Return a line of text: both means, their difference, and its standard error."""
     both = (ours, theirs)
     means = [statistics.fmean(values) for values in both]
     # Of one run there is no deviation.
@@ -139,7 +139,7 @@ def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str
 
 
 def run(task: Any, config: Any, seed: int) -> dict[str, float]:
-    """Fine-tune in PyTorch on all devices that it has; return the dev metrics after the last step."""
+    """Fine-tune in PyTorch on all its devices; return the dev metrics after the last step."""
     import torch
     import transformers
 
@@ -216,7 +216,7 @@ def _classifier(task: Any, config: Any) -> Any:
 def train(
     model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, warmup: int
 ) -> list[tuple[Any, Any]]:
-    """Trains in PyTorch; [(loss, norm of the gradient before it is clipped)] of every step.
+    """Train in PyTorch; [(loss, norm of the gradient before it is clipped)] of every step.
 
     batches: what the model takes, with its labels; o: an OptimizerConfig. Biases and layer norms do
     not decay.
@@ -250,7 +250,7 @@ def train(
 
 
 def grouped(batches: Any, lengths: Any) -> Any:
-    """The same examples [steps, batch], in batches of like length that come in any order."""
+    """Return the same examples [steps, batch], in batches of like length that come in any order."""
     import torch
 
     # Sorted by length, cut into batches, and the batches shuffled: else training would go from

@@ -69,11 +69,11 @@ class Day:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Return seconds that are left."""
         return self.deadline - time.monotonic()
 
     def part(self, name: str, make: Callable[[Day], dict[str, Any]]) -> bool:
-        """Runs one part, prints a line and writes the JSON; whether it succeeded."""
+        """Run one part, prints a line and writes the JSON; whether it succeeded."""
         start = time.monotonic()
         try:
             figures = {'state': 'done', **make(self)}
@@ -84,14 +84,17 @@ class Day:
         figures['seconds'] = round(time.monotonic() - start, 1)
         self.found['parts'][name] = figures
         (self.output / 'gpu_day.json').write_text(json.dumps(self.found, indent=1) + '\n')
-        state, *rest = figures.items()
+        state, *result = figures.items()
         print(
-            f'{name}: {state[1]}', *(f'{key} {value}' for key, value in rest), sep=', ', flush=True
+            f'{name}: {state[1]}',
+            *(f'{key} {value}' for key, value in result),
+            sep=', ',
+            flush=True,
         )
         return figures['state'] == 'done'
 
     def run(self, log: str, module: str, *arguments: str, kill_at: int = 0) -> None:
-        """`python -m MODULE ...` to its end; RuntimeError with its last line where it fails.
+        """Return `python -m MODULE ...` to its end; RuntimeError with its last line where it fails.
 
         kill_at: it is killed, by SIGKILL, as soon as its --workdir holds a checkpoint of that step
         or a later one; RuntimeError where it ends before.
@@ -167,7 +170,7 @@ def resume(day: Day) -> dict[str, Any]:
 
 
 def attention(day: Day) -> dict[str, Any]:
-    """The mean loss of 20 steps at 512, without dropout, by plain and by fused attention."""
+    """Return the mean loss of 20 steps at 512, without dropout, by plain and by fused attention."""
     settings = ['model.attention_dropout=0', 'model.hidden_dropout=0', 'runtime.log_every=20']
     settings += layers(day)
     losses = {}
@@ -288,34 +291,34 @@ def pretrain(
 
 
 def on_gpu(day: Day) -> bool:
-    """Whether there is a GPU."""
+    """Tell whether there is a GPU."""
     return day.found['backend'] == 'gpu'
 
 
 def layers(day: Day) -> list[str]:
-    """Returns the setting that makes the model of a GPU compile in time."""
+    """Return the setting that makes the model of a GPU compile in time."""
     return [f'model.num_layers={LAYERS}'] if on_gpu(day) else []
 
 
 def preset(day: Day) -> str:
-    """The model that everything is shown with."""
+    """Return the model that everything is shown with."""
     return _PRESET.value or ('bert_base' if on_gpu(day) else 'bert_tiny')
 
 
 def dtype(day: Day) -> str:
-    """The arithmetic of the layers."""
+    """Return the arithmetic of the layers."""
     return 'bfloat16' if on_gpu(day) else 'float32'
 
 
 def newest_step(workdir: str) -> int:
-    """The newest checkpoint in a run's folder, which appears whole; 0 where there is none."""
+    """Return the newest checkpoint in a run's folder; 0 where there is none."""
     # By name: what reads checkpoints would take the GPU for this process too.
     names = [path.name for path in Path(workdir, 'checkpoints').glob('*')]
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
+    """Return the lines of a run's metrics.jsonl."""
     return [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
 
 
@@ -338,7 +341,7 @@ def write_page(day: Day) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the parts in order, each while there is time."""
+    """Run the parts in order, each while there is time."""
     del argv
     if not _TEXT.value:
         raise UserError('--text is required: raw text, documents between blank lines')

@@ -28,7 +28,7 @@ def describe(*packages: str) -> dict[str, Any]:
 
 
 def _value_in(file: str, name: str) -> str:
-    """The value of the first `name : value` line of a file in /proc; '' where there is none."""
+    """Return the value of the first `name : value` line of a file in /proc, or ''."""
     try:
         with open(file) as lines:
             return next(line.partition(':')[2].strip() for line in lines if line.startswith(name))

@@ -23,7 +23,7 @@ class Cost(NamedTuple):
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """Runs a command to its end; SystemExit, after showing its stderr, where it fails."""
+    """Run a command to its end; SystemExit, after showing its stderr, where it fails."""
     # Memory is sampled, 20 times a second: Linux keeps the peak of each process alone, and not of
     # all of them together.
     peak, ended = [0], threading.Event()
@@ -85,9 +85,9 @@ def resident(process: int) -> int:
 
 
 def children(process: int) -> list[int]:
-    """The processes that a process has started; OSError where it ends meanwhile."""
-    found = []
+    """Return the processes that a process has started; OSError where it ends meanwhile."""
+    ids = []
     for path in glob.glob(f'/proc/{process}/task/*/children'):
         with open(path) as file:
-            found += map(int, file.read().split())
-    return found
+            ids += map(int, file.read().split())
+    return ids

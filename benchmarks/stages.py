@@ -57,7 +57,7 @@ class Clock:
         self._since = now
 
     def around(self, name: str, function: Callable) -> Callable:
-        """`function`, with its processor time counted under `name`.
+        """Return `function`, with its processor time counted under `name`.
 
         Of a generator that is the time in which it makes its items.
         """
@@ -82,7 +82,7 @@ class Clock:
 
 
 def main() -> None:
-    """Runs bert-preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
+    """Run bert-preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
     clock, file = Clock(), sys.argv.pop(1)
 
     # The program is changed before it runs: each function is replaced, where its callers look it

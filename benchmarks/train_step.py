@@ -74,7 +74,7 @@ Program = Callable[[int], None]  # runs so many steps and waits for the last
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures every case and prints a line for each program."""
+    """Measure every case and prints a line for each program."""
     del argv
     before_jax.set_up()  # as bert-pretrain
     import jax
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str, Any]:
-    """All programs of one case, PRESET:SEQ_LEN, in alternation; prints and returns the figures."""
+    """Measure all programs of one case, PRESET:SEQ_LEN, in alternation; print the figures."""
     from bert_jax.costs.chips import peak_flops
     from bert_jax.costs.flops import training_flops_per_sequence
 
@@ -157,7 +157,7 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
 
 
 def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
-    """The preset's configuration with this machine's arithmetic and `changes`, and the length."""
+    """Return the preset's configuration with this machine's arithmetic, and the length."""
     from bert_jax.configs.load import load
     from bert_jax.configs.overrides import apply
 
@@ -167,8 +167,8 @@ def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
     config = load(preset)
     if int(length) > config.model.max_position:
         raise UserError(f'--cases={case}: the position table ends at {config.model.max_position}')
-    own = [f'runtime.compute_dtype={"bfloat16" if gpu else "float32"}']
-    return apply(config, [*own, *changes]), int(length)
+    arithmetic = [f'runtime.compute_dtype={"bfloat16" if gpu else "float32"}']
+    return apply(config, [*arithmetic, *changes]), int(length)
 
 
 def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
@@ -269,7 +269,7 @@ def ours(config: Any, seq_len: int, size: int) -> Program:
 
 
 def bare(config: Any, seq_len: int, size: int) -> Program:
-    """The forward and backward of the same model, jitted, and nothing else."""
+    """Return the forward and backward of the same model, jitted, and nothing else."""
     import jax
     import jax.numpy as jnp
 
@@ -302,7 +302,7 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
 
 def largest_batch(config: Any, seq_len: int) -> int:
-    """The largest multiple of 32 whose step takes nine tenths of the device's memory.
+    """Return the largest multiple of 32 whose step takes nine tenths of the device's memory.
 
     By what XLA says of two sizes.
     """

@@ -1,6 +1,6 @@
-"""Before paying: what a pre-training run needs and costs on TPUs or GPUs, told without having them.
+r"""Before paying: what a pre-training run needs and costs on TPUs or GPUs that are not here.
 
-  bert-plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \\
+  bert-plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \
       [--all_layers] [--json=FILE]
 
 With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology:

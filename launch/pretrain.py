@@ -1,7 +1,6 @@
-"""Pre-trains BERT on records made by bert-preprocess; resumes by itself when the workdir holds a
-checkpoint.
+"""Pre-trains BERT on records made by bert-preprocess; resumes when the workdir has a checkpoint.
 
-  bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
+bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
 """
 
 from __future__ import annotations

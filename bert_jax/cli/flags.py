@@ -29,91 +29,91 @@ flags.disclaim_key_flags()
 
 
 def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> None:
-    """Defines a flag for each field that has a help, in their order.
+    """Define a flag for each field that has a help, in their order.
 
     `only` for these fields, or for all `without` those. A field that is a dataclass stands for its
     own fields; one without a default is a required flag.
     """
     # Hints as types: the annotations are strings, since modules import annotations.
     hints = typing.get_type_hints(options)
-    for field, about in described(options):
+    for field, option in described(options):
         if (only and field.name not in only) or field.name in without:
             continue
 
         # Options that several commands share are a field, whose flags stand in its place.
         if dataclasses.is_dataclass(hint := hints[field.name]):
             define(typing.cast(type, hint))
-        elif about:
-            _define(field, about, hint)
+        elif option:
+            _define(field, option, hint)
 
 
 def read(options: type[T], **given: Any) -> T:
-    """The options that the flags say; what is `given` is taken as it is and needs no flag.
+    """Return the options that the flags say; what is `given` is taken as it is and needs no flag.
 
     Raises UserError where they do not go together, or a list holds what is no number.
     """
     # The mirror of `define`, field by field.
     hints, values = typing.get_type_hints(options), dict(given)
-    for field, about in described(options):
+    for field, option in described(options):
         if field.name in given:
             continue
         if dataclasses.is_dataclass(hint := hints[field.name]):
             values[field.name] = read(typing.cast(type, hint))
-        elif about:
-            values[field.name] = _value(field, about, hint)
+        elif option:
+            values[field.name] = _value(field, option, hint)
     return options(**values)
 
 
 def present(*names: str) -> list[str]:
-    """Those of the flags that stand on the command line, with their dashes."""
+    """Return those of the flags that stand on the command line, with their dashes."""
     return [f'--{name}' for name in names if flags.FLAGS[name].present]
 
 
-def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
-    """Defines the flag of a field, and the one of its switch after it."""
+def _define(field: dataclasses.Field, option: Option, hint: Any) -> None:
+    """Define the flag of a field, and the one of its switch after it."""
     # A field without a default is a required flag, which absl then asks for.
     name, kinds = field.name, _without_none(hint)
     required = field.default is dataclasses.MISSING
     default: Any = None if required else field.default
 
     # Bounds are told by absl, with the flag's name, before main begins.
-    low, high = typing.cast(tuple[Any, Any], about.bounds)  # ints or floats, as the field's type
+    low, high = typing.cast(tuple[Any, Any], option.bounds)  # ints or floats, as the field's type
     common: dict[str, Any] = {'required': required}
     # Given twice, the last would win without a word; only flags for several values may be.
     once = common | {'allow_overwrite': False}
 
     # By the kind of the field, the more special first.
     if item := _item(kinds):  # before the others: a str may stand beside the tuple
-        default = default if default is None else [str(one) for one in default]
-        if about.commas:
-            flags.DEFINE_list(name, default, about.help, **once)
+        default = default if default is None else [str(value) for value in default]
+        if option.commas:
+            flags.DEFINE_list(name, default, option.help, **once)
         elif item is int:
-            flags.DEFINE_multi_integer(name, default, about.help, **common)
+            flags.DEFINE_multi_integer(name, default, option.help, **common)
         else:
-            flags.DEFINE_multi_string(name, default, about.help, **common)
+            flags.DEFINE_multi_string(name, default, option.help, **common)
     elif typing.get_origin(kinds[0]) is Literal:
-        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), about.help, **once)
+        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), option.help, **once)
     elif kinds == [bool]:
-        flags.DEFINE_bool(name, default, about.help, **once)
+        flags.DEFINE_bool(name, default, option.help, **once)
     elif kinds == [int]:
-        flags.DEFINE_integer(name, default, about.help, low, high, **once)
+        flags.DEFINE_integer(name, default, option.help, low, high, **once)
     elif kinds == [float]:
-        flags.DEFINE_float(name, default, about.help, low, high, **once)
+        flags.DEFINE_float(name, default, option.help, low, high, **once)
     else:
         assert kinds == [str], f'{name}: no flag is of the type {hint}'
-        flags.DEFINE_string(name, default, about.help, **once)
+        flags.DEFINE_string(name, default, option.help, **once)
 
     # A second flag that is short for a value of the first.
-    if about.switch:
-        switch, value = about.switch
+    if option.switch:
+        switch, value = option.switch
         flags.DEFINE_bool(switch, False, f'the same as --{name}={value}', allow_overwrite=False)
 
 
-def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
-    """What a flag says, in the type of its field; of a str or a tuple, one value is the str."""
+def _value(field: dataclasses.Field, option: Option, hint: Any) -> Any:
+    """Return what a flag says in the type of its field; a str where one value may be one."""
     # The switch wins, as the shorter and so the more deliberate of both.
-    if about.switch and flags.FLAGS[about.switch[0]].value:
-        return about.switch[1]
+    if option.switch and flags.FLAGS[option.switch[0]].value:
+        return option.switch[1]
 
     # absl has read all but lists: of them, strings are left.
     value, kinds = flags.FLAGS[field.name].value, _without_none(hint)
@@ -121,7 +121,7 @@ def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
     if item is None or value is None:
         return value
     try:
-        items = tuple(item(one) for one in value)
+        items = tuple(item(each) for each in value)
     except ValueError:  # with commas; absl looks at what is given once for each
         numbers = 'whole numbers' if item is int else 'numbers'
         default = typing.cast(tuple, field.default) or ()
@@ -134,13 +134,13 @@ def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
 
 
 def _without_none(hint: Any) -> list[Any]:
-    """The types that a hint names, without None."""
+    """Return the types that a hint names, without None."""
     # int | None and Optional[int] are two types to Python.
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return [one for one in (typing.get_args(hint) if union else [hint]) if one is not type(None)]
+    return [kind for kind in (typing.get_args(hint) if union else [hint]) if kind is not type(None)]
 
 
 def _item(kinds: list[Any]) -> type | None:
-    """The type of a tuple's items; None where no tuple is among the types."""
+    """Return the type of a tuple's items; None where no tuple is among the types."""
     tuples = [typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple]
     return tuples[0][0] if tuples else None

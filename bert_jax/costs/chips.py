@@ -58,7 +58,7 @@ class Chip:
 def _gpu(
     name: str, kind: str, peak_flops: float, hbm: float, bandwidth: float, links: float, source: str
 ) -> Chip:
-    """A GPU, with the topologies of one machine: 1, 2, 4 or 8, each linked to all others."""
+    """Return a GPU, with the topologies of one machine: 1, 2, 4 or 8, each linked to all others."""
     return Chip(
         name=name,
         kind=kind,
@@ -190,12 +190,12 @@ class Topology:
 
     @property
     def chips(self) -> int:
-        """The number of chips."""
+        """Return the number of chips."""
         return math.prod(self.shape)
 
     @property
     def chips_per_host(self) -> int:
-        """Chips of one machine, where it is of the usual kind.
+        """Return chips of one machine, where it is of the usual kind.
 
         GPUs are those of one machine. Of v5e and v6e up to 8 chips are one host; else a host has 4
         (cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus).
@@ -206,7 +206,7 @@ class Topology:
 
     @property
     def gcloud(self) -> str | None:
-        """The flags that name it to `gcloud compute tpus tpu-vm create`; None of GPUs.
+        """Return the flags that name it to `gcloud compute tpus tpu-vm create`; None of GPUs.
 
         An accelerator type where that stands for this shape ('--accelerator-type=v5litepod-16'; of
         v4 and v5p its figure counts cores, two a chip), else generation and shape.
@@ -221,7 +221,7 @@ class Topology:
 
 
 def topology(name: str) -> Topology:
-    """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other.
+    """Return the topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other.
 
     Sides may stand in any order (v5p:8x4x4 is v5p:4x4x8), and gcloud's names are understood:
     'v5litepod-16' is v5e:4x4. Of chips that v4 or v5p can be wired in several ways a name of gcloud
@@ -231,13 +231,13 @@ def topology(name: str) -> Topology:
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
-        if (known := _as_named(chip, shape)) is not None:
-            return Topology(chip, known)
+        if (sides := _as_named(chip, shape)) is not None:
+            return Topology(chip, sides)
     elif match := re.fullmatch(r'(v4|v5e|v5litepod|v5p|v6e)-(\d{1,6})', name):
         chip = CHIPS['v5e' if match[1] == 'v5litepod' else match[1]]
         count, odd = divmod(int(match[2]), 2 if chip.cubes else 1)
-        if not odd and (known := _of_chips(chip, count)) is not None:
-            return Topology(chip, known)
+        if not odd and (sides := _of_chips(chip, count)) is not None:
+            return Topology(chip, sides)
 
     # No such topology: list all there are, chips of the same shapes together.
     lists = []
@@ -252,7 +252,7 @@ def topology(name: str) -> Topology:
 
 
 def _as_named(chip: Chip, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape with its sides in the provider's order; None where there is no such topology."""
+    """Return the shape with its sides in the provider's order; None if there is none such."""
     # Listed shapes exist, and of v4 and v5p whatever is built of whole cubes, its sides ascending.
     for listed in chip.shapes:
         sides = tuple(map(int, listed.split('x')))
@@ -263,12 +263,12 @@ def _as_named(chip: Chip, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _of_chips(chip: Chip, count: int) -> tuple[int, ...] | None:
-    """The sides of the topology of so many chips that is nearest to a cube; None for no such."""
+    """Return the sides of the topology of `count` chips that is nearest to a cube, if any."""
     cubes = range(4, count // 16 + 1, 4) if chip.cubes else ()
     shapes = [tuple(map(int, listed.split('x'))) for listed in chip.shapes]
     shapes += [(a, b, count // (a * b)) for a in cubes for b in cubes if a * b <= count]
-    known = [s for s in shapes if math.prod(s) == count and _as_named(chip, s) == s]
-    return min(known, key=sum, default=None)
+    existing = [s for s in shapes if math.prod(s) == count and _as_named(chip, s) == s]
+    return min(existing, key=sum, default=None)
 
 
 def peak_flops(device_kind: str) -> float | None:

@@ -47,7 +47,7 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Bytes that a chip must send each time, whatever the algorithm.
+        """Return bytes that a chip must send each time, whatever the algorithm.
 
         An all-reduce is a reduce-scatter and an all-gather.
         """
@@ -80,7 +80,7 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
                 kind = 'reduce-scatter'
             elif kind == 'reduce-scatter':
                 array_bytes *= size
-            one = Collective(
+            collective = Collective(
                 kind,
                 axes,
                 size,
@@ -97,16 +97,16 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
             chain = re.search(r'chain_id="(\d+)"', part.rest)
             channel = re.search(r'channel_id=(\d+)', part.rest)
             key = (kind, f'{chain[1]} {channel and channel[1]}' if chain else part.name)
-            known = by_chain.get(key)
-            if known is None or known.count > count:
-                by_chain[key] = one
-            elif known.count == count:
-                by_chain[key] = dataclasses.replace(known, ends=one.ends)
+            row = by_chain.get(key)
+            if row is None or row.count > count:
+                by_chain[key] = collective
+            elif row.count == count:
+                by_chain[key] = dataclasses.replace(row, ends=collective.ends)
     return list(by_chain.values())
 
 
 def added_up(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
-    """A row for each kind and mesh axes, most bytes first: of a step count, bytes, bytes sent."""
+    """Return a row for each kind and mesh axes, most bytes first: count, bytes, bytes sent."""
     rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for c in collectives:
         empty = {
@@ -125,8 +125,8 @@ def added_up(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: -row['bytes'])
 
 
-def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
-    """(mesh axes along which the members of a group differ, members of a group) of a collective.
+def _groups(attributes: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
+    """Return the mesh axes along which the members of a group differ, and their number.
 
     rest: the collective's attributes, which name the groups of devices in one of four notations:
     replica_groups=mesh['a'=2,'b'=4] {'a'}, =[2,4]<=[8] or ={{0,1},{2,3}}, or, of a permutation,
@@ -134,12 +134,12 @@ def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], 
     """
     sizes = tuple(mesh_shape.values())
     devices = math.prod(sizes)
-    if match := _MESH_GROUPS.search(rest):
+    if match := _MESH_GROUPS.search(attributes):
         axes_text, ids, spanned = match.groups()
         groups = [_mesh_group(axes_text, _iota(ids) if ids else np.arange(devices), spanned)]
-    elif match := _IOTA_GROUPS.search(rest):
+    elif match := _IOTA_GROUPS.search(attributes):
         groups = list(_iota(match[3]).reshape(int(match[1]), -1))
-    elif match := _LISTED_GROUPS.search(rest):
+    elif match := _LISTED_GROUPS.search(attributes):
         listed = re.findall(r'\{([\d,]+)\}', match[1])
         groups = [np.array([int(n) for n in group.split(',')]) for group in listed]
     else:
@@ -151,12 +151,12 @@ def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], 
         varies |= {axis for axis, c in zip(mesh_shape, coordinates) if np.unique(c).size > 1}
     axes = tuple(axis for axis in mesh_shape if axis in varies)
     # A pair is one link of a ring along these axes, and all chips of the ring take part.
-    is_ring = 'source_target_pairs' in rest
+    is_ring = 'source_target_pairs' in attributes
     return axes, math.prod(mesh_shape[a] for a in axes) if is_ring else groups[0].size
 
 
 def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndarray:
-    """The device numbers of the first group that mesh['a'=2,'b'=8] {'a','b':(2)4} stands for.
+    """Return the devices of the first group of mesh['a'=2,'b'=8] {'a','b':(2)4}.
 
     axes_text: what stands in the brackets; device_ids: the devices of that mesh, flat; spanned:
     what stands in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
@@ -178,7 +178,7 @@ def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndar
 
 
 def _iota(text: str) -> np.ndarray:
-    """The device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
+    """Return the device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
 
     They are counted up in the first shape, then transposed by the second.
     """

@@ -64,7 +64,7 @@ def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
 
 
 def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
-    """The mesh that sharding.make_mesh would make of the topology's chips, without devices.
+    """Return the mesh that sharding.make_mesh would make of the topology's chips, without devices.
 
     UserError where the chips do not divide by the axes, or a batch does not divide over them.
     """
@@ -104,7 +104,7 @@ def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]
 def analytic(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
-    """What shapes alone tell of one phase: FLOPs, bytes of the state, floors in seconds.
+    """Return what shapes alone tell of one phase: FLOPs, bytes of the state, floors in seconds.
 
     memory is of one chip, checkpoint_bytes of the whole state. The floors are of a step. That of
     memory: every program reads the state and the batch once and writes the state once.
@@ -150,7 +150,7 @@ class DoesNotFit(UserError):
 
 
 def obstacle(topology: Topology) -> str | None:
-    """Why nothing can be compiled for the topology here, and how to mend it; None where it can."""
+    """Return why nothing can be compiled for the topology here; None where it can."""
     # For a TPU the compiler is a package; for a GPU it is in jax, but asks the GPU itself.
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
@@ -164,7 +164,7 @@ def obstacle(topology: Topology) -> str | None:
 
 
 def _gpus(topology: Topology) -> list[Any]:
-    """The GPUs of this machine that are chips of the topology's kind, as jax devices."""
+    """Return the GPUs of this machine that are chips of the topology's kind, as jax devices."""
     try:
         return [
             device
@@ -178,7 +178,7 @@ def _gpus(topology: Topology) -> list[Any]:
 def compile_step(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> jax.stages.Compiled:
-    """The train step of one phase, compiled for the topology.
+    """Return the train step of one phase, compiled for the topology.
 
     DoesNotFit with both sizes where libtpu refuses it for lack of memory.
     """
@@ -220,7 +220,7 @@ def _refusal(
 
 
 def devices(topology: Topology) -> list[Any]:
-    """The topology's chips as jax devices, to compile for; UserError where libtpu does not know it.
+    """Return the topology's chips as jax devices; UserError where libtpu does not know it.
 
     Sets environment variables that libtpu reads.
     """
@@ -259,7 +259,7 @@ def compiled(
     topology: Topology,
     all_layers: bool = False,
 ) -> dict[str, Any]:
-    """`analytic`, with what the compiler tells of memory, collectives, FLOPs, bytes and time.
+    """Add to `analytic` what the compiler tells of memory, collectives, FLOPs and time.
 
     Of an unrolled model of many layers two of fewer are compiled for a TPU, and the rest
     follows (reading.py); with `all_layers` it is compiled as it is. Raises DoesNotFit where the
@@ -267,8 +267,8 @@ def compiled(
     has been written and will be read.
     """
     plan = analytic(config, phase, predictions, topology)
-    found = _read(config, phase, predictions, topology, all_layers)
-    used, chip = found.memory, topology.chip
+    step = _read(config, phase, predictions, topology, all_layers)
+    used, chip = step.memory, topology.chip
 
     # Memory first, for a step that does not fit has no plan. libtpu has refused it by now; XLA
     # compiles for a GPU what does not fit it, and the GPU itself tells what it has.
@@ -280,26 +280,26 @@ def compiled(
         raise _refusal(config, phase, topology, used['total'], usable, [])
     plan['memory'] |= used | {'left': usable - used['total']}
     # Of the temporaries only the activations can be counted: what is not kept is workspace.
-    if found.kept is not None:
+    if step.kept is not None:
         plan['memory'] |= {
-            'activations': found.kept,
-            'workspace': used['temporary'] - found.kept,
+            'activations': step.kept,
+            'workspace': used['temporary'] - step.kept,
         }
-    plan['layers_compiled'] = list(found.layers)
-    plan['collectives'] = found.collectives
+    plan['layers_compiled'] = list(step.layers)
+    plan['collectives'] = step.collectives
 
     # Then time: the compiler's own counts and estimate, and floors that are now known better.
     mesh = abstract_mesh(config, topology)
-    own = rows_at_a_time(config, phase, mesh.shape)
+    rows = rows_at_a_time(config, phase, mesh.shape)
     plan['compiler'] = {
-        'flops_per_chip': found.flops,
-        'bytes_per_chip': found.moved,
+        'flops_per_chip': step.flops,
+        'bytes_per_chip': step.moved,
         'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
     }
-    plan['libtpu'] = found.libtpu._asdict() if found.libtpu else None
-    plan['warnings'] = random_bits_of_others(found.drawn, own)
-    if len(found.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
-        shallow = ' and '.join(map(str, found.layers))
+    plan['libtpu'] = step.libtpu._asdict() if step.libtpu else None
+    plan['warnings'] = random_bits_of_others(step.drawn, rows)
+    if len(step.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
+        shallow = ' and '.join(map(str, step.layers))
         plan['warnings'].append(
             f'the memory of {config.model.num_layers} layers follows from that of {shallow}, and is'
             f' within {_MARGIN:.0%} of what there is: --all_layers compiles them all'
@@ -309,7 +309,7 @@ def compiled(
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {
         'memory': traffic / chip.hbm_bandwidth,
-        'interconnect': sum(row['sent'] for row in found.collectives) / chip.ici,
+        'interconnect': sum(row['sent'] for row in step.collectives) / chip.ici,
     }
     return plan
 
@@ -317,7 +317,7 @@ def compiled(
 def _read(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology, all_layers: bool
 ) -> reading.Reading:
-    """What the compiled step tells; of many unrolled layers as it follows from fewer."""
+    """Return what the compiled step tells; of many unrolled layers as it follows from fewer."""
     mesh, layers = dict(abstract_mesh(config, topology).shape), config.model.num_layers
 
     def read(model: ModelConfig) -> reading.Reading:
@@ -340,19 +340,19 @@ def _read(
     return reading.deeper(few, more, layers)
 
 
-def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own: int) -> list[str]:
-    """A warning, in a list, where chips draw random bits for rows that are not theirs; else [].
+def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own_rows: int) -> list[str]:
+    """Return a warning, in a list, where chips draw random bits for rows of others; else [].
 
     drawn: of hlo.generators; own: rows that a chip works on at a time.
     """
     # The leading axis of a mask is its rows: more than a chip's own means that XLA draws the mask
     # of the whole batch on every chip.
-    larger = [(dims, size) for dims, size in drawn if dims and dims[0] > own]
+    larger = [(dims, size) for dims, size in drawn if dims and dims[0] > own_rows]
     if not larger:
         return []
     rows, total = max(dims[0] for dims, _ in larger), sum(size for _, size in larger)
     return [
-        f'each chip draws the random bits of {rows} rows and uses those of its own {own}:'
+        f'each chip draws the random bits of {rows} rows and uses those of its own {own_rows}:'
         f' {len(larger)} arrays, {memory.size(total)}; with runtime.dropout_rng=threefry it draws'
         ' its own'
     ]

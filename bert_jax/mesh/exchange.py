@@ -42,7 +42,7 @@ _TWO_SIDES = re.compile(r'TPU v\d+ ?(lite|e)$')
 
 
 def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> bool:
-    """Whether a step with such settings takes its gradients by `per_data_shard`."""
+    """Tell whether a step with such settings takes its gradients by `per_data_shard`."""
     # rbg draws one array for all rows of a micro-batch, so it must see them all.
     return dropout_rng != 'rbg' and (accumulation > 1 or shard_optimizer)
 
@@ -50,7 +50,7 @@ def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> b
 def is_all_to_all(
     runtime: RuntimeConfig, mesh: Mesh | AbstractMesh, may_choose: bool = True
 ) -> bool:
-    """Whether kernels' gradients are exchanged all-to-all: runtime.gradient_exchange, or on a v5e.
+    """Tell whether kernels' gradients are exchanged all-to-all, by setting or on a v5e.
 
     By itself where a reduce-scatter would have nothing beside it, and where gradients of one block
     come while those of others are computed: the loops of accumulation and of scanned layers do not
@@ -72,7 +72,7 @@ def is_all_to_all(
 
 
 def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[str]:
-    """A line for each setting of the exchange that is named and has no effect on this mesh."""
+    """Return a line for each named setting of the exchange without effect on this mesh."""
     shards, named = shards_update(runtime, mesh), []
     if runtime.gradient_exchange != 'auto':
         named.append(f'gradient_exchange={runtime.gradient_exchange}')
@@ -179,13 +179,13 @@ def _shard_map(local: Callable[..., Any], in_specs: Any, out_specs: Any, axis: s
     )
 
 
-def _axis_over_data(place: NamedSharding) -> int:
-    """The axis of an array that is split over `data`; -1 where none is."""
-    return next((i for i, axes in enumerate(place.spec) if 'data' in names_of(axes)), -1)
+def _axis_over_data(sharding: NamedSharding) -> int:
+    """Return the axis of an array that is split over `data`; -1 where none is."""
+    return next((i for i, axes in enumerate(sharding.spec) if 'data' in names_of(axes)), -1)
 
 
 def _scatter_sides(mesh: Mesh | AbstractMesh) -> list[int]:
-    """The sides along which the parts of `data` scatter, a step for each; [parts]: all at once.
+    """Return the sides along which `data` scatters, a step for each; [parts]: all at once.
 
     On a TPU at once over four chips, and over wiring of two sides of different lengths. Of another
     scatter over all chips libtpu 0.0.42 makes an all-reduce, of twice the bytes; one over the chips
@@ -213,7 +213,7 @@ def _steps(sides: list[int]) -> list[list[list[int]]]:
 
 
 def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:
-    """`exchange` of x along `axis`: of each block by itself where that is not the first.
+    """Return `exchange` of x along `axis`: of each block by itself where that is not the first.
 
     libtpu scatters along a first axis alone; along another it adds up the whole and cuts. And what
     is gathered block by block arrives while the blocks below are computed.

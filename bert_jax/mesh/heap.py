@@ -42,7 +42,7 @@ def keep_freed_memory() -> bool:
 
 
 def will_compute_on_cpu() -> bool:
-    """Whether jax is going to choose the CPU, told without importing it.
+    """Tell whether jax is going to choose the CPU, told without importing it.
 
     By what the user has set (JAX_PLATFORMS), else by whether anything for another device is
     installed. A machine with libtpu and no TPU counts as one with a TPU.

@@ -74,7 +74,7 @@ def joined_run(
     ready: Callable[[], _Made],
     describe: Callable[[_Made], Mapping[str, Any]],
 ) -> Iterator[_Made]:
-    """Joins this process to a run, for as long as the block lasts; yields what `ready` makes.
+    """Join this process to a run, for as long as the block lasts; yields what `ready` makes.
 
     To be entered before any device is used. `describe` gives, of what `ready` made, what must be
     the same in all processes, {name: JSON value}. Raises UserError, in every process, where it is
@@ -146,7 +146,7 @@ def _start_jax(cluster: ClusterAddress) -> None:
 
 
 def _check_devices() -> None:
-    """Raises UserError, in every process, unless all have as many devices of the same kind."""
+    """Raise UserError, in every process, unless all have as many devices of the same kind."""
     # All processes see the devices of all, so all come to the same verdict without a word.
     counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
     holders_of: dict[str, list[int]] = {}
@@ -160,7 +160,7 @@ def _check_devices() -> None:
 
 
 def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
-    """Compares what all processes say, over the devices; then connects them to process 0.
+    """Compare what all processes say, over the devices; then connects them to process 0.
 
     There the cluster, not a flag, tells who is process 0, and it tells the others its address.
     Raises UserError in every process where they differ; where one cannot reach process 0 they run
@@ -168,12 +168,12 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
     """
     process, processes = jax.process_index(), jax.process_count()
     with contextlib.ExitStack() as stack:
-        own = None
+        address_here = None
         # Process 0 listens before it tells where, so that nobody calls in vain.
         if is_lead_process():
             server = stack.enter_context(listening(0))
-            own = [_own_address(), server.getsockname()[1]]
-        gathered = _gather({'says': says, 'address': own})
+            address_here = [_own_address(), server.getsockname()[1]]
+        gathered = _gather({'says': says, 'address': address_here})
         # All have gathered the same, so all raise or none does.
         if line := objection({i: message['says'] for i, message in enumerate(gathered)}):
             raise UserError(line)
@@ -194,7 +194,7 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
 
 
 def _own_address() -> str:
-    """The address by which other hosts know this one: of the interface that leads to them."""
+    """Return the address of the interface by which other hosts know this one."""
     # A UDP socket that is connected has chosen its interface, and has sent nothing.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.connect(('10.255.255.255', 1))  # sends nothing
@@ -203,7 +203,7 @@ def _own_address() -> str:
 
 
 def _gather(message: Any) -> list[Any]:
-    """The JSON values that the processes tell, in all of them, by process; over the devices."""
+    """Gather the JSON values of all processes, in all of them, by process."""
     # Arrays alone can be gathered: JSON as bytes, padded to the longest, cut again by the sizes.
     text = np.frombuffer(json.dumps(message).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
@@ -214,12 +214,12 @@ def _gather(message: Any) -> list[Any]:
 
 
 def is_lead_process() -> bool:
-    """Whether this is process 0, which writes a run's small files; True if there is only one."""
+    """Tell whether this is process 0, which writes a run's small files."""
     return jax.process_index() == 0
 
 
 def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
-    """Raises UserError in every process, naming what differs, unless `say` gives the same in all.
+    """Raise UserError in every process, naming what differs, unless `say` gives the same in all.
 
     `say` gives {name: JSON value}; where there is only one process it is not called.
     """
@@ -231,7 +231,7 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
 
 
 def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
-    """The answer of `ask`, which process 0 alone is asked, in every process.
+    """Return the answer of `ask`, which process 0 alone is asked, in every process.
 
     UserError in all of them where it raises one.
     """

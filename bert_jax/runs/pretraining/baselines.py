@@ -37,7 +37,7 @@ class Baselines:
     examples: int
 
     def by_metric(self, nsp: bool) -> dict[str, float]:
-        """The scores by the names of metrics.jsonl; `nsp`: whether the records have pairs."""
+        """Return the scores by the names of metrics.jsonl; `nsp`: whether there are pairs."""
         tokens = {'mlm_loss': self.unigram_nll, 'mlm_accuracy': self.unigram_accuracy}
         if not nsp:
             return {**tokens, 'loss': self.unigram_nll}
@@ -46,7 +46,7 @@ class Baselines:
 
 
 def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
-    """The baselines over the first `examples` held-out records of each language, as evaluated.
+    """Count the baselines over the first `examples` held-out records of each language.
 
     Frequencies are those of the first `train_examples` training records, which are a sample of all
     because records lie in the order of a hash. 0 stands for all records, in both.
@@ -89,7 +89,7 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
 
 
 def logged_baselines(directory: str, examples: int) -> Baselines:
-    """The baselines over the first `examples` held-out records (0: all), written to the log.
+    """Count and log the baselines over the first `examples` held-out records (0: all).
 
     Frequencies are of so many training records that the third digit is settled.
     """
@@ -108,7 +108,7 @@ def logged_baselines(directory: str, examples: int) -> Baselines:
 
 
 def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
-    """How often each id [V] stands in the training records, special tokens not counted.
+    """Return how often each id [V] stands in the training records, special tokens not counted.
 
     Masked places count as what they hid. The first `examples` records, rounded up to whole batches
     of 2,048; 0: all.
@@ -129,8 +129,8 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
         is_record = batch['example_weights'] > 0
         of_records = ids[tokens & is_record[:, None]]
         # Of whole words those that are known and in no list are beyond, and never an answer.
-        known = np.bincount(of_records, minlength=tokenizer.vocab_size)
-        counts += known[: tokenizer.vocab_size]
+        of_entries = np.bincount(of_records, minlength=tokenizer.vocab_size)
+        counts += of_entries[: tokenizer.vocab_size]
 
     # Special tokens are never masked, so to guess them would be a waste.
     counts[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0

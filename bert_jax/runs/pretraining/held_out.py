@@ -80,7 +80,7 @@ def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[st
 
 
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
-    """Measure the newest checkpoint on all records of the split; return it as in eval/SPLIT.json."""
+    """Measure the newest checkpoint on all records of the split; return eval/SPLIT.json."""
     workdir = Workdir(folder)
     config, manifest, tokenizer = _checked(workdir, data, split)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: str) -> None:
-    """Raises UserError where the records have what the model has no place for."""
+    """Raise UserError where the records have what the model has no place for."""
     flag = f'--data={directory}'
     # several examples a row: each token may see all of its own, and no others
     if manifest.spec.packed:

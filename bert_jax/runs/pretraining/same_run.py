@@ -39,7 +39,7 @@ _FREE_VARIABLES = (
 def description(
     config: schema.Config, records: Iterable[Any], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """{name: JSON value} of all that decides what a process computes.
+    """Return {name: JSON value} of all that decides what a process computes.
 
     records: the `Records` of each phase; named: further values, by the flag they come from.
     """
@@ -91,7 +91,7 @@ def _program() -> dict[str, Any]:
 
 
 def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, Any]:
-    """{name: JSON value}: from which checkpoint or weights a process is about to go on."""
+    """Return {name: JSON value}: from which checkpoint or weights a process is about to go on."""
     from bert_jax.train.checkpoint import fingerprints, saved_steps
 
     facts: dict[str, Any] = {'checkpoints in --workdir': saved_steps(workdir)}
@@ -104,7 +104,7 @@ def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, A
 
 
 def claimed(workdir: Workdir, patience_s: float = 30.0) -> dict[str, Any]:
-    """{name: JSON value}: what a process finds in the workdir that the first has claimed.
+    """Return {name: JSON value}: what a process finds in the workdir that the first has claimed.
 
     A file system between hosts may take a while to show it.
     """

@@ -67,13 +67,13 @@ class Writers:
         self._writers = writers
 
     def write(self, line: LogEntry) -> None:
-        """Hands a line to each in turn, its metrics as JSON values: None for what is not finite."""
+        """Hand a line to each in turn, its metrics as JSON values: None for what is not finite."""
         values = {name: _plain(value) for name, value in line.metrics.items()}
         for writer in self._writers:
             writer.write(line._replace(metrics=values))
 
     def close(self) -> None:
-        """Closes each, also where one fails. They are of no use afterwards."""
+        """Close each, also where one fails. They are of no use afterwards."""
         with contextlib.ExitStack() as stack:
             for writer in reversed(self._writers):
                 stack.callback(writer.close)
@@ -113,11 +113,11 @@ class LogLines:
     """The log: a readable line for each set of metrics."""
 
     def write(self, line: LogEntry) -> None:
-        """Logs what `describe` says."""
+        """Log what `describe` says."""
         logging.info('%s', describe(line))
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class JsonLines:
@@ -129,11 +129,11 @@ class JsonLines:
         self._file = _Appended(folder / FILE, required)
 
     def write(self, line: LogEntry) -> None:
-        """Appends a line, which has neither `total` nor `eta`."""
+        """Append a line, which has neither `total` nor `eta`."""
         self._file.append(json.dumps({'step': line.step, **line.metrics}).encode() + b'\n')
 
     def close(self) -> None:
-        """Writes what waits for room."""
+        """Write what waits for room."""
         self._file.close()
 
 
@@ -144,7 +144,7 @@ class TensorBoard:
         self._events = _event_writer(folder, resume_step, required)
 
     def write(self, line: LogEntry) -> None:
-        """Adds a point to the curve 'SPLIT/NAME' of each number."""
+        """Add a point to the curve 'SPLIT/NAME' of each number."""
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
         values = [
@@ -158,12 +158,12 @@ class TensorBoard:
         )
 
     def close(self) -> None:
-        """Writes what waits for room."""
+        """Write what waits for room."""
         self._events.close()
 
 
 def scalars(line: LogEntry) -> dict[str, float]:
-    """The numbers of a line, as 'SPLIT/NAME': TensorBoard then draws a name's splits together."""
+    """Return the numbers of a line by 'SPLIT/NAME', for TensorBoard to draw together."""
     return {
         f'{line.metrics["split"]}/{name}': value
         for name, value in line.metrics.items()
@@ -172,8 +172,9 @@ def scalars(line: LogEntry) -> dict[str, float]:
 
 
 class _Appended:
-    """A file that grows by whole pieces, also on a full disk: there, unless they `must`, pieces
-    wait until there is room.
+    """A file that grows by whole pieces, also on a full disk.
+
+    There pieces wait until there is room, unless they are `required`.
     """
 
     def __init__(self, path: epath.Path, required: bool):
@@ -186,7 +187,7 @@ class _Appended:
         self._size = path.stat().length if path.exists() else 0
 
     def append(self, piece: bytes) -> None:
-        """Writes what waits, and `piece`."""
+        """Write what waits, and `piece`."""
         # Pieces that failed before go first, so their order stays.
         self._waiting.append(piece)
         try:
@@ -204,7 +205,7 @@ class _Appended:
             self._waiting.clear()
 
     def _cut(self) -> None:
-        """Drops the part of a piece that was still written, and what the file's buffer holds."""
+        """Drop the part of a piece that was still written, and what the file's buffer holds."""
         # Closed before it is cut: a buffer that is flushed later would write behind the cut.
         file, self._file = self._file, None
         # A failure here is told below, with what it means: lines are lost.
@@ -215,7 +216,7 @@ class _Appended:
             os.truncate(self._path, self._size)
 
     def close(self) -> None:
-        """Writes what waits, or says that it cannot."""
+        """Write what waits, or says that it cannot."""
         with contextlib.suppress(OSError):
             if self._waiting:
                 self.append(b'')
@@ -257,7 +258,7 @@ class _Events:
 
 
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl. A last line that was cut off by an interruption is left out.
+    """Read the lines of a metrics.jsonl, without a last one that was cut off.
 
     Raises UserError where there is no such file, it cannot be read, or another line is not JSON.
     """
@@ -281,13 +282,13 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
 
 
 def _content(path: epath.Path) -> bytes | None:
-    """The bytes of the file, None where there is none; UserError where they cannot be read."""
+    """Read the bytes of the file, None where there is none."""
     with reading(path):
         return path.read_bytes() if path.exists() else None
 
 
 def truncate_after(path: epath.PathLike, step: int) -> None:
-    """Drops the lines beyond `step` from a metrics.jsonl, and a last line that was cut off."""
+    """Drop the lines beyond `step` from a metrics.jsonl, and a last line that was cut off."""
     path = epath.Path(path)
     before = _content(path)
     if before is None:
@@ -322,7 +323,7 @@ def describe(line: LogEntry) -> str:
 
 
 def status(line: LogEntry) -> progress.Status:
-    """The same for a bar: the loss first, then accuracies, then the parts of the loss."""
+    """Return the same for a bar: the loss first, then accuracies, then the parts of the loss."""
     told = [name for name in _in_order(line.metrics) if name.endswith(('loss', 'accuracy'))]
     told.sort(key=lambda name: (name != 'loss', not name.endswith('accuracy')))
     step_ms = line.metrics.get('step_ms')
@@ -336,7 +337,7 @@ def status(line: LogEntry) -> progress.Status:
 
 
 def _in_order(values: Mapping[str, Any]) -> list[str]:
-    """The usual figures in their fixed order, then whatever else a task or head reports."""
+    """Return the usual figures in their fixed order, then whatever else a task or head reports."""
     return [name for name in _FIRST if name in values] + [
         name for name in values if name not in _FIRST + _LEFT_OUT
     ]
@@ -357,17 +358,17 @@ def _short(value: float | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value for a Python, numpy or jax value; None for a number that is not finite."""
+    """Return a JSON value of a Python, numpy or jax value; None if it is not finite."""
     # numpy's and jax's have both methods; JSON knows no NaN, so it becomes null.
     if hasattr(value, 'tolist'):
         value = value.item() if value.size == 1 else value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _event_writer(folder: epath.Path, resume_step: int, required: bool) -> _Events:
-    """A new event file, made without the TensorFlow that TensorBoard would import."""
+    """Return a new event file, made without the TensorFlow that TensorBoard would import."""
     # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
     sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))
     from tensorboard.compat.proto import event_pb2

@@ -110,11 +110,9 @@ def opened(
 
     At the end, however it comes, a save under way is on the disk, the metrics are closed and drawn.
 
-    Args:
-      kind: what a checkpoint says it is of, 'pretrain' or 'finetune'.
-      saves: an upper bound of those that will be made.
-      writers: makes more writers, given the step that the run goes on from.
-      **others: as loop.Run has them.
+    `kind` is what a checkpoint says it is of, 'pretrain' or 'finetune'; `saves` an upper bound of
+    those that will be made; `writers` makes more writers, given the step that the run goes on from.
+    All else is as loop.Run has it.
 
     Raises:
       NoRoom: the disk cannot hold the saves.
