@@ -130,16 +130,6 @@ def test_origin_and_shape(found):
     assert found['all-reduce 48'].shape == '(f32[8], bf16[4,2])'
 
 
-def test_where_a_collective_begins_and_where_its_result_is_needed(found):
-    assert {name: (c.begins, c.ends) for name, c in found.items()} == {
-        'all-reduce 48': ('reduced', 'reduced'),
-        'collective-permute 32': ('permuted-start', 'permuted-done'),
-        'all-gather 128': ('gathered', 'gathered'),
-        'reduce-scatter 32': ('scattered', 'scattered'),
-        'reduce-scatter 64': ('fused', 'fused'),  # what runs is the fusion
-    }
-
-
 @pytest.mark.parametrize(
     ('chains', 'count'),
     [('00', 1), ('01', 2), ('  ', 2)],
@@ -198,16 +188,3 @@ def test_a_real_program(axes):
         160,
         1,
     )
-
-
-def test_rows_add_up_what_is_of_one_kind_over_the_same_axes():
-    one = links.Collective('all-reduce', ('data',), 4, 1000, 3, 'f32[250]', 'a', 'r', 'r')
-    other = links.Collective('all-reduce', ('data',), 4, 400, 1, 'f32[100]', 'b', 's', 's')
-    gathered = links.Collective('all-gather', ('data',), 4, 8000, 1, 'f32[2000]', 'c', 'g', 'g')
-    assert links.added_up([one, gathered, other]) == [
-        {'kind': 'all-gather', 'axes': ['data'], 'chips': 4, 'count': 1, 'bytes': 8000}
-        | {'sent': 6000.0},
-        # 3 * 1000 + 400, of which three quarters are sent to be summed and again to be gathered.
-        {'kind': 'all-reduce', 'axes': ['data'], 'chips': 4, 'count': 4, 'bytes': 3400}
-        | {'sent': 5100.0},
-    ]

@@ -84,32 +84,6 @@ def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
     assert told['input_wait'] == 0.25 and meters.eta(7, told) == 7.0
 
 
-def test_the_newest_values_are_of_the_step_before_and_wait_for_nothing(monkeypatch):
-    now, one = [0.0], jnp.ones(())
-    monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
-    meter, seen = meters.MetricsAccumulator(max_bad_steps=9), []
-    for step in range(1, 7):
-        now[0] += 60.0 if step == 1 else 2.0
-        bad = jnp.float32(step == 4)  # discarded: its loss is no loss
-        meter.push(step, {'loss': (one * step, one), 'bad_steps': (bad, one)}, step == 1)
-        seen.append(meter.newest())
-        if step == 3:
-            meter.drain()
-    losses = [values.get('loss') for values in seen]
-    assert losses == [None, 1.0, 2.0, 3.0, 3.0, 5.0]
-    # Two steps were dispatched when the first that counts is done; the line after the third is no
-    # reason to forget the pace.
-    assert [values.get('step_ms') for values in seen] == [
-        None,
-        None,
-        4000.0,
-        4000.0,
-        4000.0,
-        3000.0,
-    ]
-    assert meter.state()['steps'] == 3
-
-
 @pytest.mark.parametrize(
     ('steps', 'last', 'traced'), [(2, 100, True), (5, 12, True), (2, 10, False), (0, 100, False)]
 )

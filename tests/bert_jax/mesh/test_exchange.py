@@ -53,18 +53,6 @@ def test_an_all_to_all_is_taken_by_itself_where_a_scatter_has_nothing_beside_it(
     assert chosen(device, parts, **runtime) == expected
 
 
-def test_fine_tuning_takes_none_by_itself():
-    auto, named = RuntimeConfig(), RuntimeConfig(gradient_exchange='all_to_all')
-    assert not is_all_to_all(auto, mesh_of(V5E, 8), may_choose=False)
-    assert is_all_to_all(named, mesh_of(V5E, 8), may_choose=False)
-
-
-@pytest.mark.parametrize('device', [V5E, V6E, GPU, None])
-def test_what_is_named_is_taken(device):
-    assert chosen(device, 16, gradient_exchange='all_to_all', scan_layers=True)
-    assert not chosen(device, 8, gradient_exchange='reduce_scatter')
-
-
 def test_what_libtpu_does_not_have_is_refused_in_a_line():
     assert chosen(GPU, 32, gradient_exchange='all_to_all')
     with pytest.raises(UserError, match='for up to 16 chips, and there are 32: use reduce_scatter'):
