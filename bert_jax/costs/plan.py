@@ -23,7 +23,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops, hlo, memory, overheads, reading
 from bert_jax.costs.chips import Topology
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import splits
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
 
@@ -64,28 +64,15 @@ def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
 
 
 def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
-    """Return the mesh that sharding.make_mesh would make of the topology's chips, without devices.
+    """Make the mesh of a run on the topology's chips, without devices.
 
     UserError where the chips do not divide by the axes, or a batch does not divide over them.
     """
-    runtime = config.runtime
-    inner = runtime.fsdp * runtime.model_parallel
-
-    # As in sharding.make_mesh: `data` takes what the inner axes leave.
-    data = runtime.data_parallel or max(topology.chips // inner, 1)
-    if data * inner != topology.chips:
-        raise UserError(
-            f'--topology={topology.name} has {topology.chips} chips, but runtime:'
-            f' data_parallel={data} x fsdp={runtime.fsdp} x model_parallel={runtime.model_parallel}'
-            f' = {data * inner}: change --set runtime.data_parallel, fsdp or model_parallel'
-        )
+    runtime, chip = config.runtime, topology.chip
+    device = AbstractDevice(chip.name, None, chip.platform)
+    mesh = construction.abstract_mesh(runtime, topology.name, topology.chips, device)
     # Raises where an axis would split nothing. What it warns of the run itself says.
     splits.left_whole(config.model, runtime)
-    mesh = AbstractMesh(
-        (data, runtime.fsdp, runtime.model_parallel),
-        ('data', 'fsdp', 'model'),
-        abstract_device=AbstractDevice(topology.chip.name, None, topology.chip.platform),
-    )
     for i, phase in enumerate(config.phases):
         sharding.check_divides(
             mesh, phase.batch_size, runtime.accumulation, f'phases.{i}.batch_size'
@@ -183,7 +170,7 @@ def compile_step(
     DoesNotFit with both sizes where libtpu refuses it for lack of memory.
     """
     # The same program as a run's, with abstract arguments: what is planned is what would run.
-    mesh = sharding.make_mesh(config.runtime, devices(topology))
+    mesh = construction.make_mesh(config.runtime, devices(topology))
     inputs = InputKind(phase.seq_len, predictions)
     program = pretraining_program(config, inputs, mesh, topology.chip.platform)
     with jax.set_mesh(mesh):

@@ -18,7 +18,7 @@ from bert_jax.conversion import parameters
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.runs.finetuning.data_collator import eval_batch_size
 from bert_jax.runs.finetuning.evaluation import check_writable, config_hash, write_result
 from bert_jax.runs.pretraining.record_checks import check_model_reads
@@ -87,7 +87,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
     source = read_source(workdir.name)
     parameters.check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
-    mesh = sharding.make_mesh(sharding.of_devices_here(config.runtime))
+    mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = losses.pretraining_objective(
         pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
