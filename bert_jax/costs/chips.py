@@ -55,122 +55,44 @@ class Chip:
         return self.peak_flops / self.flops_per_cycle
 
 
-def _gpu(
-    name: str, kind: str, peak_flops: float, hbm: float, bandwidth: float, links: float, source: str
-) -> Chip:
-    """Return a GPU, with the topologies of one machine: 1, 2, 4 or 8, each linked to all others."""
-    return Chip(
-        name=name,
-        kind=kind,
-        peak_flops=peak_flops,
-        flops_per_cycle=0,
-        hbm=hbm,
-        hbm_usable=0.75 * hbm,  # what jax takes of it
-        hbm_bandwidth=bandwidth,
-        ici=links,
-        source=f'{_SHEET}, {source}',
-        shapes=('1', '2', '4', '8'),
-        platform='gpu',
-    )
-
-
 # Topologies by their wiring: v5e and v6e are meshes of two dimensions, v4 and v5p of three.
 _SQUARE = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
 _CUBIC = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8')
 _V4 = f'{_DOCS}/v4 (links: a pod reduces 1.1 PB/s)'
-_V6E = f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)'
-CHIPS = {
-    chip.name: chip
-    for chip in (
-        Chip(
-            name='v4',
-            kind=r'TPU v4$',
-            peak_flops=275e12,
-            flops_per_cycle=2**18,
-            hbm=32 * _GIB,
-            hbm_usable=30.75 * _GIB,
-            hbm_bandwidth=1200e9,
-            ici=268e9,
-            source=_V4,
-            shapes=_CUBIC,
-            cubes=True,
-        ),
-        Chip(
-            name='v5e',
-            kind=r'TPU v5 ?(lite|e)',
-            peak_flops=197e12,
-            flops_per_cycle=2**17,
-            hbm=16e9,
-            hbm_usable=15.75 * _GIB,
-            hbm_bandwidth=819e9,
-            ici=200e9,
-            source=f'{_DOCS}/v5e (links: 1600 Gb/s)',
-            shapes=_SQUARE,
-        ),
-        Chip(
-            name='v5p',
-            kind=r'TPU v5p?$',
-            peak_flops=459e12,
-            flops_per_cycle=2**18,
-            hbm=95e9,
-            hbm_usable=95.74 * _GIB,
-            hbm_bandwidth=2765e9,
-            ici=600e9,
-            source=f'{_DOCS}/v5p (links: 4800 Gb/s)',
-            shapes=_CUBIC,
-            cubes=True,
-        ),
-        Chip(
-            name='v6e',
-            kind=r'TPU v6 ?(lite|e)',
-            peak_flops=918e12,
-            flops_per_cycle=2**19,
-            hbm=32e9,
-            hbm_usable=31.25 * _GIB,
-            hbm_bandwidth=1638e9,
-            ici=400e9,
-            source=_V6E,
-            shapes=_SQUARE,
-        ),
-        _gpu(
-            name='h100',
-            # Not the PCIe card, whose figures are lower; so below with H200 NVL.
-            kind=r'\bH100\b(?!.*PCIe)',
-            peak_flops=989e12,
-            hbm=80e9,
-            bandwidth=3350e9,
-            links=450e9,
-            source='H100 SXM (NVLink: half of 900 GB/s, both ways)',
-        ),
-        _gpu(
-            name='h200',
-            kind=r'\bH200\b(?!.*NVL)',
-            peak_flops=989e12,
-            hbm=141e9,
-            bandwidth=4800e9,
-            links=450e9,
-            source='H200 SXM (NVLink: half of 900 GB/s, both ways)',
-        ),
-        _gpu(
-            name='a100',
-            kind=r'\bA100\b',
-            peak_flops=312e12,
-            hbm=80e9,
-            bandwidth=2039e9,
-            links=300e9,
-            source='A100 80GB SXM (NVLink: half of 600 GB/s, both ways)',
-        ),
-        _gpu(
-            name='l4',
-            kind=r'\bL4\b',
-            peak_flops=121e12,
-            hbm=24e9,
-            bandwidth=300e9,
-            links=32e9,
-            source='L4 (PCIe: half of 64 GB/s, both ways)',
-        ),
+_TPUS = (
+    # name, kind, peak_flops, flops_per_cycle, hbm, hbm_usable, hbm_bandwidth, ici, source, shapes
+    ('v4', r'TPU v4$', 275e12, 2**18, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, _V4, _CUBIC),
+    (
+        'v5e', r'TPU v5 ?(lite|e)', 197e12, 2**17, 16e9, 15.75 * _GIB, 819e9, 200e9,
+        f'{_DOCS}/v5e (links: 1600 Gb/s)', _SQUARE,
+    ),
+    (
+        'v5p', r'TPU v5p?$', 459e12, 2**18, 95e9, 95.74 * _GIB, 2765e9, 600e9,
+        f'{_DOCS}/v5p (links: 4800 Gb/s)', _CUBIC,
+    ),
+    (
+        'v6e', r'TPU v6 ?(lite|e)', 918e12, 2**19, 32e9, 31.25 * _GIB, 1638e9, 400e9,
+        f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)', _SQUARE,
+    ),
+)  # fmt: skip
+_GPUS = (
+    # name, kind, peak_flops, hbm, hbm_bandwidth, links to others, source
+    # Not the PCIe card, whose figures are lower; so below with H200 NVL.
+    ('h100', r'\bH100\b(?!.*PCIe)', 989e12, 80e9, 3350e9, 450e9, 'H100 SXM (NVLink: half of 900'),
+    ('h200', r'\bH200\b(?!.*NVL)', 989e12, 141e9, 4800e9, 450e9, 'H200 SXM (NVLink: half of 900'),
+    ('a100', r'\bA100\b', 312e12, 80e9, 2039e9, 300e9, 'A100 80GB SXM (NVLink: half of 600'),
+    ('l4', r'\bL4\b', 121e12, 24e9, 300e9, 32e9, 'L4 (PCIe: half of 64'),
+)
+# Of GPUs the topologies are those of one machine: 1, 2, 4 or 8, each linked to all others.
+_OF_ONE_MACHINE = ('1', '2', '4', '8')
+CHIPS = {row[0]: Chip(*row, row[-1] is _CUBIC) for row in _TPUS} | {
+    # jax takes 75 % of a GPU's memory.
+    name: Chip(
+        name, kind, peak, 0, hbm, 0.75 * hbm, bandwidth, links,
+        f'{_SHEET}, {source} GB/s, both ways)', _OF_ONE_MACHINE, platform='gpu',
     )
-}
+    for name, kind, peak, hbm, bandwidth, links, source in _GPUS
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

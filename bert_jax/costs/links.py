@@ -7,7 +7,6 @@ what else a step does, nor how long anything takes.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -31,8 +30,7 @@ class Collective:
     kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
     the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
     each time it runs; count: times a step; shape: its result as the program has it; origin: the
-    operation of the model that it came from; begins, ends: the instructions of the program that
-    begin it and that have its result, one and the same where nothing can run meanwhile.
+    operation of the model that it came from.
     """
 
     kind: str
@@ -42,8 +40,6 @@ class Collective:
     count: int
     shape: str
     origin: str
-    begins: str
-    ends: str
 
     @property
     def sent(self) -> float:
@@ -57,15 +53,14 @@ class Collective:
 
 
 def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Every collective of a compiled program for the mesh {axis: size}.
+    """Return every collective of a compiled program for the mesh {axis: size}.
 
-    What stands in the body of a loop has the loop's turns in its count.
+    What is in the body of a loop has the loop's turns in its count.
     """
     by_chain: dict[tuple[str, str], Collective] = {}
     for i, its, count in scheduled(text):
         # What a chip runs is a collective, or a fusion that has one, or a step of one, in it, or it
         # calls another unit to run one.
-        ended = its.done_of.get(i.name, i)
         for part, computation in [(i, its), *inside(text, i)]:
             kind = part.opcode.removesuffix('-start')
             if kind not in KINDS:
@@ -81,27 +76,17 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
             elif kind == 'reduce-scatter':
                 array_bytes *= size
             collective = Collective(
-                kind,
-                axes,
-                size,
-                array_bytes,
-                count,
-                plain(done.shape),
-                part.origin,
-                begins=i.name,
-                ends=ended.name if done is part else done.name,
+                kind, axes, size, array_bytes, count, plain(done.shape), part.origin
             )
             # The steps of one collective share a chain and a channel, which others may have too.
-            # Some of them may run beside every turn of a loop: those that run least often run
-            # once for each collective, and the last of them ends it.
+            # Some of them may run in every turn of a loop: those that run least often run once
+            # for each collective.
             chain = re.search(r'chain_id="(\d+)"', part.rest)
             channel = re.search(r'channel_id=(\d+)', part.rest)
             key = (kind, f'{chain[1]} {channel and channel[1]}' if chain else part.name)
             row = by_chain.get(key)
             if row is None or row.count > count:
                 by_chain[key] = collective
-            elif row.count == count:
-                by_chain[key] = dataclasses.replace(row, ends=collective.ends)
     return list(by_chain.values())
 
 
@@ -109,26 +94,18 @@ def added_up(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
     """Return a row for each kind and mesh axes, most bytes first: count, bytes, bytes sent."""
     rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for c in collectives:
-        empty = {
-            'kind': c.kind,
-            'axes': list(c.axes),
-            'chips': c.size,
-            'count': 0,
-            'bytes': 0,
-            'sent': 0.0,
-        }
-        row = rows.setdefault((c.kind, c.axes), empty)
+        names = {'kind': c.kind, 'axes': list(c.axes), 'chips': c.size}
+        row = rows.setdefault((c.kind, c.axes), names | {'count': 0, 'bytes': 0, 'sent': 0.0})
         # count: how often it runs in a step; bytes are of one run.
-        row['count'] += c.count
-        row['bytes'] += c.count * c.bytes
-        row['sent'] += c.count * c.sent
+        for name, each in (('count', 1), ('bytes', c.bytes), ('sent', c.sent)):
+            row[name] += c.count * each
     return sorted(rows.values(), key=lambda row: -row['bytes'])
 
 
 def _groups(attributes: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
     """Return the mesh axes along which the members of a group differ, and their number.
 
-    rest: the collective's attributes, which name the groups of devices in one of four notations:
+    They name the groups of devices in one of four notations:
     replica_groups=mesh['a'=2,'b'=4] {'a'}, =[2,4]<=[8] or ={{0,1},{2,3}}, or, of a permutation,
     source_target_pairs={{0,1},{1,0}}. Without any of them all devices are one group.
     """

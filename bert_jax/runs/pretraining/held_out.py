@@ -21,7 +21,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import construction, sharding
 from bert_jax.runs.finetuning.data_collator import eval_batch_size
 from bert_jax.runs.finetuning.evaluation import check_writable, config_hash, write_result
-from bert_jax.runs.pretraining.record_checks import check_model_reads
+from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir

@@ -20,7 +20,6 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.runs.pretraining.record_checks import check_model_reads
 from bert_jax.runs.workdir.workdir import Workdir
 
 if TYPE_CHECKING:
@@ -153,3 +152,45 @@ def order_settings(workdir: str | None) -> list[str]:
         return []
     logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
     return [f'record_order={begun.record_order}']
+
+
+def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: str) -> None:
+    """Raise UserError where the records have what the model has no place for."""
+    flag = f'--data={directory}'
+    # several examples a row: each token may see all of its own, and no others
+    if manifest.spec.packed:
+        for name, wanted in (('attention', 'bidirectional'), ('bilstm', False)):
+            if (value := getattr(model, name)) != wanted:
+                raise UserError(
+                    f'{flag} has packed rows, which model.{name}={value} cannot keep apart: '
+                    f'--set model.{name}={wanted}, or make the records without --packing'
+                )
+
+    # Labels of pairs that no head reads would be trained on without a word.
+    if manifest.objective != 'full_sentences' and not model.traits.pairs:
+        raise UserError(
+            f'{flag} has pairs (--objective={manifest.objective}), which a {model.traits.name} is'
+            ' not trained to tell apart: make the records with --objective=full_sentences'
+        )
+
+    # Numbers of whole words are beyond every table, where jax would read its last row.
+    if manifest.known_words and model.embedding != 'retvec':
+        raise UserError(
+            f'{flag} has whole words, which model.embedding={model.embedding} has no vectors for:'
+            ' --set model.embedding=retvec, or make the records with a tokenizer of word pieces'
+        )
+    if model.embedding == 'retvec' and not manifest.known_words:
+        raise UserError(
+            f'{flag} has word pieces, and model.embedding=retvec reads whole words: make records'
+            ' with a tokenizer of bert-train-vocab --model=words'
+        )
+
+    # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.
+    segments = 1 if manifest.objective == 'full_sentences' else 2
+    if model.type_vocab_size < segments:  # jax would read the last row there is
+        raise UserError(
+            f'{flag} has pairs of segments (--objective={manifest.objective}), but'
+            f' model.type_vocab_size={model.type_vocab_size}: --set'
+            f' model.type_vocab_size={segments}, or make the records with'
+            ' --objective=full_sentences'
+        )

@@ -138,28 +138,54 @@ class JsonLines:
 
 
 class TensorBoard:
-    """An event file in a folder; arguments as for MetricWriter."""
+    """An event file in a folder, written record by record; arguments as for MetricWriter.
+
+    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
+    """
 
     def __init__(self, folder: epath.Path, resume_step: int, required: bool):
-        self._events = _event_writer(folder, resume_step, required)
+        # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
+        stand_in = types.ModuleType('tensorboard.compat.notf')
+        sys.modules.setdefault('tensorboard.compat.notf', stand_in)
+        from tensorboard.compat.proto import event_pb2
+
+        # A run that ended before its first checkpoint resumes at 0, and has events all the same.
+        interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
+
+        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
+        # it; host, process and clock keep two writers of one second apart.
+        process = f'{socket.gethostname()}.{os.getpid()}'
+        name = f'events.out.tfevents.{int(time.time()):010}.{process}.{time.monotonic_ns()}'
+        self._file = _Appended(folder / name, required)
+
+        # The header that TensorBoard demands of a file's first record.
+        self._add(file_version='brain.Event:2')
+        if interrupted:  # TensorBoard then forgets what that run wrote from this step on
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._add(step=resume_step + 1, session_log=start)
+
+    def _add(self, **content: Any) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
+        record, event = io.BytesIO(), event_pb2.Event(wall_time=time.time(), **content)
+        RecordWriter(record).write(event.SerializeToString())
+        self._file.append(record.getvalue())
 
     def write(self, line: LogEntry) -> None:
         """Add a point to the curve 'SPLIT/NAME' of each number."""
-        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.compat.proto import summary_pb2
 
         values = [
             summary_pb2.Summary.Value(tag=tag, simple_value=value)
             for tag, value in scalars(line).items()
         ]
-        self._events.add_event(
-            event_pb2.Event(
-                wall_time=time.time(), step=line.step, summary=summary_pb2.Summary(value=values)
-            )
-        )
+        self._add(step=line.step, summary=summary_pb2.Summary(value=values))
 
     def close(self) -> None:
         """Write what waits for room."""
-        self._events.close()
+        self._file.close()
 
 
 def scalars(line: LogEntry) -> dict[str, float]:
@@ -224,37 +250,6 @@ class _Appended:
             logging.warning('%s: its last lines are lost (the disk is full)', self._path)
         if self._file:
             self._file.close()
-
-
-class _Events:
-    """A TensorBoard event file, written record by record.
-
-    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
-    """
-
-    def __init__(self, folder: epath.Path, required: bool):
-        from tensorboard.compat.proto import event_pb2
-
-        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
-        # it; host, process and clock keep two writers of one second apart.
-        now = time.time()
-        process = f'{socket.gethostname()}.{os.getpid()}'
-        name = f'events.out.tfevents.{int(now):010}.{process}.{time.monotonic_ns()}'
-        self._file = _Appended(folder / name, required)
-
-        # The header that TensorBoard demands of a file's first record.
-        self.add_event(event_pb2.Event(wall_time=now, file_version='brain.Event:2'))
-
-    def add_event(self, event: Any) -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
-        record = io.BytesIO()
-        RecordWriter(record).write(event.SerializeToString())
-        self._file.append(record.getvalue())
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
@@ -365,20 +360,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _event_writer(folder: epath.Path, resume_step: int, required: bool) -> _Events:
-    """Return a new event file, made without the TensorFlow that TensorBoard would import."""
-    # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
-    sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))
-    from tensorboard.compat.proto import event_pb2
-
-    # A run that ended before its first checkpoint resumes at 0, and has events all the same.
-    interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
-    writer = _Events(folder, required)
-    if interrupted:  # TensorBoard then forgets what that run wrote from this step on
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        writer.add_event(
-            event_pb2.Event(wall_time=time.time(), step=resume_step + 1, session_log=start)
-        )
-    return writer

@@ -23,7 +23,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.mesh import determinism
-from bert_jax.runs.pretraining import held_out, record_checks
+from bert_jax.runs.pretraining import held_out, records
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train import checkpoint
@@ -211,7 +211,7 @@ def test_the_log_says_whether_a_resumed_run_is_the_same_to_the_bit(monkeypatch):
 )
 def test_records_that_a_model_cannot_read_are_refused(model, records_of, said):
     manifest = shards.Manifest(16, 4, 'static', 'nsp', 30_522, 'ab' * 32, 0, {}, {}, ())
-    call = lambda: record_checks.check_model_reads(
+    call = lambda: records.check_model_reads(
         dataclasses.replace(ModelConfig(), **model),
         dataclasses.replace(manifest, **records_of),
         'DIR',
