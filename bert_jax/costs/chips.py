@@ -32,8 +32,7 @@ class Chip:
     XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
     hbm_bandwidth: bytes/s. ici: bytes/s that a chip can send to the others over all its links
     together (one direction).
-    shapes: the topologies that exist, as far as they can be listed; `cubes`: so do larger ones of
-    4x4x4 cubes.
+    shapes: the topologies that exist, as far as they can be listed.
     """
 
     name: str
@@ -46,8 +45,12 @@ class Chip:
     ici: float
     source: str
     shapes: tuple[str, ...]
-    cubes: bool = False
     platform: str = 'tpu'
+
+    @property
+    def cubes(self) -> bool:
+        """Tell whether larger topologies, of cubes of 4x4x4 chips, exist too."""
+        return self.shapes == _CUBIC
 
     @property
     def clock(self) -> float:
@@ -85,7 +88,7 @@ _GPUS = (
 )
 # Of GPUs the topologies are those of one machine: 1, 2, 4 or 8, each linked to all others.
 _OF_ONE_MACHINE = ('1', '2', '4', '8')
-CHIPS = {row[0]: Chip(*row, row[-1] is _CUBIC) for row in _TPUS} | {
+CHIPS = {row[0]: Chip(*row) for row in _TPUS} | {
     # jax takes 75 % of a GPU's memory.
     name: Chip(
         name, kind, peak, 0, hbm, 0.75 * hbm, bandwidth, links,
