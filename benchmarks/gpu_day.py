@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
 import json
 import os
 import subprocess
@@ -73,7 +74,7 @@ class Day:
         return self.deadline - time.monotonic()
 
     def part(self, name: str, make: Callable[[Day], dict[str, Any]]) -> bool:
-        """Run one part, prints a line and writes the JSON; whether it succeeded."""
+        """Run one part, print a line and write the JSON; tell whether it succeeded."""
         start = time.monotonic()
         try:
             figures = {'state': 'done', **make(self)}
@@ -85,16 +86,11 @@ class Day:
         self.found['parts'][name] = figures
         (self.output / 'gpu_day.json').write_text(json.dumps(self.found, indent=1) + '\n')
         state, *result = figures.items()
-        print(
-            f'{name}: {state[1]}',
-            *(f'{key} {value}' for key, value in result),
-            sep=', ',
-            flush=True,
-        )
-        return figures['state'] == 'done'
+        print(f'{name}: {state[1]}', *(f'{k} {v}' for k, v in result), sep=', ', flush=True)
+        return state[1] == 'done'
 
     def run(self, log: str, module: str, *arguments: str, kill_at: int = 0) -> None:
-        """Return `python -m MODULE ...` to its end; RuntimeError with its last line where it fails.
+        """Run `python -m MODULE ...` to its end; RuntimeError with its last line where it fails.
 
         kill_at: it is killed, by SIGKILL, as soon as its --workdir holds a checkpoint of that step
         or a later one; RuntimeError where it ends before.
@@ -129,7 +125,7 @@ class Day:
 
 
 def records(day: Day) -> dict[str, Any]:
-    """Vocabulary and records of both lengths; -> how many examples."""
+    """Make a vocabulary and records of both lengths; return how many examples."""
     text, vocabulary = [f'--input={text}' for text in _TEXT.value], f'{day.output}/vocabulary'
     if not os.path.exists(vocabulary):
         day.run('records', 'bert_jax.launch.train_vocab', *text, f'--output={vocabulary}')
@@ -153,7 +149,7 @@ def records(day: Day) -> dict[str, Any]:
 
 
 def resume(day: Day) -> dict[str, Any]:
-    """Two deterministic runs of 60 steps, one killed after its 20th; equal bits at the end."""
+    """Run 60 deterministic steps twice, once killed after the 20th, and compare the bits."""
     settings = ['runtime.checkpoint_every=20', 'runtime.log_every=1', *layers(day)]
     for name, kill_at in (('alone', 0), ('killed', 20), ('killed', 0)):
         pretrain(day, 'resume', f'resume/{name}', 128, 60, settings, kill_at, '--deterministic')
@@ -186,7 +182,7 @@ def attention(day: Day) -> dict[str, Any]:
 
 
 def speed_at(length: int, day: Day) -> dict[str, Any]:
-    """benchmarks.train_step --sweep at one length; -> sequences a second of ours, by choice."""
+    """Run benchmarks.train_step --sweep at one length; return our sequences a second."""
     path = day.output / f'train_step_{length}.json'
     # 32 thousand tokens fill a GPU; the largest batch would take two more compilations to find.
     choices = (
@@ -210,7 +206,7 @@ def speed_at(length: int, day: Day) -> dict[str, Any]:
 
 
 def pretraining(day: Day) -> dict[str, Any]:
-    """As many steps as three quarters of the time allow, killed at half of them."""
+    """Train as many steps as three quarters of the time allow, killed at half of them."""
     # The rate was measured with fewer layers.
     rate = day.found['parts']['speed128']['ours'] * (LAYERS / 12 if on_gpu(day) else 1)
     size = 256 if on_gpu(day) else 8
@@ -238,7 +234,7 @@ def pretraining(day: Day) -> dict[str, Any]:
 
 
 def mrpc(day: Day) -> dict[str, Any]:
-    """Dev scores of MRPC from the pre-trained weights and from random ones, three seeds each."""
+    """Score MRPC from the pre-trained weights and from random ones, three seeds each."""
     day.run(
         'mrpc',
         'bert_jax.launch.finetune',
@@ -268,7 +264,7 @@ def pretrain(
     *options: str,
     size: int = 0,
 ) -> None:
-    """bert-pretrain on the records of that length, in OUTPUT/name."""
+    """Run bert-pretrain on the records of that length, in OUTPUT/name."""
     vocabulary = json.loads((day.output / f'records{length}' / 'manifest.json').read_text())
     phase = {'seq_len': length, 'steps': steps, 'batch_size': size or (32 if on_gpu(day) else 8)}
     settings = [
@@ -323,21 +319,16 @@ def metrics(workdir: Path) -> list[dict[str, Any]]:
 
 
 def write_page(day: Day) -> None:
-    """day.html: the machine, and a table of each part's figures."""
-    from bert_jax.reports.page.markup import element, table, text_of
-    from bert_jax.reports.page.style import SHEET
-
-    machine = table(
-        ('what', 'is'), [(k, str(v)) for k, v in day.found['machine'].items()], 'Machine'
-    )
-    parts = [
-        table(('figure', 'value'), [(k, str(v)) for k, v in figures.items()], name)
-        for name, figures in day.found['parts'].items()
-    ]
-    head = element('head', element('meta', charset='utf-8'), element('style', SHEET))
-    title = element('h1', f'{day.found["device"]}: {_MINUTES.value} minutes')
-    page = element('html', head, element('body', title, machine, *parts), lang='en')
-    (day.output / 'day.html').write_text(text_of(page))
+    """Write day.html: the machine, and a table of each part's figures."""
+    lines = ['<!doctype html><meta charset="utf-8"><style>td {padding: 0 1em}</style>']
+    lines.append(f'<h1>{html.escape(day.found["device"])}: {_MINUTES.value} minutes</h1>')
+    for name, figures in {'Machine': day.found['machine'], **day.found['parts']}.items():
+        rows = (
+            f'<tr><td>{html.escape(key)}<td>{html.escape(str(value))}'
+            for key, value in figures.items()
+        )
+        lines += [f'<h2>{name}</h2><table>', *rows, '</table>']
+    (day.output / 'day.html').write_text('\n'.join(lines) + '\n')
 
 
 def main(argv: Sequence[str]) -> None:

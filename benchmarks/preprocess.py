@@ -80,7 +80,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures, prints, and writes the JSON."""
+    """Measure, print, and write the JSON."""
     from bert_jax.configs.errors import UserError
     from bert_jax.input_pipeline.tokenizer import Tokenizer
 
@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path, dict[str, float]]:
-    """Write the text to `target`, one sentence a line; (target, {bytes, cpu_seconds} of that)."""
+    """Write the text to `target`, one sentence a line; return it, and bytes and time."""
     from bert_jax.input_pipeline.text import corpus
 
     # Timed apart, because the original has no such step.
@@ -188,7 +188,7 @@ def command(text: pathlib.Path, output: pathlib.Path, seq_len: int) -> list[str]
 def run_job(
     text: pathlib.Path, output: pathlib.Path, seq_len: int, workers: int
 ) -> tuple[processes.Cost, int, int]:
-    """Run the job once: (cost, examples, bytes of their records)."""
+    """Run the job once; return cost, examples, bytes of their records."""
     from bert_jax.input_pipeline.records.shards import Manifest
 
     # As a user runs it, in a process of its own; records are counted by its manifest and deleted.
@@ -213,7 +213,7 @@ def run_job(
 def job(
     text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, rounds: int
 ) -> dict[str, Any]:
-    """Run the job `rounds` times, prints the medians, and returns all figures for the JSON."""
+    """Run the job `rounds` times and print the medians; return all figures for the JSON."""
     # The records are the same in each round, only the times differ.
     results = [run_job(text, folder / 'records', seq_len, workers) for _ in range(rounds)]
     seconds, cpu, peak = (statistics.median(cost[i] for cost, _, _ in results) for i in range(3))
@@ -275,7 +275,7 @@ def compare(
     seq_len: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Run the original and the job on the same text in turn, and prints ratios of their speed.
+    """Run the original and the job on the same text in turn, and print ratios of their speed.
 
     In examples a CPU-second. Both are counted alike: from start to end, and without start and
     imports.
@@ -333,7 +333,7 @@ def _range(ratios: list[float]) -> str:
 def run_reference(
     program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
 ) -> tuple[processes.Cost, int]:
-    """Run the original with the options of the job: (cost, examples)."""
+    """Run the original with the options of the job; return cost and examples."""
     from bert_jax.input_pipeline.records.tfrecord import frame_bounds
 
     # The original wants a plain vocabulary file and its own names of the same options.

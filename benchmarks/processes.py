@@ -54,7 +54,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def cpu_seconds(process: int) -> float:
-    """Processor time of a process and its descendants so far; 0 where /proc does not tell.
+    """Return the processor time of a process and its descendants; 0 where /proc has none.
 
     Of those that have ended only what was waited for.
     """
@@ -72,7 +72,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def resident(process: int) -> int:
-    """Resident bytes of a process and its descendants now; pages that they share count for each."""
+    """Return resident bytes of a process and its descendants; shared pages count for each."""
     # From the process down through its children; whatever ends meanwhile counts with what it had.
     total = 0
     try:

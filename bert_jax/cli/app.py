@@ -320,7 +320,7 @@ def _strange_address(given: str, value: str) -> str | None:
 
 
 def _set_up_logging() -> None:
-    """Short lines on stderr, of libraries from a warning on.
+    """Write short lines on stderr, of libraries from a warning on.
 
     With --verbosity=0 all lines of theirs, with 1 Python's warnings too.
     """

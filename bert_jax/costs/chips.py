@@ -54,7 +54,7 @@ class Chip:
 
     @property
     def clock(self) -> float:
-        """Cycles a second of a TPU."""
+        """Return the cycles a second of a TPU."""
         return self.peak_flops / self.flops_per_cycle
 
 
@@ -110,7 +110,7 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """As it is given on the command line, and to libtpu: 'v5e:16x16', 'h100:8'."""
+        """Return what the command line and libtpu call it: 'v5e:16x16', 'h100:8'."""
         return f'{self.chip.name}:{"x".join(map(str, self.shape))}'
 
     @property

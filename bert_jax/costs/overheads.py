@@ -56,7 +56,7 @@ def checkpoints(
     write_rate: float,
     step_s: Sequence[float] | None,
 ) -> dict[str, Any]:
-    """Sizes of the checkpoints, in bytes, and how long a save takes.
+    """Return sizes of the checkpoints, in bytes, and how long a save takes.
 
     write_rate: bytes/s of a host; step_s: seconds of a step, phase by phase, None where not known.
     kept: the newest, the best, and one that is being written, which is what the disk must have room

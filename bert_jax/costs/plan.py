@@ -44,7 +44,7 @@ _COMPILER_ONLY = {
 
 
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
-    """Masked positions a sequence, for each phase of `config`; UserError if `given` do not fit.
+    """Return masked positions a sequence, for each phase of `config`; UserError if `given` do not fit.
 
     given: one for each phase, or none for bert-preprocess's default, 15 % of the length rounded
     up.
@@ -81,7 +81,7 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
 
 
 def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]) -> int:
-    """Sequences that a chip works on at a time: its share of one micro-batch.
+    """Return the sequences that a chip works on at a time: its share of one micro-batch.
 
     mesh: {axis: size}; a micro-batch is split over `data` and `fsdp`.
     """
@@ -348,7 +348,7 @@ def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own_rows
 def schedule(
     phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None
 ) -> dict[str, Any]:
-    """Step time, tokens/s, hours, chip-hours and price of the whole run, by several guesses.
+    """Return time, tokens/s, chip-hours and price of the whole run, by several guesses.
 
     phases: those of `analytic` or `compiled`; price: of a chip for an hour. The guesses are
     'floor'; 'mfu', where a step takes its compute floor / mfu; and, where all phases have it,

@@ -224,7 +224,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
 
 
 def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One compilation as a row: changes, whether it fits, bytes needed and left, floors in s.
+    """Compile once; return changes, whether it fits, bytes needed and left, floors in s.
 
     None, with a warning, where there is no such mesh: nothing was compiled, another one is next.
     What the compiler fails on, or refuses without a figure, needs NaN bytes.
@@ -360,7 +360,7 @@ def _times(row: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """Change of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
+    """Return changes of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
     return ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in changes.items())
 
 

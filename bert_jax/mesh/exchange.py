@@ -202,7 +202,7 @@ def _scatter_sides(mesh: Mesh | AbstractMesh) -> list[int]:
 
 
 def _steps(sides: list[int]) -> list[list[list[int]]]:
-    """Who scatters among each other, step by step: groups of parts.
+    """Return who scatters among each other, step by step: groups of parts.
 
     The parts are laid out row by row, as a mesh is over the wiring of a TPU, and exchange along one
     side after the other. The first side comes first: so each part is left with the piece of its own
@@ -222,7 +222,7 @@ def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> ja
 
 
 def look_up(table_VH: jax.Array, ids_BT: jax.Array) -> jax.Array:
-    """Rows of a table [V, H] by their numbers [B, T]: [B, T, H].
+    """Return rows of a table [V, H] by their numbers [B, T]: [B, T, H].
 
     Of a table that is split over `fsdp` each part gathers the whole and scatters its gradient back.
     Left to itself XLA adds up the whole gradient on each device, and cuts: 125 MB more to gather

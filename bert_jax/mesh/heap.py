@@ -19,7 +19,7 @@ _GROW_BY = 64 << 20  # bytes asked of the kernel at once
 
 
 def keep_freed_memory() -> bool:
-    """From here on the process keeps what it frees, for its next allocations.
+    """Keep, from here on, what the process frees, for its next allocations.
 
     It changes speed and, by some hundred MB at the most, the size of the process; no results. To be
     called before there are threads, which numpy and jax start: a thread stays with the arena that

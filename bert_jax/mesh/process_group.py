@@ -100,7 +100,7 @@ def names(processes: Sequence[int]) -> str:
 
 
 def differences(descriptions: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """One line for each name to which not all processes give the same value.
+    """Return one line for each name to which not all processes give the same value.
 
     said: {process: {name: JSON value}}.
     """

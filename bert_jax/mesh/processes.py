@@ -43,7 +43,7 @@ class ClusterAddress(NamedTuple):
     heartbeat_s: int
 
     def host_and_port(self) -> tuple[str, int] | None:
-        """Host and port of process 0; None where the cluster tells them.
+        """Return host and port of process 0; None where the cluster tells them.
 
         UserError for flags that contradict each other.
         """

@@ -173,7 +173,7 @@ class Lead(ProcessGroup):
         self.listen(process, connection)
 
     def listen(self, peer: int, connection: Connection) -> None:
-        """As in `ProcessGroup`, but who hangs up before the verdict never came.
+        """Listen as `ProcessGroup` does, but who hangs up before the verdict never came.
 
         Unless to refuse: that is the verdict.
         """

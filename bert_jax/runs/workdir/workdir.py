@@ -93,11 +93,6 @@ class Workdir(os.PathLike[str]):
         """Return what is made of a task's examples and is slow to make."""
         return self.path / 'features'
 
-    @property
-    def profile(self) -> epath.Path:
-        """Traces of the steps that --profile named."""
-        return self.path / 'profile'
-
     def result(self, split: str) -> epath.Path:
         """Return the file of the scores on a split; that of the selection split ends a run."""
         return self.path / 'eval' / f'{split}.json'
