@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Return processor, cores, load, memory, and versions of Python and of `packages`, if installed."""
+    """Return processor, cores, load, memory, and versions of Python and of `packages`."""
     # Names as on the package index: lower case, dashes.
     installed = {
         distribution.name.lower().replace('_', '-'): distribution.version

@@ -172,7 +172,7 @@ def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
 
 
 def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
-    """Measure sequences a second of each program, in rounds; without its first call, which compiles."""
+    """Measure sequences a second of each program, in rounds, without compiling."""
     steps = {}
     for name, run in list(programs.items()):
         # How many steps take about --seconds: the first call compiles, the second is timed.
@@ -214,7 +214,7 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
 
 
 def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
-    """Draw random ids, nothing padded, 15 % masked at sorted places; numpy, as the stream gives it."""
+    """Draw random ids as numpy arrays, nothing padded, 15 % masked at sorted places."""
     import numpy as np
 
     rng, predictions = np.random.default_rng(0), round(0.15 * seq_len)

@@ -44,7 +44,7 @@ _COMPILER_ONLY = {
 
 
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
-    """Return masked positions a sequence, for each phase of `config`; UserError if `given` do not fit.
+    """Return masked positions a sequence by phase; UserError if `given` do not fit.
 
     given: one for each phase, or none for bert-preprocess's default, 15 % of the length rounded
     up.

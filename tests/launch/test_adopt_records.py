@@ -5,7 +5,6 @@ The writer here is protobuf's and TFRecord's own definition, and none of our cod
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import struct
@@ -224,17 +223,3 @@ def test_the_same_command_goes_on_after_a_kill(adopt, folder):
     result = adopt()
     assert result.returncode == 0, result.stderr
     assert shards.verify(output).faults == [] and not (output / half).exists()
-
-
-def test_doubts_are_said(adopt, folder):
-    place, files = folder
-    for name, records in files.items():
-        for record in records:
-            record['input_ids'] = [9 if i == MASK else i for i in record['input_ids']]
-        write(place / 'google' / name, records)
-    result = adopt(eval_input='')
-    assert result.returncode == 0, result.stderr
-    assert 'predicted places shows [MASK]' in result.stdout
-    assert 'nothing is held out' in result.stdout
-    warnings = json.loads((place / 'records' / 'manifest.json').read_text())['statistics']
-    assert len(warnings['warnings']) == 2

@@ -84,11 +84,6 @@ def program(tmp_path):
     return run
 
 
-def test_success(program):
-    result = program('--data=x')
-    assert (result.returncode, result.stdout, result.stderr) == (0, '[]\n', '')
-
-
 def test_help_shows_the_binarys_own_flags(program):
     result = program('--help')
     assert (result.returncode, result.stderr) == (0, '')

@@ -301,7 +301,7 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
 
 
 def describe(line: LogEntry) -> str:
-    """Return a readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
+    """Return a readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ...'."""
     # Whole numbers (counts, the phase) are left to the files; None is a figure that is not finite.
     values = line.metrics
     figures = [

@@ -5,8 +5,6 @@ Against a program of 12 layers: tests/plan.
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from bert_jax.costs import reading
@@ -40,8 +38,3 @@ def test_every_number_grows_by_what_a_layer_adds(few, more):
     assert found.libtpu.unpriced == {'all-reduce': 24, 'gather': 1}
     [row] = found.collectives
     assert (row['count'], row['bytes'], row['sent']) == (1, 4 * total, 7 * total)
-
-
-def test_what_another_compiler_made_has_no_estimate():
-    one, two = (dataclasses.replace(shallow(layers), libtpu=None) for layers in (1, 2))
-    assert reading.deeper(one, two, 3).libtpu is None

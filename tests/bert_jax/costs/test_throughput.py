@@ -49,18 +49,6 @@ def test_peak_of_a_device(kind, peak):
     assert chips.peak_flops(kind) == peak
 
 
-def test_meter_counts_waiting(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
-    meter = meters.MetricsAccumulator(max_bad_steps=1)
-    with meter.waiting():
-        now[0] += 3.0
-    now[0] += 9.0
-    assert meter.drain()['input_wait'] == 0.25
-    now[0] += 1.0
-    assert meter.drain()['input_wait'] == 0.0
-
-
 def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
     """Steps of 1 second, beside which time is spent on other things.
 

@@ -11,7 +11,6 @@ import os
 import pathlib
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -93,14 +92,6 @@ def test_who_is_missing_is_named_everywhere():
     )
 
 
-def test_process_0_is_missing():
-    port = free_port()
-    found = outcomes([lambda: call(port, 1, 2, 0.5)])[0]
-    assert (
-        f'process 0 did not answer at localhost:{port} within 0.5 s (Connection refused)' in found
-    )
-
-
 BAD_CALLERS = [
     b'',  # says nothing
     b'99\n',
@@ -140,40 +131,6 @@ def test_callers_that_are_no_processes_of_the_run_neither_count_nor_hold_it_up()
     assert time.monotonic() - started < 8
     for stranger in held:
         stranger.close()
-
-
-def connected_to_itself(port: int) -> socket.socket:
-    """A connection whose both ends are one socket, which holds the port.
-
-    So the system may connect whoever calls a port of this host at which nobody listens. Its end is
-    a reset: else the port would stay taken for a minute.
-    """
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-    made.bind(('127.0.0.1', port))
-    made.connect(('127.0.0.1', port))
-    return made
-
-
-def test_a_caller_that_the_system_connects_to_itself_leaves_the_port_to_process_0(monkeypatch):
-    port, create, first = free_port(), socket.create_connection, []
-
-    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
-        if not first:
-            first.append(connected_to_itself(port))
-            off = struct.pack('ii', 0, 0)  # as sockets are made
-            first[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
-            return first[0]
-        return create(address, timeout)
-
-    monkeypatch.setattr(socket, 'create_connection', connect)
-
-    def late() -> None:
-        time.sleep(0.3)
-        call(port, 0, 2)
-
-    assert outcomes([late, lambda: call(port, 1, 2)]) == ['', '']
-    assert first[0].fileno() == -1
 
 
 def test_a_process_that_is_started_again_counts_once():

@@ -75,12 +75,6 @@ def test_a_named_folder_is_taken(users, tmp_path):
     assert len(programs(tmp_path / 'mine/here')) == 1 and not (users / 'bert_jax').exists()
 
 
-def test_the_folder_that_jax_was_given_is_taken(users, tmp_path):
-    jax.config.update('jax_compilation_cache_dir', f'{tmp_path}/of_jax')
-    assert run('auto')[1] == ['cache_misses']
-    assert len(programs(tmp_path / 'of_jax')) == 1 and not (users / 'bert_jax').exists()
-
-
 def test_several_processes_share_none_that_was_not_named(users, monkeypatch):
     monkeypatch.setattr(jax, 'process_count', lambda: 2)
     assert run('auto')[1] == [] and list(users.iterdir()) == []

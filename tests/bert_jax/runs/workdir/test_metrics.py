@@ -13,24 +13,21 @@ import pathlib
 import struct
 import subprocess
 import sys
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.reports.page.svg import drawing
 from bert_jax.runs.workdir import plots
 from bert_jax.runs.workdir.metrics import (
     MetricWriter,
     describe,
     read_metrics,
-    status,
     truncate_after,
 )
 from bert_jax.runs.workdir.notes import Guess, note_guess
-from bert_jax.runs.workdir.plots import Chart, Curve, plot_run, plot_workdir
+from bert_jax.runs.workdir.plots import plot_run, plot_workdir
 from bert_jax.train.loop import LogEntry
 from tests.helpers.full_disk import files_of_at_most
 
@@ -179,16 +176,6 @@ def test_describe():
     assert told({'split': 'eval', 'mlm_loss': 2.0}) == 'step 5/9 eval  mlm_loss 2'
 
 
-def test_a_bar_has_the_loss_then_accuracies_then_the_parts_of_the_loss():
-    values = {'split': 'train', 'phase': 0, 'mlm_loss': 5.5, 'nsp_loss': 0.75, 'grad_norm': 1.0}
-    values |= {'nsp_accuracy': 0.5, 'mlm_accuracy': 0.25, 'loss': 6.25, 'step_ms': 250.0}
-    assert status(LogEntry(20, values, 80, 15.0)).line() == (
-        'step 20/80  25%  loss 6.25  mlm_accuracy 0.25  nsp_accuracy 0.5  mlm_loss 5.5'
-        '  4.00 steps/s  eta 0:00:15'
-    )
-    assert status(LogEntry(1, {'split': 'train'}, 80)).line() == 'step 1/80  1%'
-
-
 def test_plots(tmp_path):
     write_steps(tmp_path, range(10, 101, 10))
     written = plot_run(tmp_path / 'metrics.jsonl', tmp_path / 'plots')
@@ -234,15 +221,3 @@ def test_what_guessing_scores_is_a_line_of_each_picture_in_its_unit(tmp_path, dr
     }
     assert curves_of(drawn['losses.png'])['mlm_loss, guessing'] == [(0, 7.5), (30, 7.5)]
     assert curves_of(drawn['scores.png'])['dev f1, guessing'] == [(0, 0.5), (30, 0.5)]
-
-
-def test_names_that_matplotlib_cannot_draw_are_one_line(tmp_path, caplog):
-    """Letters that its fonts have not, and a $, which begins mathematics there."""
-    chart = Chart('$x_{', 'nats', [Curve('中文 $\\frac{', [(0, 1), (1, 2)], 'main', 0)])
-    plots.save(tmp_path / 'a.png', chart)
-    (line,) = caplog.messages
-    assert line == f'{tmp_path}/a.png: no font here has the letters of some names: they are boxes'
-    plots.save(tmp_path / 'b.png', chart._replace(curves=[]))
-    assert len(caplog.messages) == 1 and (tmp_path / 'b.png').exists()
-    # A browser has them.
-    assert '中文' in ElementTree.tostring(drawing(chart, 'a chart'), encoding='unicode')
