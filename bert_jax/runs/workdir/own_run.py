@@ -15,6 +15,7 @@ import jax
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import program_cache, sharding
+from bert_jax.runs.supervision.signals import handlers_restored
 from bert_jax.runs.workdir import running
 from bert_jax.train import loop
 from bert_jax.train.state import TrainState
@@ -64,7 +65,11 @@ def own_run(
         checkpoints = running.checkpoints_of(workdir, config.runtime)
         resumed = running.resumed(workdir, checkpoints, fresh, config.total_steps)
         state, meter_state = resumed or (fresh, None)
-        with running.opened_for_phases(
-            workdir, checkpoints, state, config, mesh, meter_state, profile_steps, writers
-        ) as run:
+        # A command keeps its handlers to the end: a signal that comes twice is one request.
+        with (
+            handlers_restored(),
+            running.opened_for_phases(
+                workdir, checkpoints, state, config, mesh, meter_state, profile_steps, writers
+            ) as run,
+        ):
             yield run, state

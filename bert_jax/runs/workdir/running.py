@@ -17,7 +17,7 @@ from bert_jax.configs.schema import PretrainConfig, RuntimeConfig
 from bert_jax.input_pipeline.progress import Bar
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import processes
-from bert_jax.runs.supervision.signals import Agreement, StopSignal, handlers_restored
+from bert_jax.runs.supervision.signals import Agreement, StopSignal
 from bert_jax.runs.supervision.watchdog import watchdog
 from bert_jax.runs.workdir import metrics, notes, plots, word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
@@ -162,7 +162,6 @@ def opened_for_phases(
     """Yield as `opened` does, for all phases of `config`: on `mesh`, and watched for stalls."""
     with (
         jax.set_mesh(mesh),
-        handlers_restored(),
         watchdog(config.runtime.stall_minutes) as heartbeat,
         opened(
             workdir,
