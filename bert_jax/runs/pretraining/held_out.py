@@ -60,8 +60,8 @@ def measure_languages(
     for language, of_language in by_language.items():
         if language:
             its_means = means(of_language)
-            for name in its_means.keys() & {'mlm_loss', 'mlm_accuracy'}:
-                measures[f'{name}_{language}'] = its_means[name]
+            names = [name for name in ('mlm_loss', 'mlm_accuracy') if name in its_means]
+            measures |= {f'{name}_{language}': its_means[name] for name in names}
 
     # exp(700) is about the largest float there is; a diverged model should not end in an error.
     if 'mlm_loss' in measures:
