@@ -341,8 +341,10 @@ def main(argv: Sequence[str]) -> None:
     # The device is looked at by a child: this process would take the GPU's memory from the others.
     day = Day(Path(_OUTPUT.value), _MINUTES.value)
     look = 'import jax; print(jax.default_backend(), jax.devices()[0].device_kind, sep="\\n")'
-    told = subprocess.run([sys.executable, '-c', look], capture_output=True, text=True, check=True)
-    day.found['backend'], day.found['device'] = told.stdout.split('\n')[:2]
+    looked = subprocess.run(
+        [sys.executable, '-c', look], capture_output=True, text=True, check=True
+    )
+    day.found['backend'], day.found['device'] = looked.stdout.split('\n')[:2]
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'torch', 'transformers')
     day.found['machine'] = {'device': day.found['device'], **machine.describe(*packages)}
 

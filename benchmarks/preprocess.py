@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> None:
     report |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
 
     # From the text to the figures: segment it, make it larger, run the job for each length and
-    # number of workers, see where the time goes, and last the original beside ours.
+    # number of workers, see where the time goes, and last the original and ours.
     with tempfile.TemporaryDirectory(dir=_TMPDIR.value) as name:
         folder = pathlib.Path(name)
         text = pathlib.Path(_INPUT.value)
@@ -252,7 +252,7 @@ def stages(text: pathlib.Path, folder: pathlib.Path, seq_len: int) -> dict[str, 
             *command(text, folder / 'records', seq_len),
         ]
     )
-    # Records first, they are large; the figures lie beside them.
+    # Records first, they are large; the figures lie next to them.
     shutil.rmtree(folder / 'records')
     seconds = json.loads((folder / 'stages.json').read_text())
     shares = {

@@ -50,7 +50,7 @@ class Clock:
 
     def _charge(self) -> None:
         # The time since the last charge goes to the innermost stage that runs; then the count
-        # begins anew.
+        # begins again.
         now = time.process_time()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since
@@ -75,7 +75,7 @@ class Clock:
         return call
 
     def _items(self, name: str, items: Iterator) -> Iterator:
-        # The clock itself stands for the end, because items may be None.
+        # The clock itself marks the end, because items may be None.
         following = self.around(name, lambda: next(items, self))
         while (item := following()) is not self:
             yield item

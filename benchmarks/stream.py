@@ -112,15 +112,15 @@ def _cpu_seconds() -> float:
     return processes.cpu_seconds(os.getpid()) or time.process_time()
 
 
-def summary(rates: list[tuple[float, float]], beside: list[tuple[float, float]]) -> dict[str, Any]:
+def summary(rates: list[tuple[float, float]], bare: list[tuple[float, float]]) -> dict[str, Any]:
     """Return medians of the rates, and of their ratios to those of the same round's bare reader."""
-    ratios = sorted(a / b for (a, _), (b, _) in zip(rates, beside))
+    ratios = sorted(a / b for (a, _), (b, _) in zip(rates, bare))
     return {
         'a_second': statistics.median(r for r, _ in rates),
         'a_cpu_second': statistics.median(r for _, r in rates),
         'ratio': statistics.median(ratios),
         'ratios': ratios,
-        'cpu_ratio': statistics.median(a / b for (_, a), (_, b) in zip(rates, beside)),
+        'cpu_ratio': statistics.median(a / b for (_, a), (_, b) in zip(rates, bare)),
     }
 
 

@@ -70,7 +70,7 @@ SWEEP = (
     ('runtime.compute_dtype=float32',),
     ('runtime.compute_dtype=float32', 'runtime.matmul_dtype=bfloat16'),
 )
-Program = Callable[[int], None]  # runs so many steps and waits for the last
+Program = Callable[[int], None]  # runs that number of steps and waits for the last
 
 
 def main(argv: Sequence[str]) -> None:
@@ -315,7 +315,7 @@ def largest_batch(config: Any, seq_len: int) -> int:
         memory = program.train_step.lower(state, batch, program.hparams).compile().memory_analysis()
         need[size] = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     a_row = (need[64] - need[32]) / 32
-    # PyTorch's model and step lie beside ours
+    # PyTorch's model and step lie next to ours
     room = 0.9 * jax.devices()[0].memory_stats()['bytes_limit'] / 2
     return max(32, int((room - need[32] + 32 * a_row) / a_row) // 32 * 32)
 

@@ -17,7 +17,7 @@ import sys
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError, did_you_mean
 
-# From raw text to a model in use; what each does stands at the head of its file.
+# From raw text to a model in use; what each does is written at the head of its file.
 COMMANDS = (
     'quickstart',
     'train_vocab',

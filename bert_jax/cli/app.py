@@ -150,7 +150,7 @@ def ending(program: str) -> Iterator[None]:
 def _is_unread(stream: TextIO) -> bool:
     """Tell whether `stream` goes to a pipe that nobody reads any more."""
     poll = select.poll()
-    poll.register(stream.fileno(), 0)  # errors and hang-ups are told unasked
+    poll.register(stream.fileno(), 0)  # errors and hang-ups are always reported
     return bool(poll.poll(0))
 
 
@@ -331,7 +331,7 @@ def _set_up_logging() -> None:
     )
 
     # Python's warnings speak to who writes programs, with a library's path: for --verbosity=1, or
-    # as Python was told to show them.
+    # as Python was asked to show them.
     if not sys.warnoptions:
         warnings.showwarning = _tell_of_debugging
     # It warns of its fonts and of its cache, which are no affair of a run.
@@ -391,7 +391,7 @@ def _too_little(error: BaseException | None) -> str | None:
     """
     disk = 'free some space and run the same command again'
 
-    # From the error to what caused it, for libraries wrap what the system told them. `seen`,
+    # From the error to what caused it, for libraries wrap the errors of the system. `seen`,
     # because such a chain may bite its tail.
     seen = set()
     while error is not None and id(error) not in seen:
@@ -411,7 +411,7 @@ def _too_little(error: BaseException | None) -> str | None:
         if 'No space left on device' in str(error):  # as tensorstore words it
             return f'disk full: {disk}'
 
-        # After the disk: a full one is told as such also where it was met over a network.
+        # After the disk: a full one is named as such also where it was met over a network.
         if unreachable := _unreachable(error):
             return unreachable
 

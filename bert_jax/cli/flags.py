@@ -1,6 +1,6 @@
 """Options as flags: `define` makes the flags of a dataclass, `read` makes an instance of them.
 
-Owns which kind of flag a type becomes; what a field means and may be is written beside it
+Owns which kind of flag a type becomes; what a field means and may be is written at the field
 (configs/options.py). A command defines its flags where it is imported and reads them in `main`:
 
   flags.define(Options)
@@ -31,7 +31,7 @@ flags.disclaim_key_flags()
 def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> None:
     """Define a flag for each field that has a help, in their order.
 
-    `only` for these fields, or for all `without` those. A field that is a dataclass stands for its
+    `only` for these fields, or for all `without` those. A field that is a dataclass means its
     own fields; one without a default is a required flag.
     """
     # Hints as types: the annotations are strings, since modules import annotations.
@@ -76,14 +76,14 @@ def _define(field: dataclasses.Field, option: Option, hint: Any) -> None:
     required = field.default is dataclasses.MISSING
     default: Any = None if required else field.default
 
-    # Bounds are told by absl, with the flag's name, before main begins.
+    # absl checks bounds, with the flag's name, before main begins.
     low, high = typing.cast(tuple[Any, Any], option.bounds)  # ints or floats, as the field's type
     common: dict[str, Any] = {'required': required}
     # Given twice, the last would win without a word; only flags for several values may be.
     once = common | {'allow_overwrite': False}
 
     # By the kind of the field, the more special first.
-    if item := _item(kinds):  # before the others: a str may stand beside the tuple
+    if item := _item(kinds):  # before the others: a str may be another of the types
         default = default if default is None else [str(value) for value in default]
         if option.commas:
             flags.DEFINE_list(name, default, option.help, **once)

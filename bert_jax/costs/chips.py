@@ -23,7 +23,7 @@ class Chip:
     """The published figures of one kind of chip.
 
     kind: what jax's device_kind of it looks like.
-    peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless told
+    peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless asked
     otherwise.
     flops_per_cycle: of a TPU, what its matrix units do in a cycle, which tells its `clock`: the
     power of two that libtpu's own estimates of large products come near to. 0 for a GPU.
@@ -133,7 +133,7 @@ class Topology:
     def gcloud(self) -> str | None:
         """Return the flags that name it to `gcloud compute tpus tpu-vm create`; None of GPUs.
 
-        An accelerator type where that stands for this shape ('--accelerator-type=v5litepod-16'; of
+        An accelerator type where that means this shape ('--accelerator-type=v5litepod-16'; of
         v4 and v5p its figure counts cores, two a chip), else generation and shape.
         """
         chip = self.chip
@@ -150,7 +150,7 @@ def topology(name: str) -> Topology:
 
     Sides may stand in any order (v5p:8x4x4 is v5p:4x4x8), and gcloud's names are understood:
     'v5litepod-16' is v5e:4x4. Of chips that v4 or v5p can be wired in several ways a name of gcloud
-    stands for the shape nearest to a cube.
+    means the shape nearest to a cube.
     """
     # A name is a chip and a shape, or a chip and a number.
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)

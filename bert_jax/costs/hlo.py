@@ -266,7 +266,7 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
 def scheduled(text: str) -> list[tuple[Instruction, Computation, int]]:
     """Return (instruction, its computation, times a step) of all that a chip runs by itself.
 
-    What stands inside a fusion, or a call to another unit, runs as part of that: see `inside`.
+    What is inside a fusion, or a call to another unit, runs as part of that: see `inside`.
     """
     computations, entry = parse(text)
     runs = runs_of(computations, entry)

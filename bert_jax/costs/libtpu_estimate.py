@@ -1,6 +1,6 @@
 """Reads libtpu's own estimate of a compiled step's time, and lists what it has no estimate for.
 
-libtpu writes an estimate in cycles beside most instructions. It has none for collectives, kernels
+libtpu writes an estimate in cycles at most instructions. It has none for collectives, kernels
 of our own (Pallas), gathers, scatters, sorts, drawn bits and copies between a chip's memories: in
 the sum these look free. No chip has confirmed an estimate. Knows nothing of models.
 """

@@ -135,8 +135,8 @@ def _groups(attributes: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, 
 def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndarray:
     """Return the devices of the first group of mesh['a'=2,'b'=8] {'a','b':(2)4}.
 
-    axes_text: what stands in the brackets; device_ids: the devices of that mesh, flat; spanned:
-    what stands in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
+    axes_text: the text in the brackets; device_ids: the devices of that mesh, flat; spanned:
+    the text in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
     the group spans the 4.
     """
     parts = {
@@ -155,7 +155,7 @@ def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndar
 
 
 def _iota(text: str) -> np.ndarray:
-    """Return the device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
+    """Return the device numbers of '[2,2,2]T(0,2,1)', flat.
 
     They are counted up in the first shape, then transposed by the second.
     """

@@ -1,4 +1,4 @@
-"""What a run takes beside its train steps: hosts that read, room on the disk, saves, evaluations.
+"""What a run takes besides its train steps: hosts that read, room on the disk, saves, evaluations.
 
 Owns that arithmetic. Sizes and rates of reading follow from the configuration; the time of an
 evaluation and of a save rests on a guess each, which is named. It must not know how a step is made

@@ -22,9 +22,9 @@ class StepCosts:
     """What the steps of one training take of the devices (see loop.StepCosts).
 
     Attributes:
-      flops: the model FLOPs of one row of so many tokens, forward and backward; None where they
+      flops: the model FLOPs of one row of some tokens, forward and backward; None where they
       are not counted, and figures leave them out.
-      memory_bytes: what the compiled step that `memory` was told of takes on one device; None
+      memory_bytes: what the compiled step that `memory` was given takes on one device; None
       before.
     """
 

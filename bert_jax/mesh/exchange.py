@@ -29,13 +29,13 @@ from bert_jax.mesh.sharding import (
     shards_update,
 )
 
-# The TPU without sparse cores that was compiled for. On others those reduce-scatter beside the work
+# The TPU without sparse cores that was compiled for. On others those reduce-scatter during the work
 # of all other units; on this one nothing does. Why it is all-to-all there: four layers of
 # BERT-large's width on v5e:2x4 were 10.5 to 12.8 ms a step by a price list of ours, which is gone,
 # with reduce-scatters 10.7 to 14.1. No chip has confirmed these figures.
 _NO_SPARSE_CORES = re.compile(r'TPU v5 ?(lite|e)$')
-# libtpu 0.0.42 has no all-to-all beside other work for larger slices of a v5e: their wiring lets
-# chips of one row or column exchange, and even that not beside other work.
+# libtpu 0.0.42 has no all-to-all during other work for larger slices of a v5e: their wiring lets
+# chips of one row or column exchange, and even that not during other work.
 _ALL_TO_ALL_UP_TO = 16
 # TPUs whose wiring has two sides; that of the others has three.
 _TWO_SIDES = re.compile(r'TPU v\d+ ?(lite|e)$')
@@ -52,9 +52,9 @@ def is_all_to_all(
 ) -> bool:
     """Tell whether kernels' gradients are exchanged all-to-all, by setting or on a v5e.
 
-    By itself where a reduce-scatter would have nothing beside it, and where gradients of one block
-    come while those of others are computed: the loops of accumulation and of scanned layers do not
-    let that happen. may_choose: whether `auto` may be an all-to-all. UserError where one is named
+    By itself where a reduce-scatter would run alone, and where gradients of one block come while
+    those of others are computed: the loops of accumulation and of scanned layers do not let that
+    happen. may_choose: whether `auto` may be an all-to-all. UserError where one is named
     that cannot be had.
     """
     device = mesh.abstract_mesh.abstract_device

@@ -1,7 +1,7 @@
 """What the C library does with the memory that a step on a CPU gives back.
 
-XLA takes the memory of a step anew from the C library in every step. Large pieces glibc asks of the
-kernel each time, which has to clear them page by page: of a small model's step that is a quarter.
+XLA takes memory from the C library again in every step. Large pieces glibc asks of the kernel each
+time, which has to clear them page by page: of a small model's step that is a quarter.
 This file knows nothing of models, and of jax only where it is going to compute.
 """
 
@@ -42,7 +42,7 @@ def keep_freed_memory() -> bool:
 
 
 def will_compute_on_cpu() -> bool:
-    """Tell whether jax is going to choose the CPU, told without importing it.
+    """Tell whether jax is going to choose the CPU, without importing it.
 
     By what the user has set (JAX_PLATFORMS), else by whether anything for another device is
     installed. A machine with libtpu and no TPU counts as one with a TPU.

@@ -1,4 +1,4 @@
-"""The processes of one run beside jax: that all are there, that all run the same, and who is gone.
+"""The processes of one run, apart from jax: all are there, all run the same, who is gone.
 
 jax.distributed aborts without a name when a host never arrives, trains on where two hosts were
 given different settings, and notices a dead one by its silence. So every process keeps one
@@ -128,7 +128,7 @@ def objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIK
 
     said: {process: {name: JSON value}}; a name 'refused' holds why that process does not start.
     """
-    # A refusal explains itself; differences are told only where all would have started.
+    # A refusal explains itself; differences are named only where all would have started.
     if refused := sorted(process for process in descriptions if 'refused' in descriptions[process]):
         return f'{names(refused)} refused to start: {descriptions[refused[0]]["refused"]}'
     if lines := differences(descriptions):
@@ -234,21 +234,21 @@ class ProcessGroup:
     def end(self, error: BaseException | None = None) -> None:
         """Say farewell; to be called when the work is done, or with the error that ends it.
 
-        With an error the others are told, and jax, whose exit handler waits for all, is not asked.
+        An error is sent to the others, and jax, whose exit handler waits for all, is not asked.
         """
         if error is None:
             self._ending.set()
             self._farewell(0, '')
             return
 
-        # A user's mistake has its own code and line; everything else is told as a defect, by its
+        # A user's mistake has its own code and line; everything else counts as a defect, by its
         # type.
         code, line = _DEFECT, f'{type(error).__name__}: {error}'
         if isinstance(error, UserError):
             code, line = error.exit_code, str(error)
         else:
             # A collective that another process has left raises here too: that is the other's error.
-            # So wait for word of it before this error is told as one of its own.
+            # So wait for word of it before this error counts as one of its own.
             time.sleep(_ECHO_S)
             if self._failure and self._failure[1] != _DEFECT:
                 self._follow_now()

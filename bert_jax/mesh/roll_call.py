@@ -94,7 +94,7 @@ class Lead(ProcessGroup):
         with self._changed:
             self._changed.wait_for(lambda: len(self._said) == self.processes - 1, timeout_s)
             # Closed under the lock: who calls from here on is too late, and the verdict is of all
-            # who are in. What differs is told first, for it would not mend by waiting longer.
+            # who are in. What differs comes first, for it would not mend by waiting longer.
             self._open = False
             if self._strangers:
                 logging.info(
@@ -160,7 +160,7 @@ class Lead(ProcessGroup):
                 connection.close()
                 return
             # The newest call counts: the older connection belongs to a process that was restarted,
-            # or to a second one with the same number, which is then told so.
+            # or to a second one with the same number, which then gets that answer.
             older = self.connections.get(process)
             self.connections[process] = connection
             self._said[process] = says
@@ -250,7 +250,7 @@ class Caller(ProcessGroup):
             # the clock of process 0 decides
             answer = connection.receive(seconds_left + _ANSWER_S)
 
-        # Another program may answer in JSON too, if only by echoing what it is told.
+        # Another program may answer in JSON too, if only by an echo.
         return answer if answer and answer.keys() & _ANSWERS else None
 
     def _obey(

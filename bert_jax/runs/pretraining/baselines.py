@@ -1,4 +1,4 @@
-"""What guessing without a model scores on held-out records: the yardstick beside every result.
+"""What guessing without a model scores on held-out records: the yardstick of every result.
 
 Owns the unigram baseline for masked tokens and the majority baseline for next sentence
 prediction, both counted from the records themselves. It must not know any model.
@@ -49,7 +49,7 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
     """Count the baselines over the first `examples` held-out records of each language.
 
     Frequencies are those of the first `train_examples` training records, which are a sample of all
-    because records lie in the order of a hash. 0 stands for all records, in both.
+    because records lie in the order of a hash. 0 means all records, in both.
     """
     # One is added to each count: a token never seen in training costs much, and not infinity.
     tokenizer = Tokenizer.load(f'{directory}/tokenizer')
@@ -91,7 +91,7 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
 def logged_baselines(directory: str, examples: int) -> Baselines:
     """Count and log the baselines over the first `examples` held-out records (0: all).
 
-    Frequencies are of so many training records that the third digit is settled.
+    Frequencies are of enough training records to settle the third digit.
     """
     # As many held-out records as an evaluation reads, or the two would not compare.
     guess = baselines(directory, examples, _TRAIN_EXAMPLES)
@@ -108,7 +108,7 @@ def logged_baselines(directory: str, examples: int) -> Baselines:
 
 
 def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
-    """Return how often each id [V] stands in the training records, special tokens not counted.
+    """Count how often each id [V] is in the training records, special tokens not counted.
 
     Masked places count as what they hid. The first `examples` records, rounded up to whole batches
     of 2,048; 0: all.

@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.costs import overheads, search
 from bert_jax.costs.memory import size
 
-_BUFFERS = 5  # so many of the largest are shown
+_BUFFERS = 5  # of the largest are shown
 # What the temporaries of a step are called.
 _USES = {
     'activations': 'activations',
@@ -40,8 +40,8 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
     for i, phase in enumerate(plan['phases']):
         yield from _phase(i, phase, plan)
 
-    # Then what the run takes beside its steps, and last their sum. A phase that does not fit has no
-    # time, so there is no sum either.
+    # Then what the run takes besides its steps, and last their sum. A phase that does not fit has
+    # no time, so there is no sum either.
     yield ''
     yield from _between_steps(plan)
     yield from _whole_run(plan)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What is planned beside the run's configuration, and how long it may take."""
+    """What is planned besides the configuration, and how long it may take."""
 
     topology: str = required(
         'chips and wiring, as in v5e:16x16 or, as gcloud calls it, v5litepod-256; a wrong name'

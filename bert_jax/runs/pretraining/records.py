@@ -1,7 +1,7 @@
 """The records of a pre-training run: a --data directory, and which phase reads which.
 
-Owns what is refused of them before the run begins. Imports no jax, so that a mistake is told at
-once.
+Owns what is refused of them before the run begins. Imports no jax, so that a mistake is reported
+at once.
 """
 
 from __future__ import annotations

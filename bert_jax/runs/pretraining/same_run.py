@@ -27,7 +27,7 @@ FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
 # Another version may compute another number from the same program.
 _LIBRARIES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
-# Where a process stands, and what it keeps or prints on its own host.
+# Where a process is, and what it keeps or prints on its own host.
 _FREE_VARIABLES = (
     'JAX_COORDINATOR_', 'JAX_LOCAL_DEVICE_IDS', 'JAX_PROCESS_', 'JAX_NUM_PROCESSES',
     'JAX_COMPILATION_CACHE_', 'JAX_ENABLE_COMPILATION_CACHE', 'JAX_PERSISTENT_CACHE_',
@@ -43,7 +43,7 @@ def description(
 
     records: the `Records` of each phase; named: further values, by the flag they come from.
     """
-    # Every setting by its dotted name, so that a difference is told by the name to --set.
+    # Every setting by its dotted name, so that a difference has the name that --set takes.
     settings = leaves(schema.to_dict(config))
     deciding = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
 

@@ -23,7 +23,7 @@ from bert_jax.train.task_heads import pretraining_head
 
 # Arrays with a row for each entry of the vocabulary.
 _OF_VOCABULARY = {'encoder/embeddings/word', 'mlm/bias', 'mlm/decoder'}
-# Settings of the model that training may choose anew, whatever it begins with.
+# Settings of the model that training may choose again, whatever it begins with.
 FREE = ('hidden_dropout', 'attention_dropout', 'initializer_range')
 
 
@@ -114,7 +114,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
             rows[entry] = table[pieces or slice(old_size)].mean(0)
         return rows
 
-    # What is computed from the vocabulary is computed anew.
+    # What is computed from the vocabulary is computed again.
     config = dataclasses.replace(source.model, vocab_size=size)
     flat = traverse_util.flatten_dict(source.params, sep='/')
     flat |= {path: grown(flat[path]) for path in _OF_VOCABULARY & flat.keys()}

@@ -11,8 +11,8 @@ There are five kinds of sources:
                                      names its base model: that may be any of the others
   google-bert/bert-base-uncased      a model on the Hugging Face Hub, or an adapter, downloaded once
 
-Owns how these are told apart and read, and how what a source lacks is made. It must not know what
-is done with it.
+Owns how these are distinguished and read, and how what a source lacks is made. It must not know
+what is done with it.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
         reading, step = _read_workdir(workdir, named, encoder)
         folder = workdir.tokenizer_folder
 
-    # What was read is told before the tokenizer is checked: it helps with that mistake.
+    # What was read is logged before the tokenizer is checked: it helps with that mistake.
     _say(name, reading, print_map)
 
     # Another size means another vocabulary: ids would point at the wrong rows, or beyond the table.
@@ -310,7 +310,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     fresh = jax.device_get(jax.jit(lambda: init_params(Pretraining(source.model), seed))())
     params = dict(source.params)
     for part in lacking:
-        # The pooler lies inside the encoder, heads beside it. Copies: the source stays as it is.
+        # The pooler lies inside the encoder, heads outside. Copies: the source stays as it is.
         if part == 'pooler':
             params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
         else:

@@ -5,7 +5,7 @@ undisturbed run would have written. It must not know what the metrics mean, and 
 jax nor TensorFlow (which tensorboard would load where it is installed: 18 s).
 
 A line of metrics.jsonl: {"step": int, "split": "train" | "eval", name: number or null, ...}; null
-stands for a number that is not finite.
+means a number that is not finite.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LEFT_OUT = (
 
 
 class Writers:
-    """A list of writers (bert_jax/train/loop.py has the protocol) that stands for one.
+    """A list of writers (bert_jax/train/loop.py has the protocol) that acts as one.
 
     None at all is the writer of the processes of a run that are not its first.
     """
@@ -206,7 +206,7 @@ class _Appended:
     def __init__(self, path: epath.Path, required: bool):
         self._path, self._required = path, required
 
-        # Opened with the first piece, and anew after a failure.
+        # Opened with the first piece, and again after a failure.
         self._file: BinaryIO | None = None
         self._waiting: list[bytes] = []
         # Bytes of whole pieces: what a failed write is cut back to.
@@ -234,7 +234,7 @@ class _Appended:
         """Drop the part of a piece that was still written, and what the file's buffer holds."""
         # Closed before it is cut: a buffer that is flushed later would write behind the cut.
         file, self._file = self._file, None
-        # A failure here is told below, with what it means: lines are lost.
+        # A failure here is reported below, with what it means: lines are lost.
         with contextlib.suppress(OSError):
             if file:
                 file.close()  # which tries once more to write
@@ -289,11 +289,11 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
     if before is None:
         return
 
-    # Steps only grow down the file, so the lines to keep are the first so many.
+    # Steps only grow down the file, so the lines to keep are the first ones.
     keep = bisect.bisect_right([line['step'] for line in read_metrics(path)], step)
     content = b''.join(before.splitlines(keepends=True)[:keep])
 
-    # An object store has no truncation: the object is written anew.
+    # An object store has no truncation: the object is written again.
     if '://' in os.fspath(path):
         path.write_bytes(content)
     else:
@@ -319,13 +319,13 @@ def describe(line: LogEntry) -> str:
 
 def status(line: LogEntry) -> progress.Status:
     """Return the same for a bar: the loss first, then accuracies, then the parts of the loss."""
-    told = [name for name in _in_order(line.metrics) if name.endswith(('loss', 'accuracy'))]
-    told.sort(key=lambda name: (name != 'loss', not name.endswith('accuracy')))
+    shown = [name for name in _in_order(line.metrics) if name.endswith(('loss', 'accuracy'))]
+    shown.sort(key=lambda name: (name != 'loss', not name.endswith('accuracy')))
     step_ms = line.metrics.get('step_ms')
     return progress.Status(
         _place(line),
         line.step / line.total,
-        [_figure(line, name) for name in told],
+        [_figure(line, name) for name in shown],
         progress.rate(1e3 / step_ms, 'steps') if step_ms else '',
         line.eta,
     )

@@ -138,7 +138,7 @@ def _read(path: epath.Path, kind: type[Note]) -> list[Note]:
 
 
 def _add(path: epath.Path, note: Note, replaces: Callable[[Note], bool]) -> None:
-    """Write the file anew with one note more, in place of those that it `replaces`."""
+    """Write the file with one note more, in place of those that it `replaces`."""
     try:
         kept = [other for other in _read(path, type(note)) if not replaces(other)]
         entries = [dataclasses.asdict(each) for each in (*kept, note)]

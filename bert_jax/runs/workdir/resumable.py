@@ -1,7 +1,7 @@
 """Output that grows record by record, and survives its process being killed.
 
-Owns the hidden folder beside the output in which its files grow, and the note there of how far they
-are whole: what a killed process wrote after its last note is cut off by the next one, so no record
+Owns the hidden folder next to the output in which its files grow, and the note there of how far
+they are whole: what a killed process wrote after its last note is cut off by the next one, so no record
 is lost and none comes twice. Must not know what the files hold.
 """
 
@@ -58,7 +58,7 @@ class GrowingOutput:
                     f'{folder / name} is shorter than it was: remove {folder} to begin anew'
                 )
 
-        # Cut back to the note: what stands behind it is half a record or one that comes again.
+        # Cut back to the note: what is behind it is half a record or one that comes again.
         self._files = {}
         for name in names:
             file = self._files[name] = open(folder / name, 'ab')  # noqa: SIM115 - closed by `close`

@@ -8,7 +8,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
   metrics.jsonl, plots/      bert_jax/runs/workdir: metrics.py, plots.py
   starts.json, guessing.json  notes.py there: commands and machines, what guessing scores
-  eval/SPLIT.json            results; predictions/SPLIT/ beside them
+  eval/SPLIT.json            results; predictions/SPLIT/ has the answers
   noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness)
   features/, profile/        what is slow to make, and what was asked for
 
@@ -41,7 +41,7 @@ MEND = 'put it back from a copy, or use another workdir'
 
 
 class Workdir(os.PathLike[str]):
-    """A run's folder, there or not yet; stands for its path where one is wanted."""
+    """A run's folder, there or not yet; usable as its path."""
 
     def __init__(self, name: str | os.PathLike[str]):
         """Return `name`: local or gs://, as messages shall say it."""
