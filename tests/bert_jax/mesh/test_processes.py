@@ -267,7 +267,6 @@ def test_processes_that_end_one_after_the_other_raise_no_alarm():
     ('arguments', 'message'),
     [
         (('nowhere', 2, 0), 'must be HOST:PORT'),
-        (('h:0', 2, 0), 'must be HOST:PORT'),
         (('h:65535', 2, 0), 'a PORT from 1 to 65534'),
         (('h:1', None, 0), '--num_processes'),
         (('h:1', 2, 2), 'from 0 to 1'),
@@ -440,8 +439,8 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('count', [2, 4])
-def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary, count):
+def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary):
+    count = 2
     records = make_records(tmp_path, binary, 0)
 
     def command(run: str) -> list[str]:
