@@ -42,7 +42,7 @@ _GROUPED = 50  # batches whose examples are sorted by length together, as transf
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the seeds that are missing and prints both means and their difference."""
+    """Run the seeds that are missing and prints both means and their difference."""
     del argv
     from benchmarks import machine
     from bert_jax.input_pipeline.tasks import load_task
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
-    """(settings of the sweep's runs, {metric: value} of each on the dev split).
+    """Return (settings of the sweep's runs, {metric: value} of each on the dev split).
 
     UserError where the runs differ in more than the seed, or this loop has no such setting.
     """
@@ -120,7 +120,7 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
 
 
 def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """A line of text: both means, their difference, and its standard error."""
+    """Return a line of text: both means, their difference, and its standard error."""
     both = (ours, theirs)
     means = [statistics.fmean(values) for values in both]
     # Of one run there is no deviation.
@@ -139,33 +139,17 @@ def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str
 
 
 def run(task: Any, config: Any, seed: int) -> dict[str, float]:
-    """One run of PyTorch on all devices that it has: the dev metrics after the last step."""
+    """Fine-tune in PyTorch on all its devices; return the dev metrics after the last step."""
     import torch
     import transformers
 
     from bert_jax.input_pipeline.tasks.batching import subset
     from bert_jax.runs.finetuning.finetuner import total_steps
 
-    # The model as transformers has it, with this run's dropouts; without a setting the encoder's
-    # own.
     torch.manual_seed(seed)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     tokenizer = transformers.AutoTokenizer.from_pretrained(_INIT_FROM.value)
-    outputs = {'num_labels': task.num_outputs} | (
-        {'problem_type': 'regression'} if task.kind == 'regression' else {}
-    )
-    rates = {
-        'hidden_dropout_prob': config.hidden_dropout,
-        'attention_probs_dropout_prob': config.attention_dropout,
-    }
-    outputs |= {name: rate for name, rate in rates.items() if rate is not None}
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        _INIT_FROM.value,
-        # The fastest attention that people have by default.
-        classifier_dropout=config.head_dropout,
-        attn_implementation='sdpa',
-        **outputs,
-    ).to(device)
+    model = _classifier(task, config).to(device)
 
     # Texts are cut by the reference's tokenizer, longest first, as ours cuts them.
     def encoded(examples: Sequence[Any]) -> list[dict[str, list[int]]]:
@@ -175,18 +159,14 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
 
     def padded(rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
         # Padding to the longest row of the batch, as transformers' own loop does.
-        return {
-            name: value.to(device)
-            for name, value in tokenizer.pad(rows, return_tensors='pt').items()
-        }
+        arrays = tokenizer.pad(rows, return_tensors='pt')
+        return {name: value.to(device) for name, value in arrays.items()}
 
     # The same examples as ours, but an order of PyTorch's: seeds are compared by their mean.
     examples = subset(task.examples('train'), config.train_examples, seed)
     rows = encoded(examples)
-    labels = torch.tensor(
-        [e.label for e in examples],
-        dtype=torch.float32 if task.kind == 'regression' else torch.long,
-    )
+    dtype = torch.float32 if task.kind == 'regression' else torch.long
+    labels = torch.tensor([e.label for e in examples], dtype=dtype)
     steps = total_steps(len(examples), config)
     # A fresh permutation for each epoch; the last steps may end within one.
     order = torch.cat([torch.randperm(len(examples)) for _ in range(math.ceil(config.epochs))])
@@ -198,8 +178,8 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
         batches = torch.cat([grouped(group, lengths) for group in batches.split(_GROUPED)])
     # A generator: rows are padded and moved when their step comes.
     inputs = (
-        padded([rows[i] for i in places]) | {'labels': labels[places].to(device)}
-        for places in batches
+        padded([rows[i] for i in indices]) | {'labels': labels[indices].to(device)}
+        for indices in batches
     )
     train(model, inputs, config.optimizer, steps, int(steps * config.warmup_fraction))
 
@@ -213,10 +193,30 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     return task.score(dev, task.decode(dev, {}, {'logits': logits.numpy()}))
 
 
+def _classifier(task: Any, config: Any) -> Any:
+    """Make transformers' model with the run's dropouts; without a setting the encoder's own."""
+    import transformers
+
+    rates = {
+        'hidden_dropout_prob': config.hidden_dropout,
+        'attention_probs_dropout_prob': config.attention_dropout,
+    }
+    problem = {'problem_type': 'regression'} if task.kind == 'regression' else {}
+    return transformers.AutoModelForSequenceClassification.from_pretrained(
+        _INIT_FROM.value,
+        classifier_dropout=config.head_dropout,
+        # The fastest attention that people have by default.
+        attn_implementation='sdpa',
+        num_labels=task.num_outputs,
+        **problem,
+        **{name: rate for name, rate in rates.items() if rate is not None},
+    )
+
+
 def train(
     model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, warmup: int
 ) -> list[tuple[Any, Any]]:
-    """Trains in PyTorch; [(loss, norm of the gradient before it is clipped)] of every step.
+    """Train in PyTorch; [(loss, norm of the gradient before it is clipped)] of every step.
 
     batches: what the model takes, with its labels; o: an OptimizerConfig. Biases and layer norms do
     not decay.
@@ -225,18 +225,12 @@ def train(
     import transformers
 
     # Biases and norms do not decay: google-research/bert's rule, by the names of transformers.
-    plain = [
-        p for name, p in model.named_parameters() if name.endswith('bias') or 'LayerNorm' in name
-    ]
-    decayed = [
-        p
-        for name, p in model.named_parameters()
-        if not (name.endswith('bias') or 'LayerNorm' in name)
-    ]
     groups = [
-        {'params': decayed, 'weight_decay': o.weight_decay},
-        {'params': plain, 'weight_decay': 0.0},
+        {'params': [], 'weight_decay': o.weight_decay},
+        {'params': [], 'weight_decay': 0.0},
     ]
+    for name, parameter in model.named_parameters():
+        groups[name.endswith('bias') or 'LayerNorm' in name]['params'].append(parameter)
     optimizer = torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup, steps)
     model.train()
@@ -256,7 +250,7 @@ def train(
 
 
 def grouped(batches: Any, lengths: Any) -> Any:
-    """The same examples [steps, batch], in batches of like length that come in any order."""
+    """Return the same examples [steps, batch], in batches of like length that come in any order."""
     import torch
 
     # Sorted by length, cut into batches, and the batches shuffled: else training would go from

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
 import json
 import os
 import subprocess
@@ -69,11 +70,11 @@ class Day:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Return seconds that are left."""
         return self.deadline - time.monotonic()
 
     def part(self, name: str, make: Callable[[Day], dict[str, Any]]) -> bool:
-        """Runs one part, prints a line and writes the JSON; whether it succeeded."""
+        """Run one part, print a line and write the JSON; tell whether it succeeded."""
         start = time.monotonic()
         try:
             figures = {'state': 'done', **make(self)}
@@ -84,14 +85,12 @@ class Day:
         figures['seconds'] = round(time.monotonic() - start, 1)
         self.found['parts'][name] = figures
         (self.output / 'gpu_day.json').write_text(json.dumps(self.found, indent=1) + '\n')
-        state, *rest = figures.items()
-        print(
-            f'{name}: {state[1]}', *(f'{key} {value}' for key, value in rest), sep=', ', flush=True
-        )
-        return figures['state'] == 'done'
+        state, *result = figures.items()
+        print(f'{name}: {state[1]}', *(f'{k} {v}' for k, v in result), sep=', ', flush=True)
+        return state[1] == 'done'
 
     def run(self, log: str, module: str, *arguments: str, kill_at: int = 0) -> None:
-        """`python -m MODULE ...` to its end; RuntimeError with its last line where it fails.
+        """Run `python -m MODULE ...` to its end; RuntimeError with its last line where it fails.
 
         kill_at: it is killed, by SIGKILL, as soon as its --workdir holds a checkpoint of that step
         or a later one; RuntimeError where it ends before.
@@ -126,7 +125,7 @@ class Day:
 
 
 def records(day: Day) -> dict[str, Any]:
-    """Vocabulary and records of both lengths; -> how many examples."""
+    """Make a vocabulary and records of both lengths; return how many examples."""
     text, vocabulary = [f'--input={text}' for text in _TEXT.value], f'{day.output}/vocabulary'
     if not os.path.exists(vocabulary):
         day.run('records', 'bert_jax.launch.train_vocab', *text, f'--output={vocabulary}')
@@ -150,7 +149,7 @@ def records(day: Day) -> dict[str, Any]:
 
 
 def resume(day: Day) -> dict[str, Any]:
-    """Two deterministic runs of 60 steps, one killed after its 20th; equal bits at the end."""
+    """Run 60 deterministic steps twice, once killed after the 20th, and compare the bits."""
     settings = ['runtime.checkpoint_every=20', 'runtime.log_every=1', *layers(day)]
     for name, kill_at in (('alone', 0), ('killed', 20), ('killed', 0)):
         pretrain(day, 'resume', f'resume/{name}', 128, 60, settings, kill_at, '--deterministic')
@@ -167,7 +166,7 @@ def resume(day: Day) -> dict[str, Any]:
 
 
 def attention(day: Day) -> dict[str, Any]:
-    """The mean loss of 20 steps at 512, without dropout, by plain and by fused attention."""
+    """Return the mean loss of 20 steps at 512, without dropout, by plain and by fused attention."""
     settings = ['model.attention_dropout=0', 'model.hidden_dropout=0', 'runtime.log_every=20']
     settings += layers(day)
     losses = {}
@@ -183,7 +182,7 @@ def attention(day: Day) -> dict[str, Any]:
 
 
 def speed_at(length: int, day: Day) -> dict[str, Any]:
-    """benchmarks.train_step --sweep at one length; -> sequences a second of ours, by choice."""
+    """Run benchmarks.train_step --sweep at one length; return our sequences a second."""
     path = day.output / f'train_step_{length}.json'
     # 32 thousand tokens fill a GPU; the largest batch would take two more compilations to find.
     choices = (
@@ -207,7 +206,7 @@ def speed_at(length: int, day: Day) -> dict[str, Any]:
 
 
 def pretraining(day: Day) -> dict[str, Any]:
-    """As many steps as three quarters of the time allow, killed at half of them."""
+    """Train as many steps as three quarters of the time allow, killed at half of them."""
     # The rate was measured with fewer layers.
     rate = day.found['parts']['speed128']['ours'] * (LAYERS / 12 if on_gpu(day) else 1)
     size = 256 if on_gpu(day) else 8
@@ -235,7 +234,7 @@ def pretraining(day: Day) -> dict[str, Any]:
 
 
 def mrpc(day: Day) -> dict[str, Any]:
-    """Dev scores of MRPC from the pre-trained weights and from random ones, three seeds each."""
+    """Score MRPC from the pre-trained weights and from random ones, three seeds each."""
     day.run(
         'mrpc',
         'bert_jax.launch.finetune',
@@ -265,7 +264,7 @@ def pretrain(
     *options: str,
     size: int = 0,
 ) -> None:
-    """bert-pretrain on the records of that length, in OUTPUT/name."""
+    """Run bert-pretrain on the records of that length, in OUTPUT/name."""
     vocabulary = json.loads((day.output / f'records{length}' / 'manifest.json').read_text())
     phase = {'seq_len': length, 'steps': steps, 'batch_size': size or (32 if on_gpu(day) else 8)}
     settings = [
@@ -288,57 +287,52 @@ def pretrain(
 
 
 def on_gpu(day: Day) -> bool:
-    """Whether there is a GPU."""
+    """Tell whether there is a GPU."""
     return day.found['backend'] == 'gpu'
 
 
 def layers(day: Day) -> list[str]:
-    """Returns the setting that makes the model of a GPU compile in time."""
+    """Return the setting that makes the model of a GPU compile in time."""
     return [f'model.num_layers={LAYERS}'] if on_gpu(day) else []
 
 
 def preset(day: Day) -> str:
-    """The model that everything is shown with."""
+    """Return the model that everything is shown with."""
     return _PRESET.value or ('bert_base' if on_gpu(day) else 'bert_tiny')
 
 
 def dtype(day: Day) -> str:
-    """The arithmetic of the layers."""
+    """Return the arithmetic of the layers."""
     return 'bfloat16' if on_gpu(day) else 'float32'
 
 
 def newest_step(workdir: str) -> int:
-    """The newest checkpoint in a run's folder, which appears whole; 0 where there is none."""
+    """Return the newest checkpoint in a run's folder; 0 where there is none."""
     # By name: what reads checkpoints would take the GPU for this process too.
     names = [path.name for path in Path(workdir, 'checkpoints').glob('*')]
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
+    """Return the lines of a run's metrics.jsonl."""
     return [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
 
 
 def write_page(day: Day) -> None:
-    """day.html: the machine, and a table of each part's figures."""
-    from bert_jax.reports.page.markup import element, table, text_of
-    from bert_jax.reports.page.style import SHEET
-
-    machine = table(
-        ('what', 'is'), [(k, str(v)) for k, v in day.found['machine'].items()], 'Machine'
-    )
-    parts = [
-        table(('figure', 'value'), [(k, str(v)) for k, v in figures.items()], name)
-        for name, figures in day.found['parts'].items()
-    ]
-    head = element('head', element('meta', charset='utf-8'), element('style', SHEET))
-    title = element('h1', f'{day.found["device"]}: {_MINUTES.value} minutes')
-    page = element('html', head, element('body', title, machine, *parts), lang='en')
-    (day.output / 'day.html').write_text(text_of(page))
+    """Write day.html: the machine, and a table of each part's figures."""
+    lines = ['<!doctype html><meta charset="utf-8"><style>td {padding: 0 1em}</style>']
+    lines.append(f'<h1>{html.escape(day.found["device"])}: {_MINUTES.value} minutes</h1>')
+    for name, figures in {'Machine': day.found['machine'], **day.found['parts']}.items():
+        rows = (
+            f'<tr><td>{html.escape(key)}<td>{html.escape(str(value))}'
+            for key, value in figures.items()
+        )
+        lines += [f'<h2>{name}</h2><table>', *rows, '</table>']
+    (day.output / 'day.html').write_text('\n'.join(lines) + '\n')
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the parts in order, each while there is time."""
+    """Run the parts in order, each while there is time."""
     del argv
     if not _TEXT.value:
         raise UserError('--text is required: raw text, documents between blank lines')
@@ -347,8 +341,10 @@ def main(argv: Sequence[str]) -> None:
     # The device is looked at by a child: this process would take the GPU's memory from the others.
     day = Day(Path(_OUTPUT.value), _MINUTES.value)
     look = 'import jax; print(jax.default_backend(), jax.devices()[0].device_kind, sep="\\n")'
-    told = subprocess.run([sys.executable, '-c', look], capture_output=True, text=True, check=True)
-    day.found['backend'], day.found['device'] = told.stdout.split('\n')[:2]
+    looked = subprocess.run(
+        [sys.executable, '-c', look], capture_output=True, text=True, check=True
+    )
+    day.found['backend'], day.found['device'] = looked.stdout.split('\n')[:2]
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'torch', 'transformers')
     day.found['machine'] = {'device': day.found['device'], **machine.describe(*packages)}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Processor, cores, load, memory, and versions of Python and of `packages`, if installed."""
+    """Return processor, cores, load, memory, and versions of Python and of `packages`."""
     # Names as on the package index: lower case, dashes.
     installed = {
         distribution.name.lower().replace('_', '-'): distribution.version
@@ -28,7 +28,7 @@ def describe(*packages: str) -> dict[str, Any]:
 
 
 def _value_in(file: str, name: str) -> str:
-    """The value of the first `name : value` line of a file in /proc; '' where there is none."""
+    """Return the value of the first `name : value` line of a file in /proc, or ''."""
     try:
         with open(file) as lines:
             return next(line.partition(':')[2].strip() for line in lines if line.startswith(name))

@@ -80,7 +80,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures, prints, and writes the JSON."""
+    """Measure, print, and write the JSON."""
     from bert_jax.configs.errors import UserError
     from bert_jax.input_pipeline.tokenizer import Tokenizer
 
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> None:
     report |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
 
     # From the text to the figures: segment it, make it larger, run the job for each length and
-    # number of workers, see where the time goes, and last the original beside ours.
+    # number of workers, see where the time goes, and last the original and ours.
     with tempfile.TemporaryDirectory(dir=_TMPDIR.value) as name:
         folder = pathlib.Path(name)
         text = pathlib.Path(_INPUT.value)
@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path, dict[str, float]]:
-    """Writes the text to `target`, one sentence a line; (target, {bytes, cpu_seconds} of that)."""
+    """Write the text to `target`, one sentence a line; return it, and bytes and time."""
     from bert_jax.input_pipeline.text import corpus
 
     # Timed apart, because the original has no such step.
@@ -145,7 +145,7 @@ def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path,
 
 
 def scaled(source: pathlib.Path, target: pathlib.Path, scale: int) -> pathlib.Path:
-    """Writes `scale` variants of the text to `target`: no line twice, as many words.
+    """Write `scale` variants of the text to `target`: no line twice, as many words.
 
     In variant i words stand i places further on in their line, and digits are i higher.
     """
@@ -157,14 +157,14 @@ def scaled(source: pathlib.Path, target: pathlib.Path, scale: int) -> pathlib.Pa
             with source.open() as lines:
                 for line in lines:
                     words = line.translate(other).split()
-                    place = variant % max(1, len(words))
-                    file.write(' '.join(words[place:] + words[:place]) + '\n')
+                    index = variant % max(1, len(words))
+                    file.write(' '.join(words[index:] + words[:index]) + '\n')
             file.write('\n')
     return target
 
 
 def beginning(source: pathlib.Path, target: pathlib.Path, size: int) -> pathlib.Path:
-    """Writes the first documents of the text, about `size` bytes of them."""
+    """Write the first documents of the text, about `size` bytes of them."""
     with source.open('rb') as file:
         # On to the end of the document in which so many bytes end: no half of a line.
         text = file.read(size)
@@ -180,7 +180,7 @@ def beginning(source: pathlib.Path, target: pathlib.Path, size: int) -> pathlib.
 
 
 def command(text: pathlib.Path, output: pathlib.Path, seq_len: int) -> list[str]:
-    """The flags of the job; what it says of progress goes to its stderr."""
+    """Return the flags of the job; what it says of progress goes to its stderr."""
     paths = [f'--input={text}', f'--tokenizer={_TOKENIZER.value}', f'--output={output}']
     return [*paths, f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
 
@@ -188,7 +188,7 @@ def command(text: pathlib.Path, output: pathlib.Path, seq_len: int) -> list[str]
 def run_job(
     text: pathlib.Path, output: pathlib.Path, seq_len: int, workers: int
 ) -> tuple[processes.Cost, int, int]:
-    """Runs the job once: (cost, examples, bytes of their records)."""
+    """Run the job once; return cost, examples, bytes of their records."""
     from bert_jax.input_pipeline.records.shards import Manifest
 
     # As a user runs it, in a process of its own; records are counted by its manifest and deleted.
@@ -213,7 +213,7 @@ def run_job(
 def job(
     text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, rounds: int
 ) -> dict[str, Any]:
-    """Runs the job `rounds` times, prints the medians, and returns all figures for the JSON."""
+    """Run the job `rounds` times and print the medians; return all figures for the JSON."""
     # The records are the same in each round, only the times differ.
     results = [run_job(text, folder / 'records', seq_len, workers) for _ in range(rounds)]
     seconds, cpu, peak = (statistics.median(cost[i] for cost, _, _ in results) for i in range(3))
@@ -242,7 +242,7 @@ def job(
 
 
 def stages(text: pathlib.Path, folder: pathlib.Path, seq_len: int) -> dict[str, float]:
-    """{stage: its share of the job's processor time}, in one process, without imports."""
+    """Return {stage: its share of the job's processor time}, in one process, without imports."""
     processes.run(
         [
             sys.executable,
@@ -252,7 +252,7 @@ def stages(text: pathlib.Path, folder: pathlib.Path, seq_len: int) -> dict[str, 
             *command(text, folder / 'records', seq_len),
         ]
     )
-    # Records first, they are large; the figures lie beside them.
+    # Records first, they are large; the figures lie next to them.
     shutil.rmtree(folder / 'records')
     seconds = json.loads((folder / 'stages.json').read_text())
     shares = {
@@ -275,7 +275,7 @@ def compare(
     seq_len: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Runs the original and the job on the same text in turn, and prints ratios of their speed.
+    """Run the original and the job on the same text in turn, and print ratios of their speed.
 
     In examples a CPU-second. Both are counted alike: from start to end, and without start and
     imports.
@@ -333,7 +333,7 @@ def _range(ratios: list[float]) -> str:
 def run_reference(
     program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
 ) -> tuple[processes.Cost, int]:
-    """Runs the original with the options of the job: (cost, examples)."""
+    """Run the original with the options of the job; return cost and examples."""
     from bert_jax.input_pipeline.records.tfrecord import frame_bounds
 
     # The original wants a plain vocabulary file and its own names of the same options.

@@ -23,7 +23,7 @@ class Cost(NamedTuple):
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """Runs a command to its end; SystemExit, after showing its stderr, where it fails."""
+    """Run a command to its end; SystemExit, after showing its stderr, where it fails."""
     # Memory is sampled, 20 times a second: Linux keeps the peak of each process alone, and not of
     # all of them together.
     peak, ended = [0], threading.Event()
@@ -54,7 +54,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def cpu_seconds(process: int) -> float:
-    """Processor time of a process and its descendants so far; 0 where /proc does not tell.
+    """Return the processor time of a process and its descendants; 0 where /proc has none.
 
     Of those that have ended only what was waited for.
     """
@@ -72,7 +72,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def resident(process: int) -> int:
-    """Resident bytes of a process and its descendants now; pages that they share count for each."""
+    """Return resident bytes of a process and its descendants; shared pages count for each."""
     # From the process down through its children; whatever ends meanwhile counts with what it had.
     total = 0
     try:
@@ -85,9 +85,9 @@ def resident(process: int) -> int:
 
 
 def children(process: int) -> list[int]:
-    """The processes that a process has started; OSError where it ends meanwhile."""
-    found = []
+    """Return the processes that a process has started; OSError where it ends meanwhile."""
+    ids = []
     for path in glob.glob(f'/proc/{process}/task/*/children'):
         with open(path) as file:
-            found += map(int, file.read().split())
-    return found
+            ids += map(int, file.read().split())
+    return ids

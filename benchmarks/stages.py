@@ -50,14 +50,14 @@ class Clock:
 
     def _charge(self) -> None:
         # The time since the last charge goes to the innermost stage that runs; then the count
-        # begins anew.
+        # begins again.
         now = time.process_time()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since
         self._since = now
 
     def around(self, name: str, function: Callable) -> Callable:
-        """`function`, with its processor time counted under `name`.
+        """Return `function`, with its processor time counted under `name`.
 
         Of a generator that is the time in which it makes its items.
         """
@@ -75,14 +75,14 @@ class Clock:
         return call
 
     def _items(self, name: str, items: Iterator) -> Iterator:
-        # The clock itself stands for the end, because items may be None.
+        # The clock itself marks the end, because items may be None.
         following = self.around(name, lambda: next(items, self))
         while (item := following()) is not self:
             yield item
 
 
 def main() -> None:
-    """Runs bert-preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
+    """Run bert-preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
     clock, file = Clock(), sys.argv.pop(1)
 
     # The program is changed before it runs: each function is replaced, where its callers look it

@@ -31,7 +31,7 @@ _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures all readers in turn, prints medians and ratios, and writes the JSON."""
+    """Measure all readers in turn, print medians and ratios, and write the JSON."""
     from benchmarks import machine
     from bert_jax.configs.errors import UserError
     from bert_jax.input_pipeline.records.stream import RecordStream
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:
-    """TensorFlow's reader over the training files of the stream's directory, again and again."""
+    """Open TensorFlow's reader over the stream's training files, again and again."""
     from bert_jax.input_pipeline.records import tf_data
 
     # The same features as ours, by the manifest; no shuffling, no options, one thread for parsing.
@@ -98,7 +98,7 @@ def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any
 
 
 def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> tuple[float, float]:
-    """(examples a second, examples a second of the processor time of all that runs for it)."""
+    """Return the examples a second, on the clock and of processor time."""
     # next in a loop, until the time is over; what has been read ahead by then is not counted.
     examples, clock, cpu = 0, time.perf_counter(), _cpu_seconds()
     while time.perf_counter() - clock < seconds:
@@ -108,19 +108,19 @@ def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> 
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it has started; where that is not told, of this one."""
+    """Return the time of this process and of those that it has started, if that is known."""
     return processes.cpu_seconds(os.getpid()) or time.process_time()
 
 
-def summary(rates: list[tuple[float, float]], beside: list[tuple[float, float]]) -> dict[str, Any]:
-    """Medians of the rates, and of their ratios to those of the same round's bare reader."""
-    ratios = sorted(a / b for (a, _), (b, _) in zip(rates, beside))
+def summary(rates: list[tuple[float, float]], bare: list[tuple[float, float]]) -> dict[str, Any]:
+    """Return medians of the rates, and of their ratios to those of the same round's bare reader."""
+    ratios = sorted(a / b for (a, _), (b, _) in zip(rates, bare))
     return {
         'a_second': statistics.median(r for r, _ in rates),
         'a_cpu_second': statistics.median(r for _, r in rates),
         'ratio': statistics.median(ratios),
         'ratios': ratios,
-        'cpu_ratio': statistics.median(a / b for (_, a), (_, b) in zip(rates, beside)),
+        'cpu_ratio': statistics.median(a / b for (_, a), (_, b) in zip(rates, bare)),
     }
 
 

@@ -70,11 +70,11 @@ SWEEP = (
     ('runtime.compute_dtype=float32',),
     ('runtime.compute_dtype=float32', 'runtime.matmul_dtype=bfloat16'),
 )
-Program = Callable[[int], None]  # runs so many steps and waits for the last
+Program = Callable[[int], None]  # runs that number of steps and waits for the last
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures every case and prints a line for each program."""
+    """Measure every case and prints a line for each program."""
     del argv
     before_jax.set_up()  # as bert-pretrain
     import jax
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str, Any]:
-    """All programs of one case, PRESET:SEQ_LEN, in alternation; prints and returns the figures."""
+    """Measure all programs of one case, PRESET:SEQ_LEN, in alternation; print the figures."""
     from bert_jax.costs.chips import peak_flops
     from bert_jax.costs.flops import training_flops_per_sequence
 
@@ -157,7 +157,7 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
 
 
 def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
-    """The preset's configuration with this machine's arithmetic and `changes`, and the length."""
+    """Return the preset's configuration with this machine's arithmetic, and the length."""
     from bert_jax.configs.load import load
     from bert_jax.configs.overrides import apply
 
@@ -167,12 +167,12 @@ def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
     config = load(preset)
     if int(length) > config.model.max_position:
         raise UserError(f'--cases={case}: the position table ends at {config.model.max_position}')
-    own = [f'runtime.compute_dtype={"bfloat16" if gpu else "float32"}']
-    return apply(config, [*own, *changes]), int(length)
+    arithmetic = [f'runtime.compute_dtype={"bfloat16" if gpu else "float32"}']
+    return apply(config, [*arithmetic, *changes]), int(length)
 
 
 def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
-    """Sequences a second of each program, in rounds; without its first call, which compiles."""
+    """Measure sequences a second of each program, in rounds, without compiling."""
     steps = {}
     for name, run in list(programs.items()):
         # How many steps take about --seconds: the first call compiles, the second is timed.
@@ -214,7 +214,7 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
 
 
 def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
-    """Random ids, nothing padded, 15 % masked at sorted places; numpy, as the stream gives it."""
+    """Draw random ids as numpy arrays, nothing padded, 15 % masked at sorted places."""
     import numpy as np
 
     rng, predictions = np.random.default_rng(0), round(0.15 * seq_len)
@@ -269,7 +269,7 @@ def ours(config: Any, seq_len: int, size: int) -> Program:
 
 
 def bare(config: Any, seq_len: int, size: int) -> Program:
-    """The forward and backward of the same model, jitted, and nothing else."""
+    """Return the forward and backward of the same model, jitted, and nothing else."""
     import jax
     import jax.numpy as jnp
 
@@ -302,7 +302,7 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
 
 def largest_batch(config: Any, seq_len: int) -> int:
-    """The largest multiple of 32 whose step takes nine tenths of the device's memory.
+    """Return the largest multiple of 32 whose step takes nine tenths of the device's memory.
 
     By what XLA says of two sizes.
     """
@@ -315,7 +315,7 @@ def largest_batch(config: Any, seq_len: int) -> int:
         memory = program.train_step.lower(state, batch, program.hparams).compile().memory_analysis()
         need[size] = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     a_row = (need[64] - need[32]) / 32
-    # PyTorch's model and step lie beside ours
+    # PyTorch's model and step lie next to ours
     room = 0.9 * jax.devices()[0].memory_stats()['bytes_limit'] / 2
     return max(32, int((room - need[32] + 32 * a_row) / a_row) // 32 * 32)
 
@@ -353,34 +353,18 @@ def _torch_packages() -> tuple[str, ...]:
 
 
 def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> Program:
-    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW.
+    """Make the step of transformers' BertForPreTraining with SDPA, clipping and fused AdamW.
 
     On a GPU under bf16 autocast and torch.compile.
     """
     import contextlib
 
     import torch
-    import transformers
 
-    m = config.model
     device = 'cuda' if gpu else 'cpu'
-
-    # The same model by their names; gelu_new is the tanh form.
-    shape = transformers.BertConfig(
-        vocab_size=m.vocab_size,
-        hidden_size=m.hidden_size,
-        num_hidden_layers=m.num_layers,
-        num_attention_heads=m.num_heads,
-        intermediate_size=m.intermediate_size,
-        max_position_embeddings=m.max_position,
-        hidden_act='gelu_new',
-        hidden_dropout_prob=m.hidden_dropout,
-        attention_probs_dropout_prob=m.attention_dropout,
-        attn_implementation='sdpa',
-    )
     torch.manual_seed(0)
     torch.set_float32_matmul_precision('high')
-    model = transformers.BertForPreTraining(shape).to(device).train()
+    model = _torch_model(config.model).to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
     )
@@ -390,29 +374,25 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
         name: torch.as_tensor(value).to(device).long()
         for name, value in batch_of(config, seq_len, size).items()
     }
-    labels = torch.full((size, seq_len), -100, device=device).scatter(
-        1, arrays['masked_lm_positions'], arrays['masked_lm_ids']
-    )
+    positions, ids = arrays['masked_lm_positions'], arrays['masked_lm_ids']
+    labels = torch.full((size, seq_len), -100, device=device).scatter(1, positions, ids)
     inputs = {
         'input_ids': arrays['input_ids'],
         'attention_mask': arrays['input_mask'],
         'token_type_ids': arrays['segment_ids'],
     }
+    swapped = arrays['next_sentence_labels']
 
     def loss_as_people_run_it() -> Any:
-        return model(
-            **inputs, labels=labels, next_sentence_label=arrays['next_sentence_labels']
-        ).loss
+        return model(**inputs, labels=labels, next_sentence_label=swapped).loss
 
     def loss_gathered() -> Any:
         # The encoder alone, then the head on the P masked positions: what ours does, in their code.
         hidden, pooled = model.bert(**inputs)[:2]
-        places = arrays['masked_lm_positions'][..., None].expand(-1, -1, hidden.shape[-1])
-        words, order = model.cls(hidden.gather(1, places), pooled)
+        indices = positions[..., None].expand(-1, -1, hidden.shape[-1])
+        words, order = model.cls(hidden.gather(1, indices), pooled)
         entropy = torch.nn.functional.cross_entropy
-        return entropy(words.flatten(0, 1).float(), arrays['masked_lm_ids'].flatten()) + entropy(
-            order.float(), arrays['next_sentence_labels']
-        )
+        return entropy(words.flatten(0, 1).float(), ids.flatten()) + entropy(order.float(), swapped)
 
     loss = loss_gathered if gathered else loss_as_people_run_it
     if gpu:
@@ -433,6 +413,26 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
             torch.cuda.synchronize()
 
     return run
+
+
+def _torch_model(shape: Any) -> Any:
+    """Make the same model by transformers' names; gelu_new is the tanh form."""
+    import transformers
+
+    return transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            intermediate_size=shape.intermediate_size,
+            max_position_embeddings=shape.max_position,
+            hidden_act='gelu_new',
+            hidden_dropout_prob=shape.hidden_dropout,
+            attention_probs_dropout_prob=shape.attention_dropout,
+            attn_implementation='sdpa',
+        )
+    )
 
 
 if __name__ == '__main__':

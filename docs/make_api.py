@@ -31,13 +31,13 @@ PUBLIC = {
         'bert_jax/train/state.py': ['TrainState', 'create_state', 'load_params_into'],
         'bert_jax/train/step.py': ['make_train_step', 'jit_train_step', 'make_eval_step'],
         'bert_jax/train/schedule.py': ['Hparams', 'hparams_of'],
-        'bert_jax/mesh/sharding.py': ['make_mesh'],
+        'bert_jax/mesh/construction.py': ['make_mesh'],
     },
     'Settings and records': {
         'configs/load.py': ['load'],
         'configs/schema.py': ['Phase', 'PretrainConfig'],
         'bert_jax/runs/pretraining/records.py': ['match_phases', 'Records'],
-        'bert_jax/runs/pretraining/train.py': ['PhaseTraining'],
+        'bert_jax/runs/pretraining/train.py': ['pretrain', 'PretrainResult', 'PhaseTraining'],
         'bert_jax/runs/pretraining/held_out.py': ['measure'],
     },
 }

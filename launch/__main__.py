@@ -17,7 +17,7 @@ import sys
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError, did_you_mean
 
-# From raw text to a model in use; what each does stands at the head of its file.
+# From raw text to a model in use; what each does is written at the head of its file.
 COMMANDS = (
     'quickstart',
     'train_vocab',
@@ -45,7 +45,7 @@ COMMANDS = (
 
 
 def main() -> None:
-    """Runs the command that the first argument names, or lists all of them."""
+    """Run the command that the first argument names, or list all of them."""
     name = sys.argv[1] if len(sys.argv) > 1 else '--help'
     with app.ending('bert-jax'):
         if name in ('--help', '-help', '-h'):
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def listing() -> str:
-    """How a command is run, and every command with what it does, a line each."""
+    """Return how a command is run, and every command with what it does, a line each."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f'  {name:{width}}{_summary(name)}' for name in COMMANDS]
     usage = ['usage: bert-jax NAME [--flags]; bert-jax NAME --help', '']
@@ -69,10 +69,10 @@ def listing() -> str:
 
 
 def _summary(name: str) -> str:
-    """What the docstring of a command says first, read without running the file."""
+    """Return what the docstring of a command says first, read without running the file."""
     file = pathlib.Path(__file__).with_name(f'{name}.py')
-    said = (ast.get_docstring(ast.parse(file.read_text())) or '').split('\n\n')[0]
-    return re.split(r'; | \(|\.$', ' '.join(said.split()))[0]
+    first = (ast.get_docstring(ast.parse(file.read_text())) or '').split('\n\n')[0]
+    return re.split(r'; | \(|\.$', ' '.join(first.split()))[0]
 
 
 main()  # without a guard: this file is only ever run, and never imported

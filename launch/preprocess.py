@@ -19,14 +19,14 @@ from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 
-# --help has the mixture beside the inputs that it is about; the manifest has it after the others.
+# --help has the mixture next to the inputs that it is about; the manifest has it after the others.
 _OF_INPUTS = ('input', 'language_exponent', 'language_repeats')
 flags.define(PreprocessOptions, only=_OF_INPUTS)
 flags.define(PreprocessOptions, without=_OF_INPUTS)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the job, or says that it is done; what follows `--` goes to Beam."""
+    """Run the job, or say that it is done; what follows `--` goes to Beam."""
     # absl leaves what follows -- among the arguments; anything else there is a slip.
     pipeline_options = sys.argv[sys.argv.index('--') + 1 :] if '--' in sys.argv else []
     if argv[1:] != pipeline_options:

@@ -1,22 +1,17 @@
-"""Pre-trains BERT on records made by bert-preprocess; resumes by itself when the workdir holds a
-checkpoint.
+"""Pre-trains BERT on records made by bert-preprocess; resumes when the workdir has a checkpoint.
 
-  bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
+bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from absl import logging
+from typing import TYPE_CHECKING
 
 from bert_jax.cli import app, flags
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
 from bert_jax.mesh import before_jax, determinism
 
@@ -87,9 +82,7 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs every phase that is left; returns 0, or 128 + the signal that asked it to save and
-    stop.
-    """
+    """Run every phase that is left; return 0, or 128 + the signal that asked it to stop."""
     del argv
     options = flags.read(Options)
 
@@ -98,7 +91,10 @@ def main(argv: Sequence[str]) -> int:
         print(schema.dumps(configuration(options)), end='')
         return 0
     if options.print_schedule:
-        return print_schedule(app.config_from_flags(schema.PretrainConfig))
+        from bert_jax.runs.pretraining.dry_run import schedule_text
+
+        print(schedule_text(app.config_from_flags(schema.PretrainConfig)))
+        return 0
     if not options.coordinator and (alone := flags.present('num_processes', 'process_id')):
         raise UserError(
             f'{alone[0]} needs --coordinator=HOST:PORT; with --distributed the cluster tells it'
@@ -106,25 +102,29 @@ def main(argv: Sequence[str]) -> int:
 
     # One process: flags and records are checked without jax, then the run begins.
     if not (options.distributed or options.coordinator):
-        return run(*ready())
+        return run(options, *ready(options))
     from bert_jax.mesh import processes
+    from bert_jax.runs.pretraining import same_run
 
     # Several: they meet first, and compare what each was started with, so that a mistake on one
     # host ends all of them with the same line and none waits for it.
-    place = processes.ClusterAddress(
+    address = processes.ClusterAddress(
         options.coordinator,
         options.num_processes,
         options.process_id,
         options.arrival_timeout_s,
         options.heartbeat_s,
     )
-    with processes.joined_run(place, ready, common) as (config, records):
-        return run(config, records)
+    # Paths as given: hosts that name another folder would part their checkpoints.
+    same = {f'--{name}': getattr(options, name) for name in ('workdir', 'init_from', 'dry_run')}
+    with processes.joined_run(
+        address, lambda: ready(options), lambda made: same_run.description(*made, same)
+    ) as (config, records):
+        return run(options, config, records)
 
 
-def ready() -> tuple[schema.PretrainConfig, list[Records]]:
-    """What the flags of this process name, checked without jax."""
-    options = flags.read(Options)
+def ready(options: Options) -> tuple[schema.PretrainConfig, list[Records]]:
+    """Read what the flags of this process name, and check it without jax."""
     from bert_jax.runs.pretraining.records import match_phases
 
     # --workdir is required here, since --dry_run and --print_schedule write nothing.
@@ -147,8 +147,10 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
 
 
 def configuration(options: Options) -> schema.PretrainConfig:
-    """The settings of --config and --set; with --init_from the model is the one there."""
-    before = order_begun_with(options.workdir)
+    """Return the settings of --config and --set; with --init_from the model is the one there."""
+    from bert_jax.runs.pretraining.records import order_settings
+
+    before = order_settings(options.workdir)
     if options.init_from:
         from bert_jax.runs.pretraining.source_shape import shape_settings
 
@@ -156,74 +158,24 @@ def configuration(options: Options) -> schema.PretrainConfig:
     return app.config_from_flags(schema.PretrainConfig, before)
 
 
-def order_begun_with(workdir: str | None) -> list[str]:
-    """The record_order of the run that has a checkpoint in `workdir`, as changes of settings.
-
-    None where it is the default. So the command that began a run before there was a choice goes on
-    with it.
-    """
-    from bert_jax.runs.workdir.workdir import Workdir
-
-    if workdir is None:
-        return []
-    folder = Workdir(workdir)
-    with reading(folder):
-        if not folder.config_file.exists():
-            return []
-    begun = folder.config()
-    if not isinstance(begun, schema.PretrainConfig) or not folder.newest_step():
-        return []
-    if begun.record_order == schema.PretrainConfig.record_order:
-        return []
-    logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
-    return [f'record_order={begun.record_order}']
-
-
-def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:
-    """What must be the same in all processes of this run."""
-    options = flags.read(Options)
-    from bert_jax.runs.pretraining import same_run
-
-    # Paths as given: hosts that name another folder would part their checkpoints.
-    named = {
-        '--workdir': options.workdir,
-        '--init_from': options.init_from,
-        '--dry_run': options.dry_run,
-    }
-    return same_run.description(*made, named)
-
-
-def run(config: schema.PretrainConfig, records: list[Records]) -> int:
-    """What is asked for, in this process or in this one of several."""
-    options = flags.read(Options)
-    from bert_jax.runs.pretraining import train
+def run(options: Options, config: schema.PretrainConfig, records: list[Records]) -> int:
+    """Do what is asked for, in this process or in this one of several; return the exit code."""
+    from bert_jax.runs.pretraining.train import pretrain, print_sizes
 
     if options.dry_run:
-        train.print_sizes(config, records)
+        print_sizes(config, records)
         return 0
     assert options.workdir is not None, 'ready() asks for it'
-    asked = train.Options(options.workdir, options.init_from, options.print_map, options.profile)
-    return train.run(config, records, asked)
-
-
-def print_schedule(config: schema.PretrainConfig) -> int:
-    """Writes step (from 1, as in the log), phase and learning rate to stdout."""
-    from bert_jax.train import schedule
-
-    # Ends of phases are shown too, beside the points where the schedule bends.
-    ends = list(itertools.accumulate(phase.steps for phase in config.phases))
-    print(
-        f'# {config.optimizer.schedule}, {config.total_steps} steps, warm-up'
-        f' {config.optimizer.warmup_steps}'
+    result = pretrain(
+        config,
+        records,
+        options.workdir,
+        init_from=options.init_from,
+        print_map=options.print_map,
+        profile_steps=options.profile,
     )
-    print(
-        '# step N is the N-th, as in the log and metrics.jsonl: the rate is the one that it is'
-        ' made at'
-    )
-    print(f'{"step":>10}  phase  learning_rate')
-    for step, rate in schedule.table(config.optimizer, config.total_steps, ends[:-1]):
-        print(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
-    return 0
+    # The state was saved by the loop; the exit code tells a supervisor to start again.
+    return result.exit_code()
 
 
 if __name__ == '__main__':

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 0 where everything is as promised, 2 otherwise."""
+    """Return 0 where everything is as promised, 2 otherwise."""
     from bert_jax.configs.errors import UserError
     from bert_jax.input_pipeline.progress import Progress
     from bert_jax.input_pipeline.records import shards
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
-    """What the intact records of a split hold, in lines to print."""
+    """Return what the intact records of a split hold, in lines to print."""
     # Shares below are of intact records, and there may be none.
     if not sums or not sums['records']:
         return [f'{split}: no intact record']
@@ -92,7 +92,7 @@ def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
 
 
 def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
-    """What is wrong with the copy of the tokenizer that lies beside the shards."""
+    """Return what is wrong with the copy of the tokenizer that lies with the shards."""
     from etils import epath
 
     from bert_jax.configs.errors import UserError

@@ -46,12 +46,14 @@ def run(
     texts: bool = False,
     settings: type[Section] | None = None,
 ) -> None:
-    """Parses the flags, calls `main([program, *arguments])` and exits.
+    """Parse the flags, call `main([program, *arguments])` and exit.
 
-    arguments: what may stand beside the flags, as the help shows it ('DIR'); where it is empty
-    anything that is not a flag is refused. What follows `--` counts as such an argument. texts:
-    whether they are texts, in which an address is nothing to be read. settings: the class whose
-    settings --help_settings tells, for a binary with --config.
+    Args:
+      main: what the binary does.
+      arguments: what may follow the flags, as the help shows it ('DIR'); where it is empty anything
+        that is not a flag is refused. What follows `--` counts as such an argument.
+      texts: whether these are texts, in which an address is nothing to be read.
+      settings: the class whose settings --help_settings tells, for a binary with --config.
     """
     program = pathlib.Path(sys.argv[0]).stem
     if settings:
@@ -63,42 +65,40 @@ def run(
 
     def parse(argv: Sequence[str]) -> list[str]:
         # What follows -- belongs to another program: its --help is not asked of us.
-        own = argv[: argv.index('--')] if '--' in argv else argv
+        ours = argv[: argv.index('--')] if '--' in argv else argv
         with ending(program):
-            if {'--help', '-help', '-h'} & set(own[1:]):
+            if {'--help', '-help', '-h'} & set(ours[1:]):
                 print(_usage(main, program, arguments))
                 sys.exit(0)
             # Before the flags are parsed, of which others may be required, and whose value absl
             # would demand.
-            if settings and (section := _section_asked(own)) is not None:
+            if settings and (section := _section_asked(ours)) is not None:
                 print(describe_settings(settings, section))
                 sys.exit(0)
             try:
-                rest = flags.FLAGS(argv)
+                words = flags.FLAGS(argv)
             except flags.Error as error:
-                _fail(program, f'{_plain(error)} (see --help)')
+                raise UserError(f'{_plain(error)} (see --help)') from None
             except SystemExit:  # absl's own --helpfull and the like, which exit with 1
                 sys.exit(0)
 
-        # Flags are read; next what absl takes without a word and is surely a slip: --flag value.
-        if rest[1:] and not arguments:
-            _fail(
-                program,
-                f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces'
-                ' around "=" (see --help)',
-            )
+            # Next what absl takes without a word and is surely a slip: --flag value.
+            if words[1:] and not arguments:
+                raise UserError(
+                    f'unexpected argument {words[1]!r}: a flag is written --name=value, without'
+                    ' spaces around "=" (see --help)'
+                )
 
-        # Storage of a kind that nobody reads, before any work; another program's words are its own,
-        # and a text is no address.
-        foreign = texts or '--' in argv
-        places = [] if foreign else [_strange_place(place, place) for place in rest[1:]]
-        for strange in (_strange_value(), *places):
-            if strange:
-                _fail(program, strange)
+            # Storage of a kind that nobody reads, before any work; another program's words are its
+            # own, and a text is no address.
+            addresses = [] if texts or '--' in argv else words[1:]
+            lines = _strange_value(), *(_strange_address(word, word) for word in addresses)
+            if strange := next(filter(None, lines), None):
+                raise UserError(strange)
 
         # Last, since --verbosity must be read by then.
         _set_up_logging()
-        return rest
+        return words
 
     def guarded(argv: Sequence[str]) -> int | None:
         with ending(program):
@@ -108,18 +108,18 @@ def run(
 
 
 def _section_asked(argv: Sequence[str]) -> str | None:
-    """What --help_settings names in `argv`, behind = or a space; '' for all, None if not there."""
-    for place, word in enumerate(argv):
+    """Return what --help_settings names in `argv`; '' for all, None if it is not there."""
+    for index, word in enumerate(argv):
         name, equals, section = word.partition('=')
         if name.lstrip('-') == 'help_settings' and word.startswith('-'):
-            after = argv[place + 1 : place + 2]
+            after = argv[index + 1 : index + 2]
             return section if equals or not after or after[0].startswith('-') else after[0]
     return None
 
 
 @contextlib.contextmanager
 def ending(program: str) -> Iterator[None]:
-    """Ends the program, in one line, for what is no defect of ours."""
+    """End the program, in one line, for what is no defect of ours."""
     try:
         try:
             yield
@@ -147,14 +147,14 @@ def ending(program: str) -> Iterator[None]:
 
 
 def _is_unread(stream: TextIO) -> bool:
-    """Whether `stream` goes to a pipe that nobody reads any more."""
+    """Tell whether `stream` goes to a pipe that nobody reads any more."""
     poll = select.poll()
-    poll.register(stream.fileno(), 0)  # errors and hang-ups are told unasked
+    poll.register(stream.fileno(), 0)  # errors and hang-ups are always reported
     return bool(poll.poll(0))
 
 
 def _discard(stream: TextIO) -> None:
-    """Lets what `stream` still holds, and all that follows, go nowhere."""
+    """Let what `stream` still holds, and all that follows, go nowhere."""
     # The descriptor itself is replaced: Python's buffers, and libraries' in C, write to it.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
@@ -162,7 +162,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def console() -> None:
-    """Runs the command that an installed script is named after.
+    """Run the command that an installed script is named after.
 
     `bert-jax`, which is named as the project, lists them.
     """
@@ -176,19 +176,19 @@ def console() -> None:
 
 
 def refuse_replaced(name: str) -> None:
-    """Raises UserError, which names the template, for a command that was replaced by one."""
+    """Raise UserError, which names the template, for a command that was replaced by one."""
     if name in _TEMPLATES:
         template = ROOT / 'launch' / 'cluster' / _TEMPLATES[name]
         raise UserError(f'this command is now a template: copy {template} and edit the copy')
 
 
 def script_name(command: str) -> str:
-    """Returns the installed script of a command: `bert-train-vocab` of `train_vocab`."""
+    """Return the installed script of a command: `bert-train-vocab` of `train_vocab`."""
     return f'bert-{command.replace("_", "-")}'
 
 
 def define_config_flags() -> None:
-    """Defines --config and --set, which `config_from_flags` reads."""
+    """Define --config and --set, which `config_from_flags` reads."""
     flags.DEFINE_string(
         'config',
         None,
@@ -199,7 +199,7 @@ def define_config_flags() -> None:
 
 
 def config_named(cls: type[C], default: C | None = None) -> C:
-    """The configuration that --config names, or without it `default`, before any --set.
+    """Return the configuration that --config names, or without it `default`, before any --set.
 
     Raises UserError where it is none of class `cls`, or there is neither --config nor a default.
     """
@@ -221,12 +221,12 @@ def config_named(cls: type[C], default: C | None = None) -> C:
 
 
 def changes() -> list[str]:
-    """What --set says, in its order."""
+    """Return what --set says, in its order."""
     return flags.FLAGS['set'].value or []
 
 
 def config_from_flags(cls: type[C], before: Sequence[str] = ()) -> C:
-    """The configuration that --config names, with every --set applied.
+    """Return the configuration that --config names, with every --set applied.
 
     `before`: changes that --set may change again. Raises UserError as `config_named` does.
     """
@@ -235,7 +235,7 @@ def config_from_flags(cls: type[C], before: Sequence[str] = ()) -> C:
 
 
 def check_output_file(flag: str, path: str) -> None:
-    """UserError where no file can be written at `path`, which --`flag` names; leaves nothing.
+    """Raise UserError where no file can be written at `path`, which --`flag` names; leaves nothing.
 
     What lies in an object store is not looked at.
     """
@@ -247,7 +247,7 @@ def check_output_file(flag: str, path: str) -> None:
 
 
 def check_output(flag: str, path: str) -> None:
-    """UserError where nothing can be made at `path`, which --`flag` names; leaves nothing."""
+    """Raise UserError where nothing can be made at `path`, which --`flag` names; leaves nothing."""
     if '://' in path:
         return
 
@@ -267,14 +267,14 @@ def check_output(flag: str, path: str) -> None:
 
 
 def _own_flags() -> list[flags.Flag]:
-    """The flags of the binary, without those of libraries, in the order of their definition."""
+    """Return the binary's own flags in the order of their definition."""
     # The binary is the main module, which absl knows by its path; ours are --config and --set.
     by_module = flags.FLAGS.flags_by_module_dict()
     return by_module.get(sys.argv[0], []) + by_module.get(__name__, [])
 
 
 def _strange_value() -> str | None:
-    """The line for a flag that has no value: an empty name, nan, a kind of storage not known."""
+    """Return the line for a flag whose value is empty, nan, or on an unknown kind of storage."""
     for flag in _own_flags():
         # Only what was given: a default is the program's own affair.
         values = flag.value if isinstance(flag.value, list) else [flag.value]
@@ -292,13 +292,13 @@ def _strange_value() -> str | None:
                 return f'{given}: is empty: give a value, or leave the flag out'
             if re.search('[\ud800-\udfff]', value):  # how Python shows bytes that are no text
                 return f'{given!a}: is not UTF-8'
-            if strange := _strange_place(given, value):
+            if strange := _strange_address(given, value):
                 return strange
     return None
 
 
-def _strange_place(given: str, value: str) -> str | None:
-    """The line for a place on a kind of storage not known."""
+def _strange_address(given: str, value: str) -> str | None:
+    """Return the line for a place on a kind of storage not known."""
     # Also within LANGUAGE=PATTERN and lists with commas.
     for scheme in re.findall(r'(?:^|[=,])([A-Za-z][\w+.-]*)://', value):
         if scheme != 'gs':
@@ -319,7 +319,7 @@ def _strange_place(given: str, value: str) -> str | None:
 
 
 def _set_up_logging() -> None:
-    """Short lines on stderr, of libraries from a warning on.
+    """Write short lines on stderr, of libraries from a warning on.
 
     With --verbosity=0 all lines of theirs, with 1 Python's warnings too.
     """
@@ -330,7 +330,7 @@ def _set_up_logging() -> None:
     )
 
     # Python's warnings speak to who writes programs, with a library's path: for --verbosity=1, or
-    # as Python was told to show them.
+    # as Python was asked to show them.
     if not sys.warnoptions:
         warnings.showwarning = _tell_of_debugging
     # It warns of its fonts and of its cache, which are no affair of a run.
@@ -353,13 +353,13 @@ def _tell_of_debugging(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning of Python's, where --verbosity=1 asks for all that is said."""
+    """Return a warning of Python's, where --verbosity=1 asks for all that is said."""
     del filename, lineno, file, line
     logging.debug('%s: %s', category.__name__, message)
 
 
 def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:
-    """Ends the program for a mistake the user can mend."""
+    """End the program for a mistake the user can mend."""
     try:
         print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
     except BrokenPipeError:
@@ -368,9 +368,7 @@ def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> N
 
 
 def _plain(error: flags.Error) -> str:
-    """absl's message, without repetition where a required flag is missing, and without Python's
-    words for what is no number.
-    """
+    """Return absl's message without repetition and without Python's words for what is no number."""
     message = str(error)
     for absl_words, ours in (
         (r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required'),
@@ -386,13 +384,13 @@ def _plain(error: flags.Error) -> str:
 
 
 def _too_little(error: BaseException | None) -> str | None:
-    """The line for a full disk, too little memory, and what may not or cannot be reached.
+    """Return the line for a full disk, too little memory, and what may not or cannot be reached.
 
     `error` is it, or was caused by it; None where it is neither.
     """
     disk = 'free some space and run the same command again'
 
-    # From the error to what caused it, for libraries wrap what the system told them. `seen`,
+    # From the error to what caused it, for libraries wrap the errors of the system. `seen`,
     # because such a chain may bite its tail.
     seen = set()
     while error is not None and id(error) not in seen:
@@ -412,7 +410,7 @@ def _too_little(error: BaseException | None) -> str | None:
         if 'No space left on device' in str(error):  # as tensorstore words it
             return f'disk full: {disk}'
 
-        # After the disk: a full one is told as such also where it was met over a network.
+        # After the disk: a full one is named as such also where it was met over a network.
         if unreachable := _unreachable(error):
             return unreachable
 
@@ -438,7 +436,7 @@ def _too_little(error: BaseException | None) -> str | None:
 
 
 def _unreachable(error: BaseException) -> str | None:
-    """The line for what may not be read or written, or not be reached; None for other errors."""
+    """Return the line for what cannot be read, written or reached; None for other errors."""
     # Only with the name: an error without it helps nobody, so it keeps its traceback.
     closed = (errno.EACCES, errno.EPERM, errno.EROFS)
     if isinstance(error, OSError) and error.errno in closed and error.filename:
@@ -446,15 +444,15 @@ def _unreachable(error: BaseException) -> str | None:
 
     # TensorFlow's file system has no error of its own for a bucket that cannot be reached.
     if type(error).__module__.startswith('tensorflow.') and 'gs://' in str(error):
-        place = re.search(r'gs://[^\s\'")]+', str(error))
-        name = place[0] if place else 'gs://'
+        address = re.search(r'gs://[^\s\'")]+', str(error))
+        name = address[0] if address else 'gs://'
         reason = ' '.join(str(error).split())
         return f'{name}: cannot be reached ({reason[:200]}): check the name and the network'
     return None
 
 
 def _usage(main: Callable, program: str, arguments: str) -> str:
-    """The binary's docstring and its own flags, in the order of their definition."""
+    """Return the binary's docstring and its own flags, in the order of their definition."""
     # The command's docstring is its manual page; flags follow in the order in which they are
     # defined, which tells a story where absl's own help is alphabetical.
     module = sys.modules[main.__module__]

@@ -23,7 +23,7 @@ class Chip:
     """The published figures of one kind of chip.
 
     kind: what jax's device_kind of it looks like.
-    peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless told
+    peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless asked
     otherwise.
     flops_per_cycle: of a TPU, what its matrix units do in a cycle, which tells its `clock`: the
     power of two that libtpu's own estimates of large products come near to. 0 for a GPU.
@@ -32,8 +32,7 @@ class Chip:
     XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
     hbm_bandwidth: bytes/s. ici: bytes/s that a chip can send to the others over all its links
     together (one direction).
-    shapes: the topologies that exist, as far as they can be listed; `cubes`: so do larger ones of
-    4x4x4 cubes.
+    shapes: the topologies that exist, as far as they can be listed.
     """
 
     name: str
@@ -46,131 +45,57 @@ class Chip:
     ici: float
     source: str
     shapes: tuple[str, ...]
-    cubes: bool = False
     platform: str = 'tpu'
 
     @property
+    def cubes(self) -> bool:
+        """Tell whether larger topologies, of cubes of 4x4x4 chips, exist too."""
+        return self.shapes == _CUBIC
+
+    @property
     def clock(self) -> float:
-        """Cycles a second of a TPU."""
+        """Return the cycles a second of a TPU."""
         return self.peak_flops / self.flops_per_cycle
-
-
-def _gpu(
-    name: str, kind: str, peak_flops: float, hbm: float, bandwidth: float, links: float, source: str
-) -> Chip:
-    """A GPU, with the topologies of one machine: 1, 2, 4 or 8, each linked to all others."""
-    return Chip(
-        name=name,
-        kind=kind,
-        peak_flops=peak_flops,
-        flops_per_cycle=0,
-        hbm=hbm,
-        hbm_usable=0.75 * hbm,  # what jax takes of it
-        hbm_bandwidth=bandwidth,
-        ici=links,
-        source=f'{_SHEET}, {source}',
-        shapes=('1', '2', '4', '8'),
-        platform='gpu',
-    )
 
 
 # Topologies by their wiring: v5e and v6e are meshes of two dimensions, v4 and v5p of three.
 _SQUARE = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
 _CUBIC = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8')
 _V4 = f'{_DOCS}/v4 (links: a pod reduces 1.1 PB/s)'
-_V6E = f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)'
-CHIPS = {
-    chip.name: chip
-    for chip in (
-        Chip(
-            name='v4',
-            kind=r'TPU v4$',
-            peak_flops=275e12,
-            flops_per_cycle=2**18,
-            hbm=32 * _GIB,
-            hbm_usable=30.75 * _GIB,
-            hbm_bandwidth=1200e9,
-            ici=268e9,
-            source=_V4,
-            shapes=_CUBIC,
-            cubes=True,
-        ),
-        Chip(
-            name='v5e',
-            kind=r'TPU v5 ?(lite|e)',
-            peak_flops=197e12,
-            flops_per_cycle=2**17,
-            hbm=16e9,
-            hbm_usable=15.75 * _GIB,
-            hbm_bandwidth=819e9,
-            ici=200e9,
-            source=f'{_DOCS}/v5e (links: 1600 Gb/s)',
-            shapes=_SQUARE,
-        ),
-        Chip(
-            name='v5p',
-            kind=r'TPU v5p?$',
-            peak_flops=459e12,
-            flops_per_cycle=2**18,
-            hbm=95e9,
-            hbm_usable=95.74 * _GIB,
-            hbm_bandwidth=2765e9,
-            ici=600e9,
-            source=f'{_DOCS}/v5p (links: 4800 Gb/s)',
-            shapes=_CUBIC,
-            cubes=True,
-        ),
-        Chip(
-            name='v6e',
-            kind=r'TPU v6 ?(lite|e)',
-            peak_flops=918e12,
-            flops_per_cycle=2**19,
-            hbm=32e9,
-            hbm_usable=31.25 * _GIB,
-            hbm_bandwidth=1638e9,
-            ici=400e9,
-            source=_V6E,
-            shapes=_SQUARE,
-        ),
-        _gpu(
-            name='h100',
-            # Not the PCIe card, whose figures are lower; so below with H200 NVL.
-            kind=r'\bH100\b(?!.*PCIe)',
-            peak_flops=989e12,
-            hbm=80e9,
-            bandwidth=3350e9,
-            links=450e9,
-            source='H100 SXM (NVLink: half of 900 GB/s, both ways)',
-        ),
-        _gpu(
-            name='h200',
-            kind=r'\bH200\b(?!.*NVL)',
-            peak_flops=989e12,
-            hbm=141e9,
-            bandwidth=4800e9,
-            links=450e9,
-            source='H200 SXM (NVLink: half of 900 GB/s, both ways)',
-        ),
-        _gpu(
-            name='a100',
-            kind=r'\bA100\b',
-            peak_flops=312e12,
-            hbm=80e9,
-            bandwidth=2039e9,
-            links=300e9,
-            source='A100 80GB SXM (NVLink: half of 600 GB/s, both ways)',
-        ),
-        _gpu(
-            name='l4',
-            kind=r'\bL4\b',
-            peak_flops=121e12,
-            hbm=24e9,
-            bandwidth=300e9,
-            links=32e9,
-            source='L4 (PCIe: half of 64 GB/s, both ways)',
-        ),
+_TPUS = (
+    # name, kind, peak_flops, flops_per_cycle, hbm, hbm_usable, hbm_bandwidth, ici, source, shapes
+    ('v4', r'TPU v4$', 275e12, 2**18, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, _V4, _CUBIC),
+    (
+        'v5e', r'TPU v5 ?(lite|e)', 197e12, 2**17, 16e9, 15.75 * _GIB, 819e9, 200e9,
+        f'{_DOCS}/v5e (links: 1600 Gb/s)', _SQUARE,
+    ),
+    (
+        'v5p', r'TPU v5p?$', 459e12, 2**18, 95e9, 95.74 * _GIB, 2765e9, 600e9,
+        f'{_DOCS}/v5p (links: 4800 Gb/s)', _CUBIC,
+    ),
+    (
+        'v6e', r'TPU v6 ?(lite|e)', 918e12, 2**19, 32e9, 31.25 * _GIB, 1638e9, 400e9,
+        f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)', _SQUARE,
+    ),
+)  # fmt: skip
+_GPUS = (
+    # name, kind, peak_flops, hbm, hbm_bandwidth, links to others, source
+    # Not the PCIe card, whose figures are lower; so below with H200 NVL.
+    ('h100', r'\bH100\b(?!.*PCIe)', 989e12, 80e9, 3350e9, 450e9, 'H100 SXM (NVLink: half of 900'),
+    ('h200', r'\bH200\b(?!.*NVL)', 989e12, 141e9, 4800e9, 450e9, 'H200 SXM (NVLink: half of 900'),
+    ('a100', r'\bA100\b', 312e12, 80e9, 2039e9, 300e9, 'A100 80GB SXM (NVLink: half of 600'),
+    ('l4', r'\bL4\b', 121e12, 24e9, 300e9, 32e9, 'L4 (PCIe: half of 64'),
+)
+# Of GPUs the topologies are those of one machine: 1, 2, 4 or 8, each linked to all others.
+_OF_ONE_MACHINE = ('1', '2', '4', '8')
+CHIPS = {row[0]: Chip(*row) for row in _TPUS} | {
+    # jax takes 75 % of a GPU's memory.
+    name: Chip(
+        name, kind, peak, 0, hbm, 0.75 * hbm, bandwidth, links,
+        f'{_SHEET}, {source} GB/s, both ways)', _OF_ONE_MACHINE, platform='gpu',
     )
-}
+    for name, kind, peak, hbm, bandwidth, links, source in _GPUS
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -185,17 +110,17 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """As it is given on the command line, and to libtpu: 'v5e:16x16', 'h100:8'."""
+        """Return what the command line and libtpu call it: 'v5e:16x16', 'h100:8'."""
         return f'{self.chip.name}:{"x".join(map(str, self.shape))}'
 
     @property
     def chips(self) -> int:
-        """The number of chips."""
+        """Return the number of chips."""
         return math.prod(self.shape)
 
     @property
     def chips_per_host(self) -> int:
-        """Chips of one machine, where it is of the usual kind.
+        """Return chips of one machine, where it is of the usual kind.
 
         GPUs are those of one machine. Of v5e and v6e up to 8 chips are one host; else a host has 4
         (cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus).
@@ -206,9 +131,9 @@ class Topology:
 
     @property
     def gcloud(self) -> str | None:
-        """The flags that name it to `gcloud compute tpus tpu-vm create`; None of GPUs.
+        """Return the flags that name it to `gcloud compute tpus tpu-vm create`; None of GPUs.
 
-        An accelerator type where that stands for this shape ('--accelerator-type=v5litepod-16'; of
+        An accelerator type where that means this shape ('--accelerator-type=v5litepod-16'; of
         v4 and v5p its figure counts cores, two a chip), else generation and shape.
         """
         chip = self.chip
@@ -221,23 +146,23 @@ class Topology:
 
 
 def topology(name: str) -> Topology:
-    """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other.
+    """Return the topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other.
 
     Sides may stand in any order (v5p:8x4x4 is v5p:4x4x8), and gcloud's names are understood:
     'v5litepod-16' is v5e:4x4. Of chips that v4 or v5p can be wired in several ways a name of gcloud
-    stands for the shape nearest to a cube.
+    means the shape nearest to a cube.
     """
     # A name is a chip and a shape, or a chip and a number.
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
-        if (known := _as_named(chip, shape)) is not None:
-            return Topology(chip, known)
+        if (sides := _as_named(chip, shape)) is not None:
+            return Topology(chip, sides)
     elif match := re.fullmatch(r'(v4|v5e|v5litepod|v5p|v6e)-(\d{1,6})', name):
         chip = CHIPS['v5e' if match[1] == 'v5litepod' else match[1]]
         count, odd = divmod(int(match[2]), 2 if chip.cubes else 1)
-        if not odd and (known := _of_chips(chip, count)) is not None:
-            return Topology(chip, known)
+        if not odd and (sides := _of_chips(chip, count)) is not None:
+            return Topology(chip, sides)
 
     # No such topology: list all there are, chips of the same shapes together.
     lists = []
@@ -252,7 +177,7 @@ def topology(name: str) -> Topology:
 
 
 def _as_named(chip: Chip, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape with its sides in the provider's order; None where there is no such topology."""
+    """Return the shape with its sides in the provider's order; None if there is none such."""
     # Listed shapes exist, and of v4 and v5p whatever is built of whole cubes, its sides ascending.
     for listed in chip.shapes:
         sides = tuple(map(int, listed.split('x')))
@@ -263,12 +188,12 @@ def _as_named(chip: Chip, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _of_chips(chip: Chip, count: int) -> tuple[int, ...] | None:
-    """The sides of the topology of so many chips that is nearest to a cube; None for no such."""
+    """Return the sides of the topology of `count` chips that is nearest to a cube, if any."""
     cubes = range(4, count // 16 + 1, 4) if chip.cubes else ()
     shapes = [tuple(map(int, listed.split('x'))) for listed in chip.shapes]
     shapes += [(a, b, count // (a * b)) for a in cubes for b in cubes if a * b <= count]
-    known = [s for s in shapes if math.prod(s) == count and _as_named(chip, s) == s]
-    return min(known, key=sum, default=None)
+    existing = [s for s in shapes if math.prod(s) == count and _as_named(chip, s) == s]
+    return min(existing, key=sum, default=None)
 
 
 def peak_flops(device_kind: str) -> float | None:

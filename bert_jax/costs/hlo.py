@@ -72,12 +72,12 @@ class Instruction:
 
     @property
     def operands(self) -> list[str]:
-        """Names of the instructions whose results it takes."""
+        """Return names of the instructions whose results it takes."""
         return _OPERAND.findall(self.rest.split('), ', 1)[0])
 
     @property
     def origin(self) -> str:
-        """The operation of the model that it came from, as jax names it; '' where that is lost."""
+        """Return the operation of the model that it came from, as jax names it, or ''."""
         name = re.search(r'op_name="([^"]*)"', self.rest)
         return name[1] if name else ''
 
@@ -92,7 +92,7 @@ class Computation:
 
     @functools.cached_property
     def done_of(self) -> dict[str, Instruction]:
-        """{the name of what begins an asynchronous operation: what has its result}.
+        """Return {the name of what begins an asynchronous operation: what has its result}.
 
         Made once: to be asked for when the computation is complete.
         """
@@ -103,12 +103,12 @@ class Computation:
         }
 
     def shapes_of_operands(self, i: Instruction) -> list[str]:
-        """The shapes that instruction `i` of this computation takes."""
+        """Return the shapes that instruction `i` of this computation takes."""
         return [self.instructions[name].shape for name in i.operands if name in self.instructions]
 
 
 def size_of(shape: str) -> int:
-    """Bytes of 'bf16[8,128]{1,0:T(8,128)}', or a tuple of such shapes, without padding to tiles."""
+    """Return the bytes of 'bf16[8,128]{1,0:T(8,128)}', or of a tuple of such, without padding."""
     total = 0
     # tokens order side effects and hold nothing.
     for kind, bits, dims in _ARRAY.findall(shape):
@@ -119,12 +119,12 @@ def size_of(shape: str) -> int:
 
 
 def plain(shape: str) -> str:
-    """A shape as HLO writes it, without layouts and comments: 'bf16[8,128]'."""
+    """Return a shape as HLO writes it, without layouts and comments: 'bf16[8,128]'."""
     return re.sub(r'\{[^}]*\}|/\*.*?\*/', '', shape)
 
 
 def matched(pattern: str, text: str) -> re.Match[str]:
-    """The match of `pattern` in `text`; ValueError if none: XLA's notation has changed."""
+    """Return the match of `pattern` in `text`; ValueError if none: XLA's notation has changed."""
     match = re.search(pattern, text)
     if match is None:
         raise ValueError(f'{text!r}: not in the notation of XLA that this file knows')
@@ -132,14 +132,14 @@ def matched(pattern: str, text: str) -> re.Match[str]:
 
 
 def _parse_size(text: str) -> float:
-    """Bytes of XLA's '24.50G', '512.0K', '96B' or '96'; its letters are powers of 1024."""
+    """Return bytes of XLA's '24.50G', '512.0K', '96B' or '96'; its letters are powers of 1024."""
     number, letter = matched(r'^([\d.]+)([BKMGT]?)$', text).groups()
     power = {'': 0, 'B': 0, 'K': 1, 'M': 2, 'G': 3, 'T': 4}[letter]
     return float(number) * 1024**power
 
 
 def refused_sizes(text: str) -> tuple[float, float] | None:
-    """(bytes needed, bytes there) in libtpu's refusal of a program; None if it tells neither."""
+    """Return the bytes needed and there in libtpu's refusal of a program; None if it has none."""
     match = re.search(r'Used (\S+?) of (\S+?) hbm|\((\S+)\) exceeds available HBM \((\S+)\)', text)
     # Two wordings, of different places in libtpu; the groups of the other are None.
     if match is None:
@@ -149,7 +149,7 @@ def refused_sizes(text: str) -> tuple[float, float] | None:
 
 
 def allocations(text: str) -> list[Allocation]:
-    """The largest buffers in libtpu's refusal, summed by shape and origin, largest first."""
+    """Return the largest buffers in libtpu's refusal, summed by shape and origin, largest first."""
     # Entries look like "  1. Size: 1.5G\n  Shape: ...\n  ... op_name=...".
     sums: dict[tuple[str, str], Allocation] = {}
     for entry in re.split(r'\n\s+\d+\. Size: ', text)[1:]:
@@ -163,7 +163,7 @@ def allocations(text: str) -> list[Allocation]:
 
 
 def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
-    """(dims on one chip, bytes) of every array of random bits that XLA's own generator draws.
+    """Return (dims on one chip, bytes) of each array of bits that XLA's own generator draws.
 
     That is the generator of `rbg` keys; threefry is arithmetic, and no instruction of its own.
     """
@@ -178,7 +178,7 @@ def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
 
 
 def kept_for_backward(text: str) -> int:
-    """Bytes of activations on one chip: what the forward pass leaves for the backward pass.
+    """Return bytes of activations on one chip: what the forward pass leaves for the backward pass.
 
     In whatever memory, without padding. That is every buffer that an operation of the forward pass,
     which jax names jvp(...), made and one of the backward pass, transpose(jvp(...)), reads.
@@ -195,13 +195,13 @@ def kept_for_backward(text: str) -> int:
 
 
 def _kept(instructions: Mapping[str, Instruction]) -> int:
-    """The bytes of `kept_for_backward` within one computation, {instruction name: instruction}.
+    """Return the bytes of `kept_for_backward` within one computation.
 
     Tuples, their members and other names for a buffer are looked through to where it was made.
     """
 
     def buffer_of(name: str, member: int | None = None) -> tuple[str, int | None] | None:
-        """(name of the instruction that made it, number of the member if a tuple), or None.
+        """Return (name of the instruction that made it, number of the member if a tuple), or None.
 
         None for what was not made here: an argument, a constant.
         """
@@ -217,7 +217,7 @@ def _kept(instructions: Mapping[str, Instruction]) -> int:
         return (name, member)
 
     def members(name: str) -> list[str]:
-        """What is read where `name` is read: the members of a tuple that a loop takes."""
+        """Return what is read where `name` is read: the members of a tuple that a loop takes."""
         i = instructions.get(name)
         if i is None or i.opcode != 'tuple':
             return [name]
@@ -246,7 +246,7 @@ def _kept(instructions: Mapping[str, Instruction]) -> int:
 
 @functools.lru_cache(maxsize=1)
 def parse(text: str) -> tuple[dict[str, Computation], str]:
-    """({name: computation}, the entry's name) of a program's text."""
+    """Return ({name: computation}, the entry's name) of a program's text."""
     computations: dict[str, Computation] = {}
     entry, current = '', Computation('', {})
 
@@ -256,17 +256,17 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
             current = computations.setdefault(head[2], Computation(head[2], {}))
             entry = head[2] if head[1] else entry
         elif match := _INSTRUCTION.match(line):
-            is_root, name, shape, opcode, rest = match.groups()
-            current.instructions[name] = Instruction(name, shape, opcode, rest)
+            is_root, name, shape, opcode, tail = match.groups()
+            current.instructions[name] = Instruction(name, shape, opcode, tail)
             if is_root:
                 current.root = current.instructions[name]
     return computations, entry
 
 
 def scheduled(text: str) -> list[tuple[Instruction, Computation, int]]:
-    """(instruction, the computation it stands in, times a step) of all that a chip runs by itself.
+    """Return (instruction, its computation, times a step) of all that a chip runs by itself.
 
-    What stands inside a fusion, or a call to another unit, runs as part of that: see `inside`.
+    What is inside a fusion, or a call to another unit, runs as part of that: see `inside`.
     """
     computations, entry = parse(text)
     runs = runs_of(computations, entry)
@@ -286,7 +286,7 @@ def scheduled(text: str) -> list[tuple[Instruction, Computation, int]]:
 
 
 def inside(text: str, i: Instruction) -> Iterator[tuple[Instruction, Computation]]:
-    """What one of _OF_PARTS is made of, with what those within it are; nothing of other kinds."""
+    """Return what one of _OF_PARTS is made of, nested parts included; nothing of other kinds."""
     computations = parse(text)[0]
     for callee in _CALLED.findall(i.rest) if i.opcode in _OF_PARTS else ():
         if (computation := computations.get(callee)) is None:
@@ -297,7 +297,7 @@ def inside(text: str, i: Instruction) -> Iterator[tuple[Instruction, Computation
 
 
 def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, int]:
-    """{computation: how often it runs in one execution of `entry`}.
+    """Return {computation: how often it runs in one execution of `entry`}.
 
     The branches of a conditional count as if all were taken.
     """
@@ -316,7 +316,7 @@ def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, in
 
 
 def _called_by(computations: Mapping[str, Computation], i: Instruction) -> list[tuple[str, int]]:
-    """(computation, times that it runs each time) of all that an instruction runs.
+    """Return (computation, times that it runs each time) of all that an instruction runs.
 
     The branches of a conditional count as if all were taken.
     """
@@ -331,7 +331,7 @@ def _called_by(computations: Mapping[str, Computation], i: Instruction) -> list[
 
 
 def _trip_count(computations: Mapping[str, Computation], loop: Instruction) -> int:
-    """Number of turns of a counted loop; 1 where the loop has another form.
+    """Return number of turns of a counted loop; 1 where the loop has another form.
 
     The condition compares one part of the state with a constant, the body adds a constant to it.
     With 1 what an unknown loop holds is counted at least once.
@@ -359,6 +359,6 @@ def _trip_count(computations: Mapping[str, Computation], loop: Instruction) -> i
 
 
 def _constant(i: Instruction | None) -> int | None:
-    """The value of an integer constant; None for any other instruction."""
+    """Return the value of an integer constant; None for any other instruction."""
     value = re.match(r'(-?\d+)\)', i.rest) if i and i.opcode == 'constant' else None
     return int(value[1]) if value else None

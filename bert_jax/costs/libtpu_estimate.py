@@ -1,6 +1,6 @@
 """Reads libtpu's own estimate of a compiled step's time, and lists what it has no estimate for.
 
-libtpu writes an estimate in cycles beside most instructions. It has none for collectives, kernels
+libtpu writes an estimate in cycles at most instructions. It has none for collectives, kernels
 of our own (Pallas), gathers, scatters, sorts, drawn bits and copies between a chip's memories: in
 the sum these look free. No chip has confirmed an estimate. Knows nothing of models.
 """
@@ -41,7 +41,7 @@ class Estimate(NamedTuple):
 
 
 def read(text: str, collectives: Iterable[Collective], chip: Chip) -> Estimate | None:
-    """Returns the estimate of a program's text; None for a program of another compiler."""
+    """Return the estimate of a program's text; None for a program of another compiler."""
     if not chip.flops_per_cycle or not _CYCLES.search(text):
         return None
     seconds, unpriced = 0.0, collections.Counter[str]()
@@ -56,7 +56,7 @@ def read(text: str, collectives: Iterable[Collective], chip: Chip) -> Estimate |
 
 
 def _kind_without_estimate(text: str, i: Instruction, computation: Computation) -> str | None:
-    """Returns what to call an instruction of `computation`; None for what takes no time.
+    """Return what to call an instruction of `computation`; None for what takes no time.
 
     Also None for collectives, which come from links.py, each once.
     """
@@ -70,7 +70,7 @@ def _kind_without_estimate(text: str, i: Instruction, computation: Computation) 
         return f'asynchronous {i.opcode.removesuffix("-start")}'
     if 'custom_call_target="tpu_custom_call"' in i.rest:
         return f'kernel {re.sub(r"[.][0-9]+$", "", i.name)}'
-    if known := next((opcode for opcode in opcodes if opcode in _UNPRICED), None):
-        return known
+    if unpriced := next((opcode for opcode in opcodes if opcode in _UNPRICED), None):
+        return unpriced
     is_small = all(size_of(s) <= _TILE for s in [i.shape, *computation.shapes_of_operands(i)])
     return None if is_small else i.opcode

@@ -7,7 +7,6 @@ what else a step does, nor how long anything takes.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -31,8 +30,7 @@ class Collective:
     kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
     the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
     each time it runs; count: times a step; shape: its result as the program has it; origin: the
-    operation of the model that it came from; begins, ends: the instructions of the program that
-    begin it and that have its result, one and the same where nothing can run meanwhile.
+    operation of the model that it came from.
     """
 
     kind: str
@@ -42,12 +40,10 @@ class Collective:
     count: int
     shape: str
     origin: str
-    begins: str
-    ends: str
 
     @property
     def sent(self) -> float:
-        """Bytes that a chip must send each time, whatever the algorithm.
+        """Return bytes that a chip must send each time, whatever the algorithm.
 
         An all-reduce is a reduce-scatter and an all-gather.
         """
@@ -57,15 +53,14 @@ class Collective:
 
 
 def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Every collective of a compiled program for the mesh {axis: size}.
+    """Return every collective of a compiled program for the mesh {axis: size}.
 
-    What stands in the body of a loop has the loop's turns in its count.
+    What is in the body of a loop has the loop's turns in its count.
     """
     by_chain: dict[tuple[str, str], Collective] = {}
     for i, its, count in scheduled(text):
         # What a chip runs is a collective, or a fusion that has one, or a step of one, in it, or it
         # calls another unit to run one.
-        ended = its.done_of.get(i.name, i)
         for part, computation in [(i, its), *inside(text, i)]:
             kind = part.opcode.removesuffix('-start')
             if kind not in KINDS:
@@ -80,66 +75,48 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
                 kind = 'reduce-scatter'
             elif kind == 'reduce-scatter':
                 array_bytes *= size
-            one = Collective(
-                kind,
-                axes,
-                size,
-                array_bytes,
-                count,
-                plain(done.shape),
-                part.origin,
-                begins=i.name,
-                ends=ended.name if done is part else done.name,
+            collective = Collective(
+                kind, axes, size, array_bytes, count, plain(done.shape), part.origin
             )
             # The steps of one collective share a chain and a channel, which others may have too.
-            # Some of them may run beside every turn of a loop: those that run least often run
-            # once for each collective, and the last of them ends it.
+            # Some of them may run in every turn of a loop: those that run least often run once
+            # for each collective.
             chain = re.search(r'chain_id="(\d+)"', part.rest)
             channel = re.search(r'channel_id=(\d+)', part.rest)
             key = (kind, f'{chain[1]} {channel and channel[1]}' if chain else part.name)
-            known = by_chain.get(key)
-            if known is None or known.count > count:
-                by_chain[key] = one
-            elif known.count == count:
-                by_chain[key] = dataclasses.replace(known, ends=one.ends)
+            row = by_chain.get(key)
+            if row is None or row.count > count:
+                by_chain[key] = collective
     return list(by_chain.values())
 
 
 def added_up(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
-    """A row for each kind and mesh axes, most bytes first: of a step count, bytes, bytes sent."""
+    """Return a row for each kind and mesh axes, most bytes first: count, bytes, bytes sent."""
     rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for c in collectives:
-        empty = {
-            'kind': c.kind,
-            'axes': list(c.axes),
-            'chips': c.size,
-            'count': 0,
-            'bytes': 0,
-            'sent': 0.0,
-        }
-        row = rows.setdefault((c.kind, c.axes), empty)
+        names = {'kind': c.kind, 'axes': list(c.axes), 'chips': c.size}
+        row = rows.setdefault((c.kind, c.axes), names | {'count': 0, 'bytes': 0, 'sent': 0.0})
         # count: how often it runs in a step; bytes are of one run.
-        row['count'] += c.count
-        row['bytes'] += c.count * c.bytes
-        row['sent'] += c.count * c.sent
+        for name, each in (('count', 1), ('bytes', c.bytes), ('sent', c.sent)):
+            row[name] += c.count * each
     return sorted(rows.values(), key=lambda row: -row['bytes'])
 
 
-def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
-    """(mesh axes along which the members of a group differ, members of a group) of a collective.
+def _groups(attributes: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
+    """Return the mesh axes along which the members of a group differ, and their number.
 
-    rest: the collective's attributes, which name the groups of devices in one of four notations:
+    They name the groups of devices in one of four notations:
     replica_groups=mesh['a'=2,'b'=4] {'a'}, =[2,4]<=[8] or ={{0,1},{2,3}}, or, of a permutation,
     source_target_pairs={{0,1},{1,0}}. Without any of them all devices are one group.
     """
     sizes = tuple(mesh_shape.values())
     devices = math.prod(sizes)
-    if match := _MESH_GROUPS.search(rest):
+    if match := _MESH_GROUPS.search(attributes):
         axes_text, ids, spanned = match.groups()
         groups = [_mesh_group(axes_text, _iota(ids) if ids else np.arange(devices), spanned)]
-    elif match := _IOTA_GROUPS.search(rest):
+    elif match := _IOTA_GROUPS.search(attributes):
         groups = list(_iota(match[3]).reshape(int(match[1]), -1))
-    elif match := _LISTED_GROUPS.search(rest):
+    elif match := _LISTED_GROUPS.search(attributes):
         listed = re.findall(r'\{([\d,]+)\}', match[1])
         groups = [np.array([int(n) for n in group.split(',')]) for group in listed]
     else:
@@ -151,15 +128,15 @@ def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], 
         varies |= {axis for axis, c in zip(mesh_shape, coordinates) if np.unique(c).size > 1}
     axes = tuple(axis for axis in mesh_shape if axis in varies)
     # A pair is one link of a ring along these axes, and all chips of the ring take part.
-    is_ring = 'source_target_pairs' in rest
+    is_ring = 'source_target_pairs' in attributes
     return axes, math.prod(mesh_shape[a] for a in axes) if is_ring else groups[0].size
 
 
 def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndarray:
-    """The device numbers of the first group that mesh['a'=2,'b'=8] {'a','b':(2)4} stands for.
+    """Return the devices of the first group of mesh['a'=2,'b'=8] {'a','b':(2)4}.
 
-    axes_text: what stands in the brackets; device_ids: the devices of that mesh, flat; spanned:
-    what stands in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
+    axes_text: the text in the brackets; device_ids: the devices of that mesh, flat; spanned:
+    the text in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
     the group spans the 4.
     """
     parts = {
@@ -178,7 +155,7 @@ def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndar
 
 
 def _iota(text: str) -> np.ndarray:
-    """The device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
+    """Return the device numbers of '[2,2,2]T(0,2,1)', flat.
 
     They are counted up in the first shape, then transposed by the second.
     """

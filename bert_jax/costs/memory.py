@@ -15,7 +15,7 @@ MIB, GIB = 2**20, 2**30
 
 
 def held(tree: Any) -> int:
-    """Bytes that one device holds of a tree of arrays or ShapeDtypeStructs, by their shardings."""
+    """Return the bytes that one device holds of a tree of arrays, by their shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -23,7 +23,7 @@ def held(tree: Any) -> int:
 
 
 def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
-    """{use: bytes} on one device, as the compiler counts; 'total' is the peak, with the program.
+    """Return {use: bytes} on one device as the compiler counts; 'total' is the peak.
 
     platform: 'cpu', 'gpu' or 'tpu'. Outputs that are written over arguments count once. libtpu's
     sum of temporaries counts bytes that are used one after the other twice, by up to a sixth of all
@@ -62,7 +62,7 @@ def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
 
 
 def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
-    """A log line on a step's memory on one device, with the device's own total where jax knows it.
+    """Return a log line on a step's memory on one device, with the device's total if known.
 
     state, batch: as given to the step.
     """
@@ -79,5 +79,5 @@ def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes in words: in MiB, or in GiB from a quarter of one on."""
+    """Return a number of bytes in words: in MiB, or in GiB from a quarter of one on."""
     return f'{count / GIB:.2f} GiB' if abs(count) >= GIB / 4 else f'{count / MIB:.1f} MiB'

@@ -1,4 +1,4 @@
-"""What a run takes beside its train steps: hosts that read, room on the disk, saves, evaluations.
+"""What a run takes besides its train steps: hosts that read, room on the disk, saves, evaluations.
 
 Owns that arithmetic. Sizes and rates of reading follow from the configuration; the time of an
 evaluation and of a save rests on a guess each, which is named. It must not know how a step is made
@@ -28,7 +28,7 @@ MUCH = 0.1
 def reading(
     phase: Mapping[str, Any], topology: Topology, mesh: Mapping[str, int], step_s: float
 ) -> dict[str, float]:
-    """What each host reads while a step takes 'step_s': 'rows_per_s', 'bytes_per_s', at most.
+    """Return what each host reads at most: 'rows_per_s' and 'bytes_per_s'.
 
     phase: as of plan.analytic, with 'bytes_read_per_step'. mesh: {axis: chips}; hosts whose chips
     split layers over `model` need the same rows. Records are read by blocks of 256, which lie over
@@ -44,7 +44,7 @@ def reading(
 
 
 def checkpoint_bytes(state: TrainState) -> int:
-    """Bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
+    """Return bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
     leaves = jax.tree.leaves(state._replace(frozen=None))
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
@@ -56,7 +56,7 @@ def checkpoints(
     write_rate: float,
     step_s: Sequence[float] | None,
 ) -> dict[str, Any]:
-    """Sizes of the checkpoints, in bytes, and how long a save takes.
+    """Return sizes of the checkpoints, in bytes, and how long a save takes.
 
     write_rate: bytes/s of a host; step_s: seconds of a step, phase by phase, None where not known.
     kept: the newest, the best, and one that is being written, which is what the disk must have room
@@ -83,7 +83,7 @@ def checkpoints(
 def evaluations(
     config: PretrainConfig, phases: Sequence[Mapping[str, Any]], step_s: Sequence[float]
 ) -> dict[str, float]:
-    """'count' of evaluations on held-out records, batches of each at most, 'hours' of them all.
+    """Return the 'count' of evaluations on held-out records, their 'batches' and 'hours'.
 
     share: of the time of the steps. One each eval_every steps and after the last of a phase.
     Batches are 0, and hours too, where all held-out records are read, however many there are.

@@ -23,7 +23,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops, hlo, memory, overheads, reading
 from bert_jax.costs.chips import Topology
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import splits
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
 
@@ -44,7 +44,7 @@ _COMPILER_ONLY = {
 
 
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
-    """Masked positions a sequence, for each phase of `config`; UserError if `given` do not fit.
+    """Return masked positions a sequence by phase; UserError if `given` do not fit.
 
     given: one for each phase, or none for bert-preprocess's default, 15 % of the length rounded
     up.
@@ -64,28 +64,15 @@ def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
 
 
 def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
-    """The mesh that sharding.make_mesh would make of the topology's chips, without devices.
+    """Make the mesh of a run on the topology's chips, without devices.
 
     UserError where the chips do not divide by the axes, or a batch does not divide over them.
     """
-    runtime = config.runtime
-    inner = runtime.fsdp * runtime.model_parallel
-
-    # As in sharding.make_mesh: `data` takes what the inner axes leave.
-    data = runtime.data_parallel or max(topology.chips // inner, 1)
-    if data * inner != topology.chips:
-        raise UserError(
-            f'--topology={topology.name} has {topology.chips} chips, but runtime:'
-            f' data_parallel={data} x fsdp={runtime.fsdp} x model_parallel={runtime.model_parallel}'
-            f' = {data * inner}: change --set runtime.data_parallel, fsdp or model_parallel'
-        )
+    runtime, chip = config.runtime, topology.chip
+    device = AbstractDevice(chip.name, None, chip.platform)
+    mesh = construction.abstract_mesh(runtime, topology.name, topology.chips, device)
     # Raises where an axis would split nothing. What it warns of the run itself says.
     splits.left_whole(config.model, runtime)
-    mesh = AbstractMesh(
-        (data, runtime.fsdp, runtime.model_parallel),
-        ('data', 'fsdp', 'model'),
-        abstract_device=AbstractDevice(topology.chip.name, None, topology.chip.platform),
-    )
     for i, phase in enumerate(config.phases):
         sharding.check_divides(
             mesh, phase.batch_size, runtime.accumulation, f'phases.{i}.batch_size'
@@ -94,7 +81,7 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
 
 
 def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]) -> int:
-    """Sequences that a chip works on at a time: its share of one micro-batch.
+    """Return the sequences that a chip works on at a time: its share of one micro-batch.
 
     mesh: {axis: size}; a micro-batch is split over `data` and `fsdp`.
     """
@@ -104,7 +91,7 @@ def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]
 def analytic(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
-    """What shapes alone tell of one phase: FLOPs, bytes of the state, floors in seconds.
+    """Return what shapes alone tell of one phase: FLOPs, bytes of the state, floors in seconds.
 
     memory is of one chip, checkpoint_bytes of the whole state. The floors are of a step. That of
     memory: every program reads the state and the batch once and writes the state once.
@@ -150,7 +137,7 @@ class DoesNotFit(UserError):
 
 
 def obstacle(topology: Topology) -> str | None:
-    """Why nothing can be compiled for the topology here, and how to mend it; None where it can."""
+    """Return why nothing can be compiled for the topology here; None where it can."""
     # For a TPU the compiler is a package; for a GPU it is in jax, but asks the GPU itself.
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
@@ -164,7 +151,7 @@ def obstacle(topology: Topology) -> str | None:
 
 
 def _gpus(topology: Topology) -> list[Any]:
-    """The GPUs of this machine that are chips of the topology's kind, as jax devices."""
+    """Return the GPUs of this machine that are chips of the topology's kind, as jax devices."""
     try:
         return [
             device
@@ -178,12 +165,12 @@ def _gpus(topology: Topology) -> list[Any]:
 def compile_step(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> jax.stages.Compiled:
-    """The train step of one phase, compiled for the topology.
+    """Return the train step of one phase, compiled for the topology.
 
     DoesNotFit with both sizes where libtpu refuses it for lack of memory.
     """
     # The same program as a run's, with abstract arguments: what is planned is what would run.
-    mesh = sharding.make_mesh(config.runtime, devices(topology))
+    mesh = construction.make_mesh(config.runtime, devices(topology))
     inputs = InputKind(phase.seq_len, predictions)
     program = pretraining_program(config, inputs, mesh, topology.chip.platform)
     with jax.set_mesh(mesh):
@@ -220,7 +207,7 @@ def _refusal(
 
 
 def devices(topology: Topology) -> list[Any]:
-    """The topology's chips as jax devices, to compile for; UserError where libtpu does not know it.
+    """Return the topology's chips as jax devices; UserError where libtpu does not know it.
 
     Sets environment variables that libtpu reads.
     """
@@ -259,7 +246,7 @@ def compiled(
     topology: Topology,
     all_layers: bool = False,
 ) -> dict[str, Any]:
-    """`analytic`, with what the compiler tells of memory, collectives, FLOPs, bytes and time.
+    """Add to `analytic` what the compiler tells of memory, collectives, FLOPs and time.
 
     Of an unrolled model of many layers two of fewer are compiled for a TPU, and the rest
     follows (reading.py); with `all_layers` it is compiled as it is. Raises DoesNotFit where the
@@ -267,8 +254,8 @@ def compiled(
     has been written and will be read.
     """
     plan = analytic(config, phase, predictions, topology)
-    found = _read(config, phase, predictions, topology, all_layers)
-    used, chip = found.memory, topology.chip
+    step = _read(config, phase, predictions, topology, all_layers)
+    used, chip = step.memory, topology.chip
 
     # Memory first, for a step that does not fit has no plan. libtpu has refused it by now; XLA
     # compiles for a GPU what does not fit it, and the GPU itself tells what it has.
@@ -280,26 +267,26 @@ def compiled(
         raise _refusal(config, phase, topology, used['total'], usable, [])
     plan['memory'] |= used | {'left': usable - used['total']}
     # Of the temporaries only the activations can be counted: what is not kept is workspace.
-    if found.kept is not None:
+    if step.kept is not None:
         plan['memory'] |= {
-            'activations': found.kept,
-            'workspace': used['temporary'] - found.kept,
+            'activations': step.kept,
+            'workspace': used['temporary'] - step.kept,
         }
-    plan['layers_compiled'] = list(found.layers)
-    plan['collectives'] = found.collectives
+    plan['layers_compiled'] = list(step.layers)
+    plan['collectives'] = step.collectives
 
     # Then time: the compiler's own counts and estimate, and floors that are now known better.
     mesh = abstract_mesh(config, topology)
-    own = rows_at_a_time(config, phase, mesh.shape)
+    rows = rows_at_a_time(config, phase, mesh.shape)
     plan['compiler'] = {
-        'flops_per_chip': found.flops,
-        'bytes_per_chip': found.moved,
+        'flops_per_chip': step.flops,
+        'bytes_per_chip': step.moved,
         'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
     }
-    plan['libtpu'] = found.libtpu._asdict() if found.libtpu else None
-    plan['warnings'] = random_bits_of_others(found.drawn, own)
-    if len(found.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
-        shallow = ' and '.join(map(str, found.layers))
+    plan['libtpu'] = step.libtpu._asdict() if step.libtpu else None
+    plan['warnings'] = random_bits_of_others(step.drawn, rows)
+    if len(step.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
+        shallow = ' and '.join(map(str, step.layers))
         plan['warnings'].append(
             f'the memory of {config.model.num_layers} layers follows from that of {shallow}, and is'
             f' within {_MARGIN:.0%} of what there is: --all_layers compiles them all'
@@ -309,7 +296,7 @@ def compiled(
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {
         'memory': traffic / chip.hbm_bandwidth,
-        'interconnect': sum(row['sent'] for row in found.collectives) / chip.ici,
+        'interconnect': sum(row['sent'] for row in step.collectives) / chip.ici,
     }
     return plan
 
@@ -317,7 +304,7 @@ def compiled(
 def _read(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology, all_layers: bool
 ) -> reading.Reading:
-    """What the compiled step tells; of many unrolled layers as it follows from fewer."""
+    """Return what the compiled step tells; of many unrolled layers as it follows from fewer."""
     mesh, layers = dict(abstract_mesh(config, topology).shape), config.model.num_layers
 
     def read(model: ModelConfig) -> reading.Reading:
@@ -340,19 +327,19 @@ def _read(
     return reading.deeper(few, more, layers)
 
 
-def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own: int) -> list[str]:
-    """A warning, in a list, where chips draw random bits for rows that are not theirs; else [].
+def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own_rows: int) -> list[str]:
+    """Return a warning, in a list, where chips draw random bits for rows of others; else [].
 
     drawn: of hlo.generators; own: rows that a chip works on at a time.
     """
     # The leading axis of a mask is its rows: more than a chip's own means that XLA draws the mask
     # of the whole batch on every chip.
-    larger = [(dims, size) for dims, size in drawn if dims and dims[0] > own]
+    larger = [(dims, size) for dims, size in drawn if dims and dims[0] > own_rows]
     if not larger:
         return []
     rows, total = max(dims[0] for dims, _ in larger), sum(size for _, size in larger)
     return [
-        f'each chip draws the random bits of {rows} rows and uses those of its own {own}:'
+        f'each chip draws the random bits of {rows} rows and uses those of its own {own_rows}:'
         f' {len(larger)} arrays, {memory.size(total)}; with runtime.dropout_rng=threefry it draws'
         ' its own'
     ]
@@ -361,7 +348,7 @@ def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own: int
 def schedule(
     phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None
 ) -> dict[str, Any]:
-    """Step time, tokens/s, hours, chip-hours and price of the whole run, by several guesses.
+    """Return time, tokens/s, chip-hours and price of the whole run, by several guesses.
 
     phases: those of `analytic` or `compiled`; price: of a chip for an hour. The guesses are
     'floor'; 'mfu', where a step takes its compute floor / mfu; and, where all phases have it,

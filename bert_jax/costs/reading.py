@@ -44,7 +44,7 @@ class Reading:
 def read(
     program: jax.stages.Compiled, mesh: Mapping[str, int], topology: Topology, layers: int
 ) -> Reading:
-    """The numbers of a compiled step of so many layers; mesh: {axis: chips}."""
+    """Return the numbers of a compiled step of `layers` layers; mesh: {axis: chips}."""
     text = program.as_text()
     assert text is not None, 'what has just been compiled has a text'
     used = memory.of_step(program, topology.chip.platform)
@@ -63,7 +63,7 @@ def read(
 
 
 def deeper(shallow: Reading, deep: Reading, layers: int) -> Reading:
-    """The step of an unrolled model of so many layers, from those of two that have fewer."""
+    """Return the step of an unrolled model of `layers` layers, from two that have fewer."""
     [few], [more] = shallow.layers, deep.layers
     further = lambda first, second: first + (layers - few) * (second - first) / (more - few)
 

@@ -42,7 +42,7 @@ class Task(NamedTuple):
     topology: Topology
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
-        """The same task with `changes` of `runtime`.
+        """Return the same task with `changes` of `runtime`.
 
         Where these change the size of another axis, `data` takes the chips that are left.
         """
@@ -64,32 +64,32 @@ class Estimate(NamedTuple):
 
     @property
     def guessed(self) -> float:
-        """Bytes that are not known but estimated: activations and logits."""
+        """Return bytes that are not known but estimated: activations and logits."""
         return self.parts['activations'] + self.parts['logits']
 
     @property
     def known(self) -> float:
-        """Bytes that are known: the state, a batch and the gradients."""
+        """Return bytes that are known: the state, a batch and the gradients."""
         return sum(self.parts.values()) - self.guessed
 
     def time(self) -> tuple[float, float]:
-        """Seconds that order candidates: (the highest floor, the sum of all floors).
+        """Return seconds that order candidates: (the highest floor, the sum of all floors).
 
         The sum is that of a step in which nothing overlaps.
         """
         return max(self.floors.values()), sum(self.floors.values())
 
     def memory(self, scale: float = 1.0) -> float:
-        """Bytes in all; `scale` corrects what is guessed, as another compilation showed."""
+        """Return bytes in all; `scale` corrects what is guessed, as another compilation showed."""
         return self.known + scale * self.guessed
 
     def scale(self, needs: float) -> float:
-        """The `scale` at which `memory` is what the compiler says the step needs; 1 if untold."""
+        """Return the `scale` at which `memory` is what the compiler says; 1 if it says none."""
         return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
 
 
 def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool = False) -> float:
-    """Bytes that a layer keeps of one token for the backward pass.
+    """Return bytes that a layer keeps of one token for the backward pass.
 
     width: bytes of an activation; scores: numbers of attention scores that are kept of a token. As
     libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
@@ -113,7 +113,7 @@ def _analytic(task: Task) -> dict[str, Any]:
 
 
 def estimate(task: Task) -> Estimate:
-    """What compiling the task would tell, roughly; UserError where the batch does not divide.
+    """Estimate what compiling the task would tell; UserError where the batch does not divide.
 
     Good enough for the order in which settings are tried.
     """
@@ -135,50 +135,67 @@ def estimate(task: Task) -> Estimate:
     fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
     scores = 0 if fused else model.num_heads * phase.seq_len
     of_all = model.num_layers * kept(model, scores, runtime.remat, width, runtime.scan_layers)
-    again = (
-        kept(model, scores, 'none', width, runtime.scan_layers) if runtime.remat != 'none' else 0
-    )
-    activations = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
+    if runtime.remat != 'none':
+        of_all += kept(model, scores, 'none', width, runtime.scan_layers)
+    activations = tokens * (of_all / split + (5 + width) * model.hidden_size)
     logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
     gradients = weights * (2 if runtime.accumulation > 1 else 1)
     if weights > state['parameters']:  # gathered, in the dtype of the arithmetic
         gradients += weights * width / 4
 
-    # Compute: remat repeats of the forward pass, a third of all, what it does not keep.
-    of_sequence = flops.training_flops(model, phase.seq_len, predictions)
-    repeated = {
-        'none': 0,
-        'dots': of_sequence['attention'] / 3,
-        'full': (of_sequence['layers'] + of_sequence['attention']) / 3,
-    }[runtime.remat]
-    repeated *= phase.batch_size / (topology.chips * chip.peak_flops)
-
-    # Interconnect, bytes that a chip sends: over `data` it reduces the gradients; over `fsdp` it
-    # scatters them, and gathers the parameters forward and backward; over `model` it reduces the
-    # outputs of two products a layer, forward and backward.
-    # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
-    ring = lambda n: (n - 1) / n
-    of_fsdp = weights * mesh['fsdp']  # parameters of one part of `model`
-    of_layer = 4 * 2 * ring(split) * tokens * model.hidden_size * width
-    sent = (
-        2 * ring(mesh['data']) * weights
-        + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * runtime.accumulation * width / 4)
-        + runtime.accumulation * model.num_layers * of_layer
-    )
     # The chip's own memory: all of it is written once and read once.
     traffic = 2 * (state['parameters'] + state['optimizer'])
     traffic += 2 * runtime.accumulation * (activations + logits)
     floors = {
-        'compute': counted['floor_s']['compute'] + repeated,
+        'compute': counted['floor_s']['compute'] + _repeated_s(task),
         'memory': traffic / chip.hbm_bandwidth,
-        'interconnect': sent / chip.ici,
+        'interconnect': _sent(task, mesh, weights, tokens, width) / chip.ici,
     }
     estimated = {'gradients': gradients, 'activations': activations, 'logits': logits}
     return Estimate(state | estimated, floors)
 
 
+def _repeated_s(task: Task) -> float:
+    """Return the seconds of what remat computes again, at the peak of all chips."""
+    # Repeats of the forward pass, a third of all, of what is not kept.
+    of_sequence = flops.training_flops(task.config.model, task.phase.seq_len, task.predictions)
+    repeated = {
+        'none': 0,
+        'dots': of_sequence['attention'] / 3,
+        'full': (of_sequence['layers'] + of_sequence['attention']) / 3,
+    }[task.config.runtime.remat]
+    topology = task.topology
+    return repeated * (task.phase.batch_size / (topology.chips * topology.chip.peak_flops))
+
+
+def _sent(task: Task, mesh: Mapping[str, int], weights: float, tokens: int, width: int) -> float:
+    """Return the bytes that a chip sends in a step.
+
+    Over `data` it reduces the gradients; over `fsdp` it scatters them, and gathers the parameters
+    forward and backward; over `model` it reduces the outputs of two products a layer, forward and
+    backward.
+
+    Args:
+      task: its settings.
+      mesh: {axis: chips}.
+      weights: bytes of the parameters.
+      tokens: that a chip works on at a time.
+      width: bytes of an activation.
+    """
+    model, accumulation = task.config.model, task.config.runtime.accumulation
+    # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
+    ring = lambda n: (n - 1) / n
+    of_fsdp = weights * mesh['fsdp']  # parameters of one part of `model`
+    of_layer = 4 * 2 * ring(mesh['model']) * tokens * model.hidden_size * width
+    return (
+        2 * ring(mesh['data']) * weights
+        + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * accumulation * width / 4)
+        + accumulation * model.num_layers * of_layer
+    )
+
+
 def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
-    """(changes of `runtime`, estimate) for every combination of `knobs` that the run divides by.
+    """Yield (changes of `runtime`, estimate) for all combinations of `knobs` that divide.
 
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
@@ -207,7 +224,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
 
 
 def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One compilation as a row: changes, whether it fits, bytes needed and left, floors in s.
+    """Compile once; return changes, whether it fits, bytes needed and left, floors in s.
 
     None, with a warning, where there is no such mesh: nothing was compiled, another one is next.
     What the compiler fails on, or refuses without a figure, needs NaN bytes.
@@ -248,7 +265,7 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[dict[str, Any]]:
-    """The least changes after which a refused step fits, compiled; rows of `tried`, refusals too.
+    """Compile the least changes after which a refused step fits; return rows of `tried`.
 
     One setting is changed, or several where one is not enough; at most `budget` rows. The estimates
     are scaled to what the compiler said of the refused step.
@@ -277,7 +294,7 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
 
 
 def likely_change(task: Task) -> dict[str, Any] | None:
-    """The least change after which the estimate fits; {} if it does now, None if none is enough."""
+    """Return the least change after which the estimate fits; {} if it does now, None if none."""
     usable = task.topology.chip.hbm_usable
     # The settings as they are come first: then there is nothing to change.
     if estimate(task).memory() <= usable:
@@ -287,7 +304,7 @@ def likely_change(task: Task) -> dict[str, Any] | None:
 
 
 def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
-    """All changes that save memory, with their estimates: of few settings first, then by time."""
+    """Return all changes that save memory, with estimates: few settings first, then by time."""
     candidates = [
         (changes, estimated)
         for changes, estimated in grid(task, ('accumulation', 'remat', 'fsdp'))
@@ -297,7 +314,7 @@ def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
 
 
 def _saves(changes: Mapping[str, Any], task: Task) -> bool:
-    """Whether there is a change and each saves memory, beyond what the run's own settings save."""
+    """Tell whether there is a change, and each saves more memory than the run's own setting."""
     # accumulation and fsdp save by their size, remat by its place in the order; None counts as 0.
     degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
     return bool(changes) and all(
@@ -307,7 +324,7 @@ def _saves(changes: Mapping[str, Any], task: Task) -> bool:
 
 
 def search(task: Task, budget: int) -> list[dict[str, Any]]:
-    """The `budget` settings of the shortest estimated step, compiled: rows of `tried`, best first.
+    """Compile the `budget` settings of the shortest estimated step; return rows, best first.
 
     Best is what has the lowest of its highest floor and libtpu's estimate, whichever is larger,
     then the lowest sum of floors. A refusal corrects the estimate of what is left to try.
@@ -337,18 +354,18 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
 
 
 def _times(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns seconds of a step that fits: (highest floor or libtpu's estimate, sum of floors)."""
+    """Return seconds of a step that fits: (highest floor or libtpu's estimate, sum of floors)."""
     floors = row['floor_s'].values()
     return max(row['libtpu_s'] or 0.0, *floors), sum(floors)
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """Changes of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
+    """Return changes of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
     return ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in changes.items())
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """A row of `tried` as a line of text."""
+    """Return a row of `tried` as a line of text."""
     changes = settings(row['changes']) or 'as given'
     mesh = 'x'.join(str(n) for n in row['mesh'].values())
     if not row['fits']:

@@ -22,9 +22,9 @@ class StepCosts:
     """What the steps of one training take of the devices (see loop.StepCosts).
 
     Attributes:
-      flops: the model FLOPs of one row of so many tokens, forward and backward; None where they
+      flops: the model FLOPs of one row of some tokens, forward and backward; None where they
       are not counted, and figures leave them out.
-      memory_bytes: what the compiled step that `memory` was told of takes on one device; None
+      memory_bytes: what the compiled step that `memory` was given takes on one device; None
       before.
     """
 
@@ -32,12 +32,12 @@ class StepCosts:
     memory_bytes: int | None = None
 
     def memory(self, program: jax.stages.Compiled, state: Any, batch: Any) -> str:
-        """See memory.line."""
+        """Return memory.line of a compiled step, whose bytes are noted."""
         self.memory_bytes = memory.of_step(program, jax.default_backend())['total']
         return memory.line(program, state, batch)
 
     def work(self, batch: Mapping[str, Any]) -> Work:
-        """Of a step on a batch whose input_ids are [examples, (rows of an example,) tokens]."""
+        """Return the work of a batch: input_ids [examples, (rows of an example,) tokens]."""
         # Choices have three axes: an example is several rows of the encoder, and FLOPs are of rows.
         examples, *rows, length = batch['input_ids'].shape
         count = examples * math.prod(rows)
@@ -45,12 +45,12 @@ class StepCosts:
         return Work(examples, count * length, flops)
 
     def rates(self, work: Work, seconds: float) -> dict[str, float]:
-        """See `figures`."""
+        """Return `figures`."""
         return figures(work, seconds)
 
 
 def figures(work: Work, seconds: float) -> dict[str, float]:
-    """Figures of steps that do `work` in `seconds`, over all devices of the run.
+    """Return figures of steps that do `work` in `seconds`, over all devices of the run.
 
     sequences_per_s: examples; tokens_per_s (padding counts); where FLOPs are known model_tflops,
     10^12 FLOP/s for each device, and mfu, their share of the device's bfloat16 peak, where that is

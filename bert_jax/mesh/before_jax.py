@@ -6,7 +6,7 @@ from bert_jax.mesh import determinism, heap
 
 
 def set_up(deterministic: bool = False) -> None:
-    """Sets XLA's flags, where equal bits are asked for, and on a CPU the C library's memory."""
+    """Set XLA's flags, where equal bits are asked for, and on a CPU the C library's memory."""
     if heap.will_compute_on_cpu():
         heap.keep_freed_memory()
     if deterministic:

@@ -19,14 +19,14 @@ _OPTIONS = ('--xla_gpu_deterministic_ops=true', '--xla_gpu_exclude_nondeterminis
 
 
 def demand() -> None:
-    """Asks XLA for equal bits; call it before jax is imported, in every process of a run."""
+    """Ask XLA for equal bits; call it before jax is imported, in every process of a run."""
     flags = os.environ.get('XLA_FLAGS', '').split()
     # Ours come last, because of options that contradict each other the last holds.
     os.environ['XLA_FLAGS'] = ' '.join([*flags, *_OPTIONS])
 
 
 def described(platform: str) -> str:
-    """What the log says of a run on devices of this kind ('cpu', 'gpu' or 'tpu')."""
+    """Return what the log says of a run on devices of this kind ('cpu', 'gpu' or 'tpu')."""
     # Only a GPU leaves it open: the log says what is true of this run, not what was asked for.
     same = 'a resumed run ends with the bits of an undisturbed one'
     if platform != 'gpu':

@@ -29,20 +29,20 @@ from bert_jax.mesh.sharding import (
     shards_update,
 )
 
-# The TPU without sparse cores that was compiled for. On others those reduce-scatter beside the work
+# The TPU without sparse cores that was compiled for. On others those reduce-scatter during the work
 # of all other units; on this one nothing does. Why it is all-to-all there: four layers of
 # BERT-large's width on v5e:2x4 were 10.5 to 12.8 ms a step by a price list of ours, which is gone,
 # with reduce-scatters 10.7 to 14.1. No chip has confirmed these figures.
 _NO_SPARSE_CORES = re.compile(r'TPU v5 ?(lite|e)$')
-# libtpu 0.0.42 has no all-to-all beside other work for larger slices of a v5e: their wiring lets
-# chips of one row or column exchange, and even that not beside other work.
+# libtpu 0.0.42 has no all-to-all during other work for larger slices of a v5e: their wiring lets
+# chips of one row or column exchange, and even that not during other work.
 _ALL_TO_ALL_UP_TO = 16
 # TPUs whose wiring has two sides; that of the others has three.
 _TWO_SIDES = re.compile(r'TPU v\d+ ?(lite|e)$')
 
 
 def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> bool:
-    """Whether a step with such settings takes its gradients by `per_data_shard`."""
+    """Tell whether a step with such settings takes its gradients by `per_data_shard`."""
     # rbg draws one array for all rows of a micro-batch, so it must see them all.
     return dropout_rng != 'rbg' and (accumulation > 1 or shard_optimizer)
 
@@ -50,11 +50,11 @@ def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> b
 def is_all_to_all(
     runtime: RuntimeConfig, mesh: Mesh | AbstractMesh, may_choose: bool = True
 ) -> bool:
-    """Whether kernels' gradients are exchanged all-to-all: runtime.gradient_exchange, or on a v5e.
+    """Tell whether kernels' gradients are exchanged all-to-all, by setting or on a v5e.
 
-    By itself where a reduce-scatter would have nothing beside it, and where gradients of one block
-    come while those of others are computed: the loops of accumulation and of scanned layers do not
-    let that happen. may_choose: whether `auto` may be an all-to-all. UserError where one is named
+    By itself where a reduce-scatter would run alone, and where gradients of one block come while
+    those of others are computed: the loops of accumulation and of scanned layers do not let that
+    happen. may_choose: whether `auto` may be an all-to-all. UserError where one is named
     that cannot be had.
     """
     device = mesh.abstract_mesh.abstract_device
@@ -72,7 +72,7 @@ def is_all_to_all(
 
 
 def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[str]:
-    """A line for each setting of the exchange that is named and has no effect on this mesh."""
+    """Return a line for each named setting of the exchange without effect on this mesh."""
     shards, named = shards_update(runtime, mesh), []
     if runtime.gradient_exchange != 'auto':
         named.append(f'gradient_exchange={runtime.gradient_exchange}')
@@ -85,10 +85,10 @@ def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[st
     elif runtime.dropout_rng == 'rbg':
         # The update is sharded, but how gradients come together XLA decides.
         why = 'under runtime.dropout_rng=rbg the exchange is left to XLA'
-        named = [one for one in named if one.startswith('gradient_exchange')]
+        named = [setting for setting in named if setting.startswith('gradient_exchange')]
     else:
         return []
-    return [f'runtime.{one} has no effect: {why}' for one in named]
+    return [f'runtime.{setting} has no effect: {why}' for setting in named]
 
 
 def per_data_shard(
@@ -99,54 +99,46 @@ def per_data_shard(
     dtype: jnp.dtype = jnp.float32,
     all_to_all: bool = False,
 ) -> Callable[..., Any]:
-    """`summed(params, shared, rows)` -> (gradients, sums), with one exchange over the axis `data`.
+    """Wrap `summed(params, shared, rows)` -> (gradients, sums): one exchange over the axis `data`.
 
     Each part of `data` sums its own share of the batch by a program of its own, and the parts are
     added up at the end. Left to itself XLA reduces inside the loops of `summed`, once a turn.
 
-    params: what the gradients are of; rows: how the leaves of a batch are cut over `data`. Where
-    `shard_optimizer` splits params over `data`, `summed` is given them whole, and each part is left
-    with its own share of their gradients: together that moves what adding up whole gradients does.
-    dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
-    is added up in the dtype that `summed` gives it.
-    all_to_all: whether the parts send each other their pieces of a kernel's gradient, and each adds
-    up its own, in float32. It moves what a reduce-scatter does, and libtpu runs it beside the work
-    that follows.
+    Args:
+      summed: the gradients and sums of a batch.
+      params: what the gradients are of.
+      rows: how the leaves of a batch are cut over `data`.
+      shard_optimizer: whether params are split over `data`. Then `summed` is given them whole, and
+        each part is left with its own share of their gradients: together that moves what adding up
+        whole gradients does.
+      dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
+        is added up in the dtype that `summed` gives it.
+      all_to_all: whether the parts send each other their pieces of a kernel's gradient, and each
+        adds up its own, in float32. It moves what a reduce-scatter does, and libtpu runs it during
+        the work that follows.
     """
     # Without a split of `data` there is nothing to exchange.
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
         return summed
-    places = shardings({'params': params}, mesh, shard_optimizer)['params']
-    axes = jax.tree.map(_axis_over_data, places)
-
-    def is_kernel(path):
-        return path_of(path).endswith('kernel')
+    axes = jax.tree.map(
+        _axis_over_data, shardings({'params': params}, mesh, shard_optimizer)['params']
+    )
 
     def gathered(path, x, axis):
-        sent = x.astype(dtype) if is_kernel(path) else x
-        gather = lambda one: jax.lax.all_gather(one, 'data', tiled=True)
+        sent = x.astype(dtype) if _is_kernel(path) else x
+        gather = lambda block: jax.lax.all_gather(block, 'data', tiled=True)
         return x if axis < 0 else _layer_by_layer(gather, sent, axis)
 
-    platform, parts = platform_of(mesh), mesh.shape['data']
-    steps = _steps(_scatter_sides(mesh))
-
-    def scattered(block):
-        for groups in steps:
-            block = jax.lax.psum_scatter(block, 'data', axis_index_groups=groups, tiled=True)
-        return block
-
-    def exchanged(block):
-        pieces = block.reshape(parts, block.shape[0] // parts, *block.shape[1:])
-        return jax.lax.all_to_all(pieces, 'data', 0, 0).astype(jnp.float32).sum(0)
+    platform, scattered, exchanged = platform_of(mesh), *_reducers(mesh)
 
     def reduced(path, x, param, axis):
         # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
         x = x.astype(param.dtype) if platform == 'cpu' else x
         if axis < 0:
             return jax.lax.psum(x, 'data')
-        # The gradients of the tables come last, when nothing is left to be done beside them.
-        in_pieces = all_to_all and is_kernel(path)
+        # The gradients of the tables come last, when nothing is left to be done meanwhile.
+        in_pieces = all_to_all and _is_kernel(path)
         return _layer_by_layer(exchanged if in_pieces else scattered, x, axis)
 
     def local(params, shared, rows):
@@ -157,22 +149,43 @@ def per_data_shard(
         return wide, jax.lax.psum(sums, 'data')
 
     split = jax.tree.map(lambda axis: P() if axis < 0 else P(*(None,) * axis, 'data'), axes)
+    return _shard_map(local, (split, P(), rows), (split, P()), 'data')
+
+
+def _is_kernel(path: tuple[Any, ...]) -> bool:
+    return path_of(path).endswith('kernel')
+
+
+def _reducers(mesh: Mesh | AbstractMesh) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return two ways to add up a block over `data` and leave each part its piece of the sum."""
+    parts, steps = mesh.shape['data'], _steps(_scatter_sides(mesh))
+
+    def scattered(block):
+        for groups in steps:
+            block = jax.lax.psum_scatter(block, 'data', axis_index_groups=groups, tiled=True)
+        return block
+
+    def exchanged(block):
+        pieces = block.reshape(parts, block.shape[0] // parts, *block.shape[1:])
+        return jax.lax.all_to_all(pieces, 'data', 0, 0).astype(jnp.float32).sum(0)
+
+    return scattered, exchanged
+
+
+def _shard_map(local: Callable[..., Any], in_specs: Any, out_specs: Any, axis: str) -> Any:
+    """Wrap `local`, which each part of the mesh axis runs by itself."""
     return jax.shard_map(
-        local,
-        in_specs=(split, P(), rows),
-        out_specs=(split, P()),
-        axis_names={'data'},
-        check_vma=False,
+        local, in_specs=in_specs, out_specs=out_specs, axis_names={axis}, check_vma=False
     )
 
 
-def _axis_over_data(place: NamedSharding) -> int:
-    """The axis of an array that is split over `data`; -1 where none is."""
-    return next((i for i, axes in enumerate(place.spec) if 'data' in names_of(axes)), -1)
+def _axis_over_data(sharding: NamedSharding) -> int:
+    """Return the axis of an array that is split over `data`; -1 where none is."""
+    return next((i for i, axes in enumerate(sharding.spec) if 'data' in names_of(axes)), -1)
 
 
 def _scatter_sides(mesh: Mesh | AbstractMesh) -> list[int]:
-    """The sides along which the parts of `data` scatter, a step for each; [parts]: all at once.
+    """Return the sides along which `data` scatters, a step for each; [parts]: all at once.
 
     On a TPU at once over four chips, and over wiring of two sides of different lengths. Of another
     scatter over all chips libtpu 0.0.42 makes an all-reduce, of twice the bytes; one over the chips
@@ -189,7 +202,7 @@ def _scatter_sides(mesh: Mesh | AbstractMesh) -> list[int]:
 
 
 def _steps(sides: list[int]) -> list[list[list[int]]]:
-    """Who scatters among each other, step by step: groups of parts.
+    """Return who scatters among each other, step by step: groups of parts.
 
     The parts are laid out row by row, as a mesh is over the wiring of a TPU, and exchange along one
     side after the other. The first side comes first: so each part is left with the piece of its own
@@ -200,7 +213,7 @@ def _steps(sides: list[int]) -> list[list[list[int]]]:
 
 
 def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:
-    """`exchange` of x along `axis`: of each block by itself where that is not the first.
+    """Return `exchange` of x along `axis`: of each block by itself where that is not the first.
 
     libtpu scatters along a first axis alone; along another it adds up the whole and cuts. And what
     is gathered block by block arrives while the blocks below are computed.
@@ -209,7 +222,7 @@ def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> ja
 
 
 def look_up(table_VH: jax.Array, ids_BT: jax.Array) -> jax.Array:
-    """Rows of a table [V, H] by their numbers [B, T]: [B, T, H].
+    """Return rows of a table [V, H] by their numbers [B, T]: [B, T, H].
 
     Of a table that is split over `fsdp` each part gathers the whole and scatters its gradient back.
     Left to itself XLA adds up the whole gradient on each device, and cuts: 125 MB more to gather
@@ -223,10 +236,4 @@ def look_up(table_VH: jax.Array, ids_BT: jax.Array) -> jax.Array:
         return table_VH[ids_BT]
     local = lambda part, ids: jax.lax.all_gather(part, 'fsdp', tiled=True)[ids]
     by_rows = P('fsdp')
-    return jax.shard_map(
-        local,
-        in_specs=(by_rows, by_rows),
-        out_specs=by_rows,
-        axis_names={'fsdp'},
-        check_vma=False,
-    )(table_VH, ids_BT)
+    return _shard_map(local, (by_rows, by_rows), by_rows, 'fsdp')(table_VH, ids_BT)

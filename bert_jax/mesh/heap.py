@@ -1,7 +1,7 @@
 """What the C library does with the memory that a step on a CPU gives back.
 
-XLA takes the memory of a step anew from the C library in every step. Large pieces glibc asks of the
-kernel each time, which has to clear them page by page: of a small model's step that is a quarter.
+XLA takes memory from the C library again in every step. Large pieces glibc asks of the kernel each
+time, which has to clear them page by page: of a small model's step that is a quarter.
 This file knows nothing of models, and of jax only where it is going to compute.
 """
 
@@ -19,7 +19,7 @@ _GROW_BY = 64 << 20  # bytes asked of the kernel at once
 
 
 def keep_freed_memory() -> bool:
-    """From here on the process keeps what it frees, for its next allocations.
+    """Keep, from here on, what the process frees, for its next allocations.
 
     It changes speed and, by some hundred MB at the most, the size of the process; no results. To be
     called before there are threads, which numpy and jax start: a thread stays with the arena that
@@ -42,7 +42,7 @@ def keep_freed_memory() -> bool:
 
 
 def will_compute_on_cpu() -> bool:
-    """Whether jax is going to choose the CPU, told without importing it.
+    """Tell whether jax is going to choose the CPU, without importing it.
 
     By what the user has set (JAX_PLATFORMS), else by whether anything for another device is
     installed. A machine with libtpu and no TPU counts as one with a TPU.

@@ -1,4 +1,4 @@
-"""The processes of one run beside jax: that all are there, that all run the same, and who is gone.
+"""The processes of one run, apart from jax: all are there, all run the same, who is gone.
 
 jax.distributed aborts without a name when a host never arrives, trains on where two hosts were
 given different settings, and notices a dead one by its silence. So every process keeps one
@@ -39,7 +39,7 @@ class Connection:
     """A TCP connection on which each line is one JSON object."""
 
     def __init__(self, connected: socket.socket, silence_s: float):
-        """Keeps the connection alive; it is lost when the other host is silent for `silence_s`."""
+        """Keep the connection alive; it is lost when the other host is silent for `silence_s`."""
         self._socket, self._unread = connected, b''
 
         # Keep-alive probes begin after half of the silence that is allowed, five follow in the
@@ -53,7 +53,7 @@ class Connection:
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends a JSON object, unless the other side is gone: `receive` reports that."""
+        """Send a JSON object, unless the other side is gone: `receive` reports that."""
         with contextlib.suppress(OSError):
             self._socket.settimeout(None)
             # A peer may have died between two lines: its end is noticed by the thread that
@@ -61,7 +61,7 @@ class Connection:
             self._socket.sendall(json.dumps(message).encode() + b'\n')
 
     def receive(self, within: float | None = None) -> dict[str, Any] | None:
-        """The next JSON object; None if the other side is gone or says nothing of ours.
+        """Return the next JSON object; None if the other side is gone or says nothing of ours.
 
         It is taken for gone when it is silent for `within` seconds.
         """
@@ -86,30 +86,30 @@ class Connection:
         return message if isinstance(message, dict) else None
 
     def close(self) -> None:
-        """Ends it on both sides, and wakes the thread that waits in `receive`."""
+        """End it on both sides, and wakes the thread that waits in `receive`."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 def names(processes: Sequence[int]) -> str:
-    """'process 3', or 'processes 0, 1, 2'; of more than eight the first eight."""
+    """Return 'process 3', or 'processes 0, 1, 2'; of more than eight the first eight."""
     # Eight are enough to find the fault; a run may have hundreds.
     shown = ', '.join(map(str, processes[:8])) + (', ...' if len(processes) > 8 else '')
     return f'process{"es" if len(processes) > 1 else ""} {shown}'
 
 
-def differences(said: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """One line for each name to which not all processes give the same value.
+def differences(descriptions: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return one line for each name to which not all processes give the same value.
 
     said: {process: {name: JSON value}}.
     """
     # By value: few values and many holders in most cases, and the odd one out is what is looked
     # for.
     lines = []
-    for name in sorted(set().union(*said.values())):
+    for name in sorted(set().union(*descriptions.values())):
         holders_of: dict[str, list[int]] = {}
-        for process, description in sorted(said.items()):
+        for process, description in sorted(descriptions.items()):
             value = 'unset'
             if name in description:
                 value = json.dumps(description[name], sort_keys=True)
@@ -123,15 +123,15 @@ def differences(said: Mapping[int, Mapping[str, Any]]) -> list[str]:
 _ALIKE = 'start all of them with the same program, settings and records'
 
 
-def objection(said: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> str:
-    """Why processes that say this must not run together, in one line; '' where they may.
+def objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> str:
+    """Return why processes that say this must not run together, in one line; '' where they may.
 
     said: {process: {name: JSON value}}; a name 'refused' holds why that process does not start.
     """
-    # A refusal explains itself; differences are told only where all would have started.
-    if refused := sorted(process for process in said if 'refused' in said[process]):
-        return f'{names(refused)} refused to start: {said[refused[0]]["refused"]}'
-    if lines := differences(said):
+    # A refusal explains itself; differences are named only where all would have started.
+    if refused := sorted(process for process in descriptions if 'refused' in descriptions[process]):
+        return f'{names(refused)} refused to start: {descriptions[refused[0]]["refused"]}'
+    if lines := differences(descriptions):
         more = f' (and {len(lines) - 10} more)' if len(lines) > 10 else ''
         return f'the processes of this run differ in {"; ".join(lines[:10])}{more}: {advice}'
     return ''
@@ -156,7 +156,7 @@ class ProcessGroup:
         self._failure: tuple[int, int, str] | None = None
 
     def listen(self, peer: int, connection: Connection) -> None:
-        """Takes what a peer says for as long as it lives; to be run in a thread of its own."""
+        """Take what a peer says for as long as it lives; to be run in a thread of its own."""
         while message := connection.receive():
             self._hear(message)
         connection.close()
@@ -165,7 +165,7 @@ class ProcessGroup:
             self._gone(peer)
 
     def tell(self, message: Mapping[str, Any], but: int | None = None) -> None:
-        """Sends a message on all connections, or on all but that of process `but`."""
+        """Send a message on all connections, or on all but that of process `but`."""
         # `list`: another thread may add a connection meanwhile.
         for peer, connection in list(self.connections.items()):
             if peer != but:
@@ -188,7 +188,7 @@ class ProcessGroup:
                     threading.Thread(target=self._follow, daemon=True).start()
 
     def _gone(self, process: int) -> None:
-        """Ends this process, before jax aborts it: nothing can be saved without the other."""
+        """End this process, before jax aborts it: nothing can be saved without the other."""
         if self._ending.is_set():
             return
         if self._failure is not None:  # it has followed the one that ended with an error
@@ -206,7 +206,7 @@ class ProcessGroup:
         self._leave_last(TRY_AGAIN, besides=process)
 
     def _follow(self) -> None:
-        """Ends this process after one that ended with an error, unless it ends by itself."""
+        """End this process after one that ended with an error, unless it ends by itself."""
         if self._ending.wait(_GRACE_S):  # jax's exit handler may wait in vain for that process
             time.sleep(2 * _GRACE_S)
         self._follow_now()
@@ -220,7 +220,7 @@ class ProcessGroup:
         self._leave_last(TRY_AGAIN if code == _DEFECT else code, besides=process)
 
     def _leave_last(self, code: int, besides: int) -> None:
-        """Ends this process; process 0 once the others have ended, or after a while.
+        """End this process; process 0 once the others have ended, or after a while.
 
         jax's service ends with process 0 and aborts those that are left, which then say nothing of
         why. `besides` is the process that is not waited for.
@@ -232,23 +232,23 @@ class ProcessGroup:
         leave(code)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Says farewell; to be called when the work is done, or with the error that ends it.
+        """Say farewell; to be called when the work is done, or with the error that ends it.
 
-        With an error the others are told, and jax, whose exit handler waits for all, is not asked.
+        An error is sent to the others, and jax, whose exit handler waits for all, is not asked.
         """
         if error is None:
             self._ending.set()
             self._farewell(0, '')
             return
 
-        # A user's mistake has its own code and line; everything else is told as a defect, by its
+        # A user's mistake has its own code and line; everything else counts as a defect, by its
         # type.
         code, line = _DEFECT, f'{type(error).__name__}: {error}'
         if isinstance(error, UserError):
             code, line = error.exit_code, str(error)
         else:
             # A collective that another process has left raises here too: that is the other's error.
-            # So wait for word of it before this error is told as one of its own.
+            # So wait for word of it before this error counts as one of its own.
             time.sleep(_ECHO_S)
             if self._failure and self._failure[1] != _DEFECT:
                 self._follow_now()
@@ -267,7 +267,7 @@ class ProcessGroup:
         atexit.register(leave, code)
 
     def close(self) -> None:
-        """Closes all connections without a farewell."""
+        """Close all connections without a farewell."""
         self._ending.set()
         for connection in self.connections.values():
             connection.close()
@@ -277,7 +277,7 @@ class ProcessGroup:
 
 
 def leave(code: int) -> None:
-    """Ends this process now with exit code `code`, its last lines written."""
+    """End this process now with exit code `code`, its last lines written."""
     logging.flush()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,22 +1,16 @@
-"""Several processes as one run: that they start alike, that they stop together, that none hangs.
+"""Several processes as one run, which all start alike.
 
 Owns what jax.distributed leaves open. It aborts the process, without a name, when a host never
 arrives, and it starts whatever settings the hosts were given: so the processes call the roll before
-(roll_call.py), and stay in touch (process_group.py). It knows nothing of signals: so the processes
-agree on the step after which they stop. And a collective waits for ever: so a watchdog ends a
-process in which nothing moves. It must not know what is trained.
+(roll_call.py), and stay in touch (process_group.py). It must not know what is trained.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import faulthandler
 import json
-import signal
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,15 +18,12 @@ import jax
 import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh.process_group import TRY_AGAIN, ProcessGroup, leave, names, objection
+from bert_jax.mesh.process_group import ProcessGroup, names, objection
 from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
 
 _Made = TypeVar('_Made')
-_SAME_REQUEST_S = 2.0  # seconds within which a second signal to stop is the first one once more
 _CONNECT_S = 20.0  # seconds in which the processes of a cluster, all there, must find process 0
 
 
@@ -52,7 +43,7 @@ class ClusterAddress(NamedTuple):
     heartbeat_s: int
 
     def host_and_port(self) -> tuple[str, int] | None:
-        """Host and port of process 0; None where the cluster tells them.
+        """Return host and port of process 0; None where the cluster tells them.
 
         UserError for flags that contradict each other.
         """
@@ -83,7 +74,7 @@ def joined_run(
     ready: Callable[[], _Made],
     describe: Callable[[_Made], Mapping[str, Any]],
 ) -> Iterator[_Made]:
-    """Joins this process to a run, for as long as the block lasts; yields what `ready` makes.
+    """Join this process to a run, for as long as the block lasts; yields what `ready` makes.
 
     To be entered before any device is used. `describe` gives, of what `ready` made, what must be
     the same in all processes, {name: JSON value}. Raises UserError, in every process, where it is
@@ -155,7 +146,7 @@ def _start_jax(cluster: ClusterAddress) -> None:
 
 
 def _check_devices() -> None:
-    """Raises UserError, in every process, unless all have as many devices of the same kind."""
+    """Raise UserError, in every process, unless all have as many devices of the same kind."""
     # All processes see the devices of all, so all come to the same verdict without a word.
     counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
     holders_of: dict[str, list[int]] = {}
@@ -169,7 +160,7 @@ def _check_devices() -> None:
 
 
 def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
-    """Compares what all processes say, over the devices; then connects them to process 0.
+    """Compare what all processes say, over the devices; then connects them to process 0.
 
     There the cluster, not a flag, tells who is process 0, and it tells the others its address.
     Raises UserError in every process where they differ; where one cannot reach process 0 they run
@@ -177,12 +168,12 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
     """
     process, processes = jax.process_index(), jax.process_count()
     with contextlib.ExitStack() as stack:
-        own = None
+        address_here = None
         # Process 0 listens before it tells where, so that nobody calls in vain.
         if is_lead_process():
             server = stack.enter_context(listening(0))
-            own = [_own_address(), server.getsockname()[1]]
-        gathered = _gather({'says': says, 'address': own})
+            address_here = [_own_address(), server.getsockname()[1]]
+        gathered = _gather({'says': says, 'address': address_here})
         # All have gathered the same, so all raise or none does.
         if line := objection({i: message['says'] for i, message in enumerate(gathered)}):
             raise UserError(line)
@@ -203,7 +194,7 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
 
 
 def _own_address() -> str:
-    """The address by which other hosts know this one: of the interface that leads to them."""
+    """Return the address of the interface by which other hosts know this one."""
     # A UDP socket that is connected has chosen its interface, and has sent nothing.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.connect(('10.255.255.255', 1))  # sends nothing
@@ -212,7 +203,7 @@ def _own_address() -> str:
 
 
 def _gather(message: Any) -> list[Any]:
-    """The JSON values that the processes tell, in all of them, by process; over the devices."""
+    """Gather the JSON values of all processes, in all of them, by process."""
     # Arrays alone can be gathered: JSON as bytes, padded to the longest, cut again by the sizes.
     text = np.frombuffer(json.dumps(message).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
@@ -223,12 +214,12 @@ def _gather(message: Any) -> list[Any]:
 
 
 def is_lead_process() -> bool:
-    """Whether this is process 0, which writes a run's small files; True if there is only one."""
+    """Tell whether this is process 0, which writes a run's small files."""
     return jax.process_index() == 0
 
 
 def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
-    """Raises UserError in every process, naming what differs, unless `say` gives the same in all.
+    """Raise UserError in every process, naming what differs, unless `say` gives the same in all.
 
     `say` gives {name: JSON value}; where there is only one process it is not called.
     """
@@ -240,7 +231,7 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
 
 
 def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
-    """The answer of `ask`, which process 0 alone is asked, in every process.
+    """Return the answer of `ask`, which process 0 alone is asked, in every process.
 
     UserError in all of them where it raises one.
     """
@@ -259,84 +250,3 @@ def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
     if 'refused' in heard:
         raise refusal or UserError(f'process 0 refused to start: {heard["refused"]}')
     return heard['answer']
-
-
-class StopSignal:
-    """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once.
-
-    What comes within two seconds is the same request once more: a scheduler may signal every
-    process of a job, and bert-supervise passes on what it gets itself.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._first = 0.0  # when, on the monotonic clock
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: Any) -> None:
-        del frame
-        if self.received is None:
-            self.received, self._first = number, time.monotonic()
-        elif time.monotonic() - self._first > _SAME_REQUEST_S:
-            # The second signal has its default effect at once: the first may wait for a long step
-            # or save.
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-
-class Agreement:
-    """Whether to stop, the same answer in every process: a signal to one stops all at one step."""
-
-    def __init__(self, stop: StopSignal, mesh: jax.sharding.Mesh):
-        self._stop, self._pending = stop, None  # what all said before the last step, on the devices
-        self._sharding = NamedSharding(mesh, P(mesh.axis_names))
-        self._largest = jax.jit(lambda flags: flags.max(), out_shardings=NamedSharding(mesh, P()))
-
-    def __call__(self) -> int | None:
-        """To be called once before each step: the number of the signal, or None.
-
-        With several processes it is what all said before the last step, so that nothing waits: the
-        devices have done it by now.
-        """
-        if jax.process_count() == 1:
-            return self._stop.received
-        before = self._pending
-        # One number for each device here, 0 for no signal; the largest of all is what all follow.
-        devices = self._sharding.mesh.local_mesh.devices.size
-        here = np.full(devices, self._stop.received or 0, np.int32)
-        self._pending = self._largest(jax.make_array_from_process_local_data(self._sharding, here))
-        return (int(before) or None) if before is not None else None
-
-
-@contextlib.contextmanager
-def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
-    """Ends the process when `heartbeat`, which it yields, is not called for so many minutes.
-
-    To be called at each step; 0 minutes: never. The stacks of all threads go to stderr first.
-    Compiling counts as standing still: leave room for it.
-    """
-    # One entry, which the training thread writes and the watching one reads: no lock is needed.
-    last_beat, done = [time.monotonic()], threading.Event()
-
-    def heartbeat() -> None:
-        last_beat[0] = time.monotonic()
-
-    def watch() -> None:
-        # Looked at often enough to be at most a quarter late.
-        while not done.wait(min(5.0, 60 * minutes / 4)):
-            if time.monotonic() - last_beat[0] > 60 * minutes:
-                logging.error(
-                    'no step was done for %g minutes (runtime.stall_minutes): this process ends, to'
-                    ' be started again',
-                    minutes,
-                )
-                faulthandler.dump_traceback(all_threads=True)
-                leave(TRY_AGAIN)
-
-    if minutes:
-        threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield heartbeat
-    finally:
-        done.set()

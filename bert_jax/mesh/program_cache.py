@@ -23,7 +23,7 @@ _MOST_BYTES = 10 << 30
 
 
 def use(folder: str | None) -> None:
-    """Keeps compiled programs in `folder` and takes them from there; call it before compiling.
+    """Keep compiled programs in `folder` and takes them from there; call it before compiling.
 
     'auto': what jax's own JAX_COMPILATION_CACHE_DIR names, else the user's cache, which all runs
     share; it is not for a run of several processes, which may not see the same files. None: nothing
@@ -41,7 +41,7 @@ def use(folder: str | None) -> None:
 
 
 def _make(folder: str) -> None:
-    """Makes a folder that the user has named; one in an object store needs no making."""
+    """Make a folder that the user has named; one in an object store needs no making."""
     if '://' in folder:
         return
     try:
@@ -54,7 +54,7 @@ def _make(folder: str) -> None:
 
 
 def _use_own() -> None:
-    """Switches on the user's own cache; a line and nothing where it cannot be written."""
+    """Switch on the user's own cache; a line and nothing where it cannot be written."""
     base = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
     folder = base / 'bert_jax' / 'programs' / _kind_of_host()
     try:
@@ -70,7 +70,7 @@ def _use_own() -> None:
 
 
 def _kind_of_host() -> str:
-    """A name for machines whose processors run the same instructions.
+    """Return a name for machines whose processors run the same instructions.
 
     A home may be shared by several machines, and what XLA compiles for one CPU can end a process on
     another.

@@ -49,11 +49,12 @@ def roll_call(
     says: Mapping[str, Any],
     silence_s: float = 100,
 ) -> ProcessGroup:
-    """Meets the other processes of a run, and returns the connection to them once all say the same.
+    """Meet the other processes of a run, and returns the connection to them once all say the same.
 
     Args:
       address: host and port at which process 0 is to be met.
-      process, processes: the number of this one, and how many there are.
+      process: the number of this one.
+      processes: how many there are.
       timeout_s: seconds that all have to arrive.
       says: {name: JSON value}, which must be the same in all; or {'refused': why this one does not
         start}, which ends the others with that line.
@@ -86,14 +87,14 @@ class Lead(ProcessGroup):
     def meet(
         self, server: socket.socket, timeout_s: float, says: Mapping[str, Any]
     ) -> ProcessGroup:
-        """Waits for all to call; tells them, and returns or raises, the verdict."""
+        """Wait for all to call; tells them, and returns or raises, the verdict."""
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
 
         # The verdict falls when all are in, or when the time is over.
         with self._changed:
             self._changed.wait_for(lambda: len(self._said) == self.processes - 1, timeout_s)
             # Closed under the lock: who calls from here on is too late, and the verdict is of all
-            # who are in. What differs is told first, for it would not mend by waiting longer.
+            # who are in. What differs comes first, for it would not mend by waiting longer.
             self._open = False
             if self._strangers:
                 logging.info(
@@ -111,12 +112,12 @@ class Lead(ProcessGroup):
         return self
 
     def _dismiss(self, verdict: Mapping[str, Any]) -> None:
-        """Tells all who have called that they do not start, and hangs up."""
+        """Tell all who have called that they do not start, and hangs up."""
         self.tell(verdict)
         self.close()
 
     def _accept(self, server: socket.socket) -> None:
-        """Takes calls until the verdict is out, each in a thread of its own."""
+        """Take calls until the verdict is out, each in a thread of its own."""
         while self._open:
             try:
                 connected, _ = server.accept()
@@ -127,7 +128,7 @@ class Lead(ProcessGroup):
                 time.sleep(0.1)
 
     def _serve(self, connected: socket.socket) -> None:
-        """Hears one caller, from its first line to the end of its connection."""
+        """Hear one caller, from its first line to the end of its connection."""
         try:
             connection = Connection(connected, self._silence_s)
         except OSError:  # gone already
@@ -153,13 +154,13 @@ class Lead(ProcessGroup):
         connection.close()
 
     def _admit(self, process: int, says: Mapping[str, Any], connection: Connection) -> None:
-        """Notes what a process says, in place of what it said in an earlier call."""
+        """Note what a process says, in place of what it said in an earlier call."""
         with self._changed:
             if not self._open:
                 connection.close()
                 return
             # The newest call counts: the older connection belongs to a process that was restarted,
-            # or to a second one with the same number, which is then told so.
+            # or to a second one with the same number, which then gets that answer.
             older = self.connections.get(process)
             self.connections[process] = connection
             self._said[process] = says
@@ -172,7 +173,7 @@ class Lead(ProcessGroup):
         self.listen(process, connection)
 
     def listen(self, peer: int, connection: Connection) -> None:
-        """As in `ProcessGroup`, but who hangs up before the verdict never came.
+        """Listen as `ProcessGroup` does, but who hangs up before the verdict never came.
 
         Unless to refuse: that is the verdict.
         """
@@ -203,7 +204,7 @@ class Caller(ProcessGroup):
     def meet(
         self, address: tuple[str, int], timeout_s: float, says: Mapping[str, Any]
     ) -> ProcessGroup:
-        """Calls until process 0 has heard and given its verdict; returns, or raises UserError."""
+        """Call until process 0 has heard and given its verdict; returns, or raises UserError."""
         deadline, why = time.monotonic() + timeout_s, ''
         while (seconds_left := deadline - time.monotonic()) > 0:
             # Nobody may be there yet: process 0 may start later than this one.
@@ -240,7 +241,7 @@ class Caller(ProcessGroup):
     def _ask(
         self, connection: Connection, says: Mapping[str, Any], seconds_left: float
     ) -> Mapping[str, Any] | None:
-        """The verdict of process 0, or its word that it has heard a refusal; None if neither."""
+        """Return the verdict of process 0, or that it has heard a refusal; None if neither."""
         # Two answers come: that it was heard, then the verdict, which takes as long as the last
         # arrival.
         connection.send({'bert_jax': _PROTOCOL, 'process': self.process, 'says': says})
@@ -249,7 +250,7 @@ class Caller(ProcessGroup):
             # the clock of process 0 decides
             answer = connection.receive(seconds_left + _ANSWER_S)
 
-        # Another program may answer in JSON too, if only by echoing what it is told.
+        # Another program may answer in JSON too, if only by an echo.
         return answer if answer and answer.keys() & _ANSWERS else None
 
     def _obey(
@@ -259,7 +260,7 @@ class Caller(ProcessGroup):
         timeout_s: float,
         says: Mapping[str, Any],
     ) -> ProcessGroup:
-        """Starts, and listens to process 0 from here on, or raises what the verdict says."""
+        """Start, and listen to process 0 from here on, or raise what the verdict says."""
         match {**verdict, **says}:
             case {'refused': str(line)}:  # by process 0, or by this one, which has been heard
                 raise UserError(line)
@@ -271,7 +272,7 @@ class Caller(ProcessGroup):
 
 
 def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
-    """The error that names the missing processes."""
+    """Return the error that names the missing processes."""
     return Absent(
         f'{processes - len(missing)} of {processes} processes arrived within {timeout_s:g} s; '
         f'missing: {", ".join(map(str, missing))}. '
@@ -281,7 +282,7 @@ def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
 
 @contextlib.contextmanager
 def listening(port: int, patience_s: float = 0) -> Iterator[socket.socket]:
-    """A socket that takes calls on `port` of all addresses.
+    """Return a socket that takes calls on `port` of all addresses.
 
     Waits for a port that is taken, for `patience_s` seconds and at most for as long as one that is
     taken by chance is; then UserError.
@@ -289,8 +290,8 @@ def listening(port: int, patience_s: float = 0) -> Iterator[socket.socket]:
     # One socket for both families where the system has that, so that any name of this host works.
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
-    most, warned = min(patience_s, _PORT_S), False
-    deadline = time.monotonic() + most
+    wait_s, warned = min(patience_s, _PORT_S), False
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             server = socket.create_server(('', port), family=family, dualstack_ipv6=both)
@@ -306,7 +307,7 @@ def listening(port: int, patience_s: float = 0) -> Iterator[socket.socket]:
         # Taken by chance: by a connection of another program, for which the system chose this
         # number, or by a process 0 that is about to end.
         if not warned:
-            logging.warning('port %d is taken: waiting for it, for at most %.0f s', port, most)
+            logging.warning('port %d is taken: waiting for it, for at most %.0f s', port, wait_s)
             warned = True
         time.sleep(0.2)
     with server:

@@ -10,20 +10,19 @@ own.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
-from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.mesh.construction import make_mesh as make_mesh
+from bert_jax.mesh.construction import of_devices_here as of_devices_here
 
 BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 
@@ -38,64 +37,6 @@ RULES = (
     (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
     (r'bilstm/.*/kernel$', P('fsdp', None)),
 )
-
-
-def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
-    """The mesh (data, fsdp, model) over all devices.
-
-    UserError where the sizes do not multiply to their number, and for several slices of a TPU.
-    """
-    # data takes what the two inner axes leave, where it is not set.
-    devices = devices or jax.devices()
-    count = len(devices)
-    inner = runtime.fsdp * runtime.model_parallel
-    # Checked here, for a message that names the settings.
-    data = runtime.data_parallel or max(count // inner, 1)
-    if data * inner != count:
-        raise UserError(
-            f'runtime: data_parallel={data} x fsdp={runtime.fsdp} x'
-            f' model_parallel={runtime.model_parallel} = {data * inner}, but there are {count}'
-            ' devices: change --set runtime.data_parallel, fsdp or model_parallel'
-        )
-    if devices[0].platform == 'tpu' and len({getattr(d, 'slice_index', 0) for d in devices}) > 1:
-        raise UserError(
-            'the devices are of several TPU slices, and a run takes one: start it on a single slice'
-        )
-    # `model` is the last axis and so that of the nearest neighbours: it moves activations in each
-    # layer, `fsdp` parameters once a layer, `data` gradients once a step.
-    arranged = _arranged((data, runtime.fsdp, runtime.model_parallel), devices)
-    return Mesh(arranged, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
-
-
-def of_devices_here(runtime: RuntimeConfig) -> RuntimeConfig:
-    """The settings for what does not train: a mesh of other devices is left out of them.
-
-    What a model was trained on says nothing of where it is read.
-    """
-    inner, count = runtime.fsdp * runtime.model_parallel, jax.device_count()
-    if (runtime.data_parallel or max(count // inner, 1)) * inner == count:
-        return runtime
-    return dataclasses.replace(runtime, data_parallel=None, fsdp=1, model_parallel=1)
-
-
-def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
-    """The devices as an array of `shape`; of a TPU so that neighbours in it are linked.
-
-    jax.make_mesh would give a mesh axis nothing but whole axes of a v4, v5p or v6e, and refuse
-    most shapes: here an axis of the torus may be shared by several of the mesh.
-    """
-    try:
-        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    except (NotImplementedError, TypeError, ValueError):
-        # jax loses factors of sizes like 10 and 28 (v5p:4x4x28). Any order is right, if not as
-        # fast; in that of the coordinates the last axis of the mesh lies along links.
-        if devices[0].platform != 'tpu':
-            raise
-        name = 'x'.join(map(str, shape))
-        logging.warning('jax cannot lay a mesh of %s over this TPU: taking the plain order', name)
-        arranged = np.empty(len(devices), object)
-        arranged[:] = sorted(devices, key=lambda device: tuple(device.coords)[::-1])
-        return arranged.reshape(shape)
 
 
 def check_divides(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import configparser
 import dataclasses
-import importlib.util
 import json
 import os
 import pathlib
@@ -15,49 +13,10 @@ import time
 
 import pytest
 
-from benchmarks import preprocess, processes, stages
+from benchmarks import stages
 from bert_jax.configs import schema
 
 ROOT = pathlib.Path(__file__).parents[2]
-# The flags, modules and way of starting of google-research/bert's program; one example a line and
-# pass.
-STAND_IN = """
-import collections
-import json
-import tokenization
-import tensorflow as tf
-
-flags = tf.flags
-FLAGS = flags.FLAGS
-for name in ('input_file', 'output_file', 'vocab_file'):
-    flags.DEFINE_string(name, None, name)
-flags.DEFINE_bool('do_lower_case', True, '')
-flags.DEFINE_bool('do_whole_word_mask', False, '')
-for name in ('max_seq_length', 'max_predictions_per_seq', 'random_seed', 'dupe_factor'):
-    flags.DEFINE_integer(name, 0, name)
-for name in ('masked_lm_prob', 'short_seq_prob'):
-    flags.DEFINE_float(name, 0, name)
-
-
-def main(_):
-    tf.logging.set_verbosity(tf.logging.INFO)
-    print(json.dumps(FLAGS.flag_values_dict()))
-    with (
-        tf.gfile.GFile(FLAGS.input_file, 'r') as file,
-        tf.python_io.TFRecordWriter(FLAGS.output_file) as writer,
-    ):
-        for line in file.read().split('\\n'):
-            for _ in range(FLAGS.dupe_factor if line.strip() else 0):
-                ids = tf.train.Int64List(value=tokenization.ids(line))
-                features = collections.OrderedDict(a=tf.train.Feature(int64_list=ids))
-                example = tf.train.Example(features=tf.train.Features(feature=features))
-                writer.write(example.SerializeToString())
-
-
-if __name__ == '__main__':
-    flags.mark_flag_as_required('input_file')
-    tf.app.run()
-"""
 
 
 @pytest.fixture
@@ -91,47 +50,6 @@ def benchmark(folder, *arguments):
     )
 
 
-def test_benchmarks_are_not_installed():
-    config = configparser.ConfigParser()
-    config.read(ROOT / 'setup.cfg')
-    assert not [
-        name
-        for name in config['options']['packages'].split()
-        if name.startswith(('benchmarks', 'tests'))
-    ]
-
-
-def test_a_program_is_measured_with_all_that_it_starts():
-    inner = 'import time\nkept = b"x" * (100 << 20)\nwhile time.process_time() < 0.6: pass'
-    code = (
-        'import subprocess, sys\nkept = b"x" * (150 << 20)\nsubprocess.run([sys.executable, "-c",'
-        f' {inner!r}])'
-    )
-    cost = processes.run([sys.executable, '-c', code + '\nprint("done")'])
-    assert cost.output == 'done\n' and 0.6 <= cost.cpu_seconds < 3 and cost.seconds >= 0.6
-    if pathlib.Path('/proc/self/statm').exists():
-        assert 250 << 20 <= cost.peak_bytes < 330 << 20
-    with pytest.raises(SystemExit, match='exit code 3'):
-        processes.run([sys.executable, '-c', 'import sys; sys.exit(3)'])
-
-
-def test_processor_time_is_that_of_all_that_runs():
-    """This process and one that it has started; a number only where /proc tells."""
-    if not pathlib.Path('/proc/self/stat').exists():
-        assert processes.cpu_seconds(os.getpid()) == 0
-        return
-    code = 'import time\nwhile time.process_time() < 0.5: pass\nprint(1, flush=True)\ninput()'
-    before = processes.cpu_seconds(os.getpid())
-    assert before == pytest.approx(sum(os.times()[:4]), abs=0.1)
-    with subprocess.Popen(
-        [sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout.read(1) == b'1'
-        assert 0.45 < processes.cpu_seconds(os.getpid()) - before < 1
-        child.stdin.write(b'\n')
-        child.stdin.flush()
-
-
 def test_a_stage_has_its_own_time_only():
     def burn(seconds):
         end = time.process_time() + seconds
@@ -157,19 +75,6 @@ def test_a_stage_has_its_own_time_only():
     )
 
 
-def test_a_larger_text_has_no_line_twice(text):
-    source = ['in 1990 he went home .', 'then it was 12 .', '', 'one two three four five .']
-    (text / 'source').write_text('\n'.join(source) + '\n')
-    lines = preprocess.scaled(text / 'source', text / 'scaled', 4).read_text().splitlines()
-    assert lines[:4] == source and lines[5:7] == ['2001 he went home . in', 'it was 23 . then']
-    kept = [line for line in lines if line]
-    assert len(kept) == 12 == len(set(kept)) and {len(line.split()) for line in kept} == {6, 5}
-    assert (
-        preprocess.beginning(text / 'source', text / 'part', 30).read_text().splitlines()
-        == source[:2]
-    )
-
-
 def test_the_command(text):
     done = benchmark(text, '--seq_len=32', '--scale=3', f'--json={text}/found.json')
     assert done.returncode == 0, done.stderr
@@ -187,40 +92,6 @@ def test_the_command(text):
     assert min(shares.values()) > 0
     missing = benchmark(text, f'--reference={text}')
     assert missing.returncode == 2 and 'no create_pretraining_data.py in it' in missing.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not importlib.util.find_spec('tensorflow'), reason='TensorFlow is not installed'
-)
-def test_the_original_program_is_run_on_the_same_text(text):
-    (text / 'original').mkdir()
-    (text / 'original' / 'create_pretraining_data.py').write_text(STAND_IN)
-    (text / 'original' / 'tokenization.py').write_text(
-        'def ids(line):\n    return [len(word) for word in line.split()]\n'
-    )
-    done = benchmark(
-        text,
-        '--seq_len=64',
-        f'--reference={text}/original',
-        '--reference_mb=0.002',
-        f'--json={text}/found.json',
-    )
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads((text / 'found.json').read_text())['reference']
-    sample = (text / 'text.txt').read_text()[: found['text_bytes']]
-    assert 2000 <= found['text_bytes'] < 2500
-    assert found['examples']['reference'] == 2 * len([line for line in sample.split('\n') if line])
-    rates = found['examples_a_cpu_second']
-    for counted, words in (
-        ('whole', 'from start to end'),
-        ('without_start', 'without start and imports of both'),
-    ):
-        ours, theirs = (rates[counted][name][0] for name in ('ours', 'reference'))
-        assert found['ratios'][counted] == [pytest.approx(ours / theirs)] and theirs > 0
-        assert words in done.stdout
-    for name in ('ours', 'reference'):  # both are counted alike
-        assert rates['without_start'][name][0] > 1.2 * rates['whole'][name][0]
 
 
 @pytest.mark.slow

@@ -195,14 +195,3 @@ def test_what_was_installed_runs_beside_packages_of_our_folders_names(installed,
     # The presets came with it.
     printed = run('bert-pretrain', '--config=bert_tiny', '--print_config')
     assert printed.returncode == 0 and '"hidden_size": 128' in printed.stdout, printed.stderr
-
-
-def test_modules_of_what_was_installed_run_from_any_folder(installed, tmp_path):
-    listed = subprocess.run(
-        [sys.executable, '-m', 'bert_jax.launch'],
-        cwd=tmp_path,
-        env={**os.environ, 'PYTHONPATH': str(installed)},
-        capture_output=True,
-        text=True,
-    )
-    assert listed.returncode == 0 and 'bert-jax NAME' in listed.stdout, listed.stderr

@@ -20,6 +20,7 @@ FLOORS = {
         {'model'},
         {'train'},
         {'costs', 'conversion', 'input_pipeline'},
+        {'runs.supervision', 'runs.preparation'},
         {'runs.workdir'},
         {'runs.sources'},
         {'runs.finetuning'},

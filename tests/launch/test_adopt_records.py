@@ -5,7 +5,6 @@ The writer here is protobuf's and TFRecord's own definition, and none of our cod
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import struct
@@ -15,7 +14,6 @@ import pytest
 
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.runs.workdir.metrics import read_metrics
 
 S, P = 32, 5
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -152,12 +150,6 @@ def test_the_manifest_says_what_the_records_hold(adopt, folder, beside):
     assert again.returncode == 2 and 'has a manifest.json already' in again.stderr
 
 
-def damaged(path, change):
-    content = bytearray(path.read_bytes())
-    change(content)
-    path.write_bytes(content)
-
-
 def changed(files, place, row, **values):
     """The first file again, with these values in one record."""
     files['train.tf_record'][row] |= values
@@ -172,22 +164,13 @@ def wrong_segments(record):
     ('mistake', 'said'),
     [
         ('cut', r'train2.tf_record: record 19 at byte \d+: cut before its end'),
-        ('flipped', r'train2.tf_record: record 0 at byte 0: payload damaged'),
-        ('text', r'train2.tf_record: record 0 at byte 0: length damaged .*no TFRecord file'),
-        ('empty', 'train2.tf_record: no records in it'),
         ('small vocabulary', r'record \d+ at byte \d+: (input|masked_lm)_ids\[\d+\] = \d+ is'),
         ('other vocabulary', r'begins with id 2 and not with \[CLS\], 3: made with another'),
-        ('mixed lengths', r'train2.tf_record: record 0 .*input_ids has 64 values, not 32'),
         ('no label', 'record 7 .*feature next_sentence_labels is missing'),
-        ('other features', r'no input_ids in it \(it has label'),
         ('v2 names', 'has input_word_ids, as --use_v2_feature_names'),
         ('segments', 'record 7 .*segment_ids are not 0 up to a .SEP. and 1 behind it'),
-        ('padding', 'record 7 .*the padding is not 0'),
-        ('order', 'record 7 .*masked_lm_positions do not ascend'),
-        ('sep predicted', r'record 7 .*a \[CLS\] or \[SEP\] is predicted'),
         ('one name', 'train.tf_record: two files of this name'),
         ('a link', 'held.tf_record: holds the very records of .*train2.tf_record'),
-        ('a copy', 'held.tf_record: holds the very records of .*train2.tf_record'),
         ('another tokenizer', 'records/tokenizer: holds something else already'),
     ],
 )
@@ -195,59 +178,27 @@ def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
     place, files = folder
     flags, second = {}, place / 'google' / 'train2.tf_record'
     record = files['train.tf_record'][7]
-    rng = random.Random(1)
     match mistake:
         case 'cut':
             second.write_bytes(second.read_bytes()[:-9])
-        case 'flipped':
-            damaged(second, lambda content: content.__setitem__(40, content[40] ^ 1))
-        case 'text':
-            second.write_text('a line of text\n')
-        case 'empty':
-            second.write_bytes(b'')
         case 'small vocabulary':
             vocabulary(place / 'small', (SPECIAL + WORDS)[:150])
             flags = {'tokenizer': place / 'small'}
         case 'other vocabulary':
             vocabulary(place / 'other', ['[unused]', *SPECIAL, *WORDS])
             flags = {'tokenizer': place / 'other'}
-        case 'mixed lengths':
-            write(second, [features(rng, 64)])
         case 'no label':
             del record['next_sentence_labels']
             changed(files, place, 7)
-        case 'other features':
-            write(place / 'google' / 'train.tf_record', [{'label': [1]}])
         case 'v2 names':
             write(place / 'google' / 'train.tf_record', [{'input_word_ids': [1] * S}])
         case 'segments':
             changed(files, place, 7, segment_ids=wrong_segments(record))
-        case 'padding':
-            changed(files, place, 7, input_ids=[*record['input_ids'][:-1], 9])
-        case 'order':
-            many = record['masked_lm_positions']
-            many[:2], record['masked_lm_weights'][:2] = [5, 5], [1.0, 1.0]
-            record['masked_lm_ids'][:2] = [9, 9]
-            changed(files, place, 7)
-        case 'sep predicted':
-            end = sum(record['input_mask']) - 1
-            changed(
-                files,
-                place,
-                7,
-                masked_lm_positions=[end, 0, 0, 0, 0],
-                masked_lm_ids=[SEP, 0, 0, 0, 0],
-                masked_lm_weights=[1.0, 0.0, 0.0, 0.0, 0.0],
-            )
         case 'one name':
             flags = {'eval_input': f'{place}/google/train.tf_record'}
-        case 'a link' | 'a copy':
-            held = place / 'held.tf_record'
-            flags = {'eval_input': held}
-            if mistake == 'a copy':
-                held.write_bytes(second.read_bytes())
-            else:
-                held.hardlink_to(second)
+        case 'a link':
+            flags = {'eval_input': place / 'held.tf_record'}
+            flags['eval_input'].hardlink_to(second)
         case 'another tokenizer':
             (place / 'records').mkdir()
             vocabulary(place / 'records' / 'tokenizer', SPECIAL)
@@ -272,46 +223,3 @@ def test_the_same_command_goes_on_after_a_kill(adopt, folder):
     result = adopt()
     assert result.returncode == 0, result.stderr
     assert shards.verify(output).faults == [] and not (output / half).exists()
-
-
-def test_doubts_are_said(adopt, folder):
-    place, files = folder
-    for name, records in files.items():
-        for record in records:
-            record['input_ids'] = [9 if i == MASK else i for i in record['input_ids']]
-        write(place / 'google' / name, records)
-    result = adopt(eval_input='')
-    assert result.returncode == 0, result.stderr
-    assert 'predicted places shows [MASK]' in result.stdout
-    assert 'nothing is held out' in result.stdout
-    warnings = json.loads((place / 'records' / 'manifest.json').read_text())['statistics']
-    assert len(warnings['warnings']) == 2
-
-
-@pytest.mark.slow
-def test_pretrain_trains_on_them(adopt, folder, binary):
-    place, _ = folder
-    assert adopt().returncode == 0
-    changes = (
-        'phases.0.steps=3',
-        'phases.0.batch_size=8',
-        f'phases.0.seq_len={S}',
-        'model.vocab_size=200',
-        'optimizer.warmup_steps=1',
-        'runtime.log_every=1',
-        'runtime.eval_every=3',
-        'runtime.checkpoint_every=3',
-        'runtime.decoder=numpy',
-    )
-    result = binary(
-        'pretrain',
-        '--config=quickstart',
-        f'--data={place}/records',
-        f'--workdir={place}/run',
-        *(f'--set={change}' for change in changes),
-    )
-    assert result.returncode == 0, result.stderr
-    metrics = list(read_metrics(place / 'run' / 'metrics.jsonl'))
-    assert metrics
-    verified = binary('verify_data', place / 'records')
-    assert verified.returncode == 0 and 'seed unknown' in verified.stdout

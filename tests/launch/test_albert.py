@@ -103,7 +103,7 @@ def pretrain(folder: pathlib.Path, name: str, steps: int, records: str = 'record
     model = dataclasses.replace(MODEL, vocab_size=vocab_size)
     config = dataclasses.replace(CONFIG, model=model, phases=(schema.Phase(48, steps, 32),))
     matched = match_phases(config, [str(folder / records)])
-    assert train.run(config, matched, train.Options(str(folder / name))) == 0
+    assert train.pretrain(config, matched, str(folder / name)).step == steps
 
 
 def test_what_is_trained_is_one_block(folder):

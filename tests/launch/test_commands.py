@@ -29,17 +29,6 @@ def test_every_command_has_a_line_and_nothing_heavy_is_imported():
     assert 'absl.flags' in imported and not {'jax', 'numpy', 'tensorflow'} & imported
 
 
-def test_commands_stand_in_the_order_in_which_they_are_needed():
-    names = [line.split()[0] for line in launch().stdout.splitlines()[2:]]
-    way = ['train_vocab', 'preprocess', 'pretrain', 'finetune', 'evaluate', 'predict', 'export']
-    assert [name for name in names if name in way] == way
-
-
-@pytest.mark.parametrize('asked', ['--help', '-h'])
-def test_help_is_the_list(asked):
-    assert launch(asked).stdout == launch().stdout
-
-
 def test_a_command_is_run_by_its_name():
     run = launch('verify_data', '--help')
     assert run.returncode == 0 and 'usage: bert-verify-data' in run.stdout

@@ -18,7 +18,6 @@ COMMANDS = sorted(
     for path in (ROOT / 'launch').glob('*.py')
     if "\nif __name__ == '__main__':" in path.read_text()
 )
-SHARED = {'config', 'set'}  # of bert_jax/cli/app.py, in the commands that take a configuration
 # Words do not depend on where sentences end; the quickstart always looks for them.
 NO_FLAGS = {'train_vocab': {'segment', 'language'}, 'quickstart': {'segment'}}
 DESCRIBE = """
@@ -168,12 +167,3 @@ def test_what_may_not_be_given_is_one_line(program, arguments, message):
     done = program(*arguments)
     assert (done.returncode, done.stdout, done.stderr.count('\n')) == (2, '', 1)
     assert message in done.stderr
-
-
-def test_help_has_the_fields_in_their_order(program):
-    lines = program('--help').stdout.splitlines()
-    shown = [line.strip() for line in lines if line.startswith('  --')]
-    names = ['--flock', '--sheep', '--colour', '--[no]dark', '--share']
-    assert shown == [*names, '--lengths', '--names', '--days', '--[no]gently']
-    assert '      how much of it (default: 0.5)' in lines
-    assert '      where they are (required)' in lines

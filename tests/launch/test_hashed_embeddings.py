@@ -81,8 +81,7 @@ def pretrain(folder: pathlib.Path, name: str, steps: int, **options) -> None:
         runtime=schema.RuntimeConfig(decoder='numpy', log_every=2, checkpoint_every=3),
     )
     records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
-    asked = train.Options(str(folder / name), **options)
-    assert train.run(config, [records], asked) == 0
+    assert train.pretrain(config, [records], str(folder / name), **options).step == steps
 
 
 def test_checkpoints_hold_no_word_vectors(folder):

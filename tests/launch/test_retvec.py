@@ -105,8 +105,9 @@ def pretrain(folder: pathlib.Path, name: str, steps: int, **model) -> None:
         runtime=RUNTIME,
     )
     records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
-    asked = train.Options(str(folder / name), str(folder / 'words'))
-    assert train.run(config, [records], asked) == 0
+    init_from = str(folder / 'words')
+    result = train.pretrain(config, [records], str(folder / name), init_from=init_from)
+    assert result.signal is None
 
 
 def batches(folder: pathlib.Path, split: str) -> list[dict[str, np.ndarray]]:

@@ -27,8 +27,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.launch import export
 from bert_jax.runs.pretraining import held_out, train
-from bert_jax.runs.pretraining.record_checks import check_model_reads
-from bert_jax.runs.pretraining.records import match_phases
+from bert_jax.runs.pretraining.records import check_model_reads, match_phases
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import finetuning
@@ -105,7 +104,7 @@ CONFIG = schema.PretrainConfig(
 def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
     config = dataclasses.replace(CONFIG, phases=(schema.Phase(32, steps, 32),))
     records = match_phases(config, [str(folder / 'records')])
-    assert train.run(config, records, train.Options(str(folder / name))) == 0
+    assert train.pretrain(config, records, str(folder / name)).step == steps
 
 
 def test_published_shapes_have_their_parameters():

@@ -7,7 +7,6 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import recipe
 
 
 def test_the_printed_configuration_of_a_run_is_read_back_as_it_is(binary, tmp_path):
@@ -16,21 +15,6 @@ def test_the_printed_configuration_of_a_run_is_read_back_as_it_is(binary, tmp_pa
     (tmp_path / 'config.json').write_text(printed)
     assert schema.loads(printed) == apply(load('bert_tiny'), ['optimizer.peak_lr=2e-4'])
     assert binary(*command, f'--config={tmp_path}/config.json').stdout == printed
-
-
-def test_fine_tuning_prints_the_recipe_of_its_task_and_starts_nothing(binary, tmp_path):
-    (tmp_path / 'data').mkdir()
-    run = binary(
-        'finetune',
-        '--task=squad_v2',
-        f'--data_dir={tmp_path}/data',
-        '--init_from=none',
-        f'--workdir={tmp_path}/run',
-        '--set=seed=3',
-        '--print_config',
-    )
-    assert schema.loads(run.stdout) == apply(recipe('squad_v2', 'span'), ['seed=3']), run.stderr
-    assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize(

@@ -86,29 +86,6 @@ def test_the_end_of_the_terminal_reaches_the_command_as_sigterm(tmp_path):
     assert done.returncode == 143 and (tmp_path / 'saved').exists()
 
 
-def test_a_command_that_is_away_when_it_is_to_be_started_again_is_tried_again(tmp_path):
-    program = tmp_path / 'program'  # removes itself, as a shared disk does that is away
-    program.write_text(f'#!/bin/bash\necho x >> {tmp_path}/starts\nrm {program}\nexit 1\n')
-    program.chmod(0o755)
-    done = subprocess.run(
-        [*supervise('--max_restarts=2'), '--', program], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 127 and done.stderr.count('cannot be started (No such file') == 2
-    assert (tmp_path / 'starts').read_text() == 'x\n'
-
-
-def test_the_flags_of_a_command_are_its_own_without_dashes_too():
-    command = [
-        *supervise(),
-        sys.executable,
-        '-c',
-        'import sys; sys.exit(len(sys.argv) != 3)',
-        '--config=x',
-        '--max_restarts=y',
-    ]
-    assert subprocess.run(command, cwd=ROOT).returncode == 0
-
-
 @pytest.mark.parametrize(
     ('command', 'message'),
     [

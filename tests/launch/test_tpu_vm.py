@@ -130,26 +130,6 @@ def test_create_picks_the_image_of_the_generation(here, kind, accelerator, image
     assert calls(here) == [('tpu-vm create', expected, ['bert'])]
 
 
-def test_queued_waits_until_it_is_there(here):
-    (here / 'states').write_text('WAITING_FOR_RESOURCES PROVISIONING ACTIVE')
-    done = script(here, 'create', *NAMED, '--type=v6e-64', '--valid_for=6h')
-    assert done.returncode == 0 and 'PROVISIONING' in done.stdout
-    made, *asked = calls(here)
-    assert (
-        made[0] == 'queued-resources create'
-        and made[1]['--valid-until-duration'] == '6h'
-        and made[1]['--node-id'] == 'bert'
-    )
-    assert [call[0] for call in asked] == ['queued-resources describe'] * 3
-    (here / 'states').write_text('FAILED')
-    failed = script(here, 'create', *NAMED, '--type=v6e-64', '--queued')
-    assert failed.returncode == 2 and 'ended as FAILED' in failed.stderr
-    assert (
-        script(here, 'delete', *NAMED, '--queued').returncode == 0
-        and calls(here)[-1][0] == 'queued-resources delete'
-    )
-
-
 @pytest.mark.parametrize(('kind', 'extra'), [('v5e-16', ['--distributed']), ('v5e-8', [])])
 def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     command = [
@@ -174,19 +154,6 @@ def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     ]
     assert wait_for(here / 'worker' / 'bert_jax' / 'run.code') == '0\n'
     assert calls(here)[0][1]['--worker'] == 'all'
-
-
-def test_a_console_script_is_that_of_the_environment_there(here):
-    command = ['bert-pretrain', '--config=bert_base']
-    assert script(here, 'start', *NAMED, '--type=v5e-8', '--', *command).returncode == 0
-    words = wait_for(here / 'worker' / 'bert_jax' / 'started').splitlines()
-    assert words == [
-        '-m',
-        'bert_jax.launch.supervise',
-        '--',
-        '.venv/bin/bert-pretrain',
-        *command[1:],
-    ]
 
 
 def test_keep_makes_a_vm_again_that_was_taken_away(here):
@@ -221,31 +188,6 @@ def test_keep_makes_a_vm_again_that_was_taken_away(here):
         'tpu-vm ssh',
     ]
     assert (here / 'worker' / 'bert_jax' / 'what').read_text() == '.[tpu,gcs,tensorflow]\n'
-
-
-def test_dry_run_prints_and_does_nothing(here):
-    shown = script(
-        here,
-        'run',
-        *NAMED,
-        '--type=v5p-8',
-        '--queued',
-        '--dry_run',
-        '--',
-        'python',
-        '-m',
-        'bert_jax.launch.pretrain',
-    )
-    assert shown.returncode == 0 and not (here / 'calls').exists()
-    lines = [line for line in shown.stdout.splitlines() if line.startswith('gcloud ')]
-    assert [line.split()[3:5] for line in lines] == [
-        ['queued-resources', 'create'],
-        ['queued-resources', 'describe'],
-        ['tpu-vm', 'scp'],
-        ['tpu-vm', 'ssh'],
-        ['tpu-vm', 'ssh'],
-        ['tpu-vm', 'ssh'],
-    ]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from tests.helpers.records import example_columns
-from tests.helpers.shards import SPEC, make_directory
+from tests.helpers.shards import make_directory
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'w{i}' for i in range(30_517))]
 
@@ -59,16 +58,6 @@ def test_what_is_no_records_directory_is_refused(binary, tmp_path):
         assert result.stderr.startswith('verify_data: error: ') and result.stderr.count('\n') == 1
 
 
-def test_no_record_in_range(binary, tmp_path):
-    columns = example_columns(SPEC, 300)
-    columns['input_ids'] += 30_522
-    make_directory(tmp_path, sizes=(300,), columns=columns)
-    result = binary('verify_data', tmp_path)
-    assert result.returncode == 2 and 'Traceback' not in result.stderr
-    assert 'train: no intact record' in result.stdout and '301 faults' in result.stdout
-    assert 'record 299 at byte' in result.stderr and 'the vocabulary' in result.stderr
-
-
 def test_shards_that_the_system_does_not_give(binary, directory):
     first, second = (directory / f'train-0000{i}-of-00002.tfrecord' for i in (0, 1))
     first.unlink()
@@ -87,60 +76,18 @@ def test_shards_that_the_system_does_not_give(binary, directory):
 
 
 @pytest.mark.parametrize(
-    'text',
-    [
-        b'',
-        b'\xff\xfe{}',
-        b'[' * 100_000,
-        b'{"a":' * 100_000 + b'1' + b'}' * 100_000,
-        b'[]',
-        b'3',
-        b'null',
-        b'{"schema_version": NaN}',
-        b'{"schema_version": ' + b'1' * 5000 + b'}',
-    ],
-)
-def test_a_manifest_that_is_none(directory, text):
-    (directory / 'manifest.json').write_bytes(text)
-    with pytest.raises(UserError, match='manifest.json: broken .*make the records again'):
-        Manifest.load(directory)
-
-
-def test_a_manifest_that_cannot_be_read(directory):
-    (directory / 'manifest.json').unlink()
-    (directory / 'manifest.json').mkdir()
-    with pytest.raises(UserError, match=r'manifest.json: cannot be read \(Is a directory\)'):
-        Manifest.load(directory)
-    with pytest.raises(UserError, match='no manifest.json in it'):
-        Manifest.load(directory / 'tokenizer' / 'vocab.txt')
-
-
-@pytest.mark.parametrize(
     'change',
     [
         {'seq_len': 'x'},
-        {'seq_len': -1},
-        {'max_predictions': None},
-        {'masking': 'other'},
         {'vocab_size': 0},
-        {'statistics': []},
         {'statistics': {'records': 3}},
-        {'max_packs': 0},
         {'strange': 1},
-        {'shards': None},
         {'shards': ['a']},
-        {'index': [0]},
         {'index': [0, 5, 10]},
-        {'index': [-5, 0]},
-        {'index': ['a', 'b']},
-        {'index': 3},
         {'index': [0, 2**70]},
         {'records': 10**9},
-        {'records': -3},
-        {'bytes': 2**70},
         {'bytes': 'x'},
         {'file': '../other'},
-        {'file': 3},
     ],
     ids=str,
 )

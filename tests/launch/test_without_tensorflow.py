@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import random
-import sys
 
 import pytest
 
@@ -132,15 +131,3 @@ def test_what_needs_it_says_so_in_one_line(without, name, arguments, said):
     run = without(name, *arguments.split())
     assert (run.returncode, run.stdout) == (2, '')
     assert run.stderr == f'{name}: error: {said}\n'
-
-
-def test_a_task_of_tensorflow_datasets_is_refused_when_it_is_read(monkeypatch):
-    from bert_jax.configs.errors import UserError
-    from bert_jax.input_pipeline.tasks import load_task
-
-    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
-    with pytest.raises(UserError) as refused:
-        load_task('mrpc', 'tfds:').examples('train')
-    assert str(refused.value) == (
-        f"tensorflow-datasets 'glue/mrpc': tensorflow_datasets is not installed: {INSTALL}"
-    )

@@ -26,13 +26,15 @@ from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks import Predictions
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
-from bert_jax.mesh import exchange, processes, sharding
+from bert_jax.mesh import exchange, sharding
 from bert_jax.model import dropout
 from bert_jax.runs.finetuning import data_collator, evaluation, results
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.best import BestCheckpoint
 from bert_jax.runs.finetuning.machine import Machine, Stopped
 from bert_jax.runs.finetuning.training_rows import TrainingRows
+from bert_jax.runs.supervision.signals import Agreement
+from bert_jax.runs.supervision.watchdog import watchdog
 from bert_jax.runs.workdir import notes, plots, running
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop, schedule, task_heads
@@ -74,7 +76,7 @@ class FineTuner(Generic[C]):
         # Runs of a sweep differ in rates and seeds, mostly, so `programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
         self.compilations, self._profile_steps = machine.compilations, profile_steps
-        self._stop = processes.Agreement(machine.signal, machine.mesh)
+        self._stop = Agreement(machine.signal, machine.mesh)
         self._programs: dict[Any, Programs] = {}
 
     def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
@@ -104,7 +106,7 @@ class FineTuner(Generic[C]):
         notes.note_guess(folder, notes.Guess(0, guess))
 
         # To predict may take as long as to train, so one watchdog is for both.
-        with processes.watchdog(config.runtime.stall_minutes) as heartbeat:
+        with watchdog(config.runtime.stall_minutes) as heartbeat:
             with jax.set_mesh(self._machine.mesh):
                 params, selected_step = self._trained(config, folder, heartbeat)
             predictions = self._predict(config, params, heartbeat)

@@ -13,8 +13,9 @@ from absl import logging
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh import determinism, processes, program_cache, sharding
+from bert_jax.mesh import determinism, program_cache, sharding
 from bert_jax.model import splits
+from bert_jax.runs.supervision.signals import StopSignal
 
 # Settings that all runs of a process have from the first.
 _SHARED = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')
@@ -37,7 +38,7 @@ class Machine(NamedTuple):
 
     runtime: schema.RuntimeConfig
     mesh: jax.sharding.Mesh
-    signal: processes.StopSignal
+    signal: StopSignal
     compilations: collections.Counter[str]
 
     def check(self, config: schema.FinetuneConfig) -> None:
@@ -63,7 +64,7 @@ def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
     """This machine for runs with such settings; from here on a signal is not the process's end."""
     mesh = mesh_of(runtime, model)
     logging.info('%s', determinism.described(jax.default_backend()))
-    return Machine(runtime, mesh, processes.StopSignal(), collections.Counter())
+    return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 
 def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sharding.Mesh:

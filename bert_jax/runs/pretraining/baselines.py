@@ -1,4 +1,4 @@
-"""What guessing without a model scores on held-out records: the yardstick beside every result.
+"""What guessing without a model scores on held-out records: the yardstick of every result.
 
 Owns the unigram baseline for masked tokens and the majority baseline for next sentence
 prediction, both counted from the records themselves. It must not know any model.
@@ -37,7 +37,7 @@ class Baselines:
     examples: int
 
     def by_metric(self, nsp: bool) -> dict[str, float]:
-        """The scores by the names of metrics.jsonl; `nsp`: whether the records have pairs."""
+        """Return the scores by the names of metrics.jsonl; `nsp`: whether there are pairs."""
         tokens = {'mlm_loss': self.unigram_nll, 'mlm_accuracy': self.unigram_accuracy}
         if not nsp:
             return {**tokens, 'loss': self.unigram_nll}
@@ -46,10 +46,10 @@ class Baselines:
 
 
 def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
-    """The baselines over the first `examples` held-out records of each language, as evaluated.
+    """Count the baselines over the first `examples` held-out records of each language.
 
     Frequencies are those of the first `train_examples` training records, which are a sample of all
-    because records lie in the order of a hash. 0 stands for all records, in both.
+    because records lie in the order of a hash. 0 means all records, in both.
     """
     # One is added to each count: a token never seen in training costs much, and not infinity.
     tokenizer = Tokenizer.load(f'{directory}/tokenizer')
@@ -88,10 +88,10 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
     )
 
 
-def told(directory: str, examples: int) -> Baselines:
-    """The baselines over the first `examples` held-out records (0: all), written to the log.
+def logged_baselines(directory: str, examples: int) -> Baselines:
+    """Count and log the baselines over the first `examples` held-out records (0: all).
 
-    Frequencies are of so many training records that the third digit is settled.
+    Frequencies are of enough training records to settle the third digit.
     """
     # As many held-out records as an evaluation reads, or the two would not compare.
     guess = baselines(directory, examples, _TRAIN_EXAMPLES)
@@ -108,7 +108,7 @@ def told(directory: str, examples: int) -> Baselines:
 
 
 def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
-    """How often each id [V] stands in the training records, special tokens not counted.
+    """Count how often each id [V] is in the training records, special tokens not counted.
 
     Masked places count as what they hid. The first `examples` records, rounded up to whole batches
     of 2,048; 0: all.
@@ -129,8 +129,8 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
         is_record = batch['example_weights'] > 0
         of_records = ids[tokens & is_record[:, None]]
         # Of whole words those that are known and in no list are beyond, and never an answer.
-        known = np.bincount(of_records, minlength=tokenizer.vocab_size)
-        counts += known[: tokenizer.vocab_size]
+        of_entries = np.bincount(of_records, minlength=tokenizer.vocab_size)
+        counts += of_entries[: tokenizer.vocab_size]
 
     # Special tokens are never masked, so to guess them would be a waste.
     counts[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0

@@ -1,10 +1,13 @@
-"""`bert-pretrain --dry_run`: a step of each phase is compiled here, and its sizes are told.
+"""What a run would do: the sizes of a compiled step (--dry_run), the rates (--print_schedule).
 
-Owns that report. It makes no parameters and writes nothing; bert-plan does the same for devices
+Owns these reports. It makes no parameters and writes nothing; bert-plan does the same for devices
 that are not here.
 """
 
 from __future__ import annotations
+
+import bisect
+import itertools
 
 import jax
 
@@ -14,26 +17,23 @@ from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import sharding
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train import schedule
 from bert_jax.train.program import pretraining_program
 
 
 def report(
     config: schema.PretrainConfig, phase: schema.Phase, records: Records, mesh: jax.sharding.Mesh
 ) -> str:
-    """One phase's line: batch, FLOPs, memory of its step on one device, size of a checkpoint.
+    """Compile the step of a phase and describe it in a line.
 
-    Compiles the step, on a batch of `records`.
+    The line has batch, FLOPs, memory of the step on one device, size of a checkpoint.
     """
     # A real batch, and not shapes alone: it is placed as in training, so the layouts are the same.
     program = pretraining_program(config, records.kind(), mesh)
-    rows = sharding.local_rows(mesh, phase.batch_size)
-    rows_read = next(
-        RecordStream(
-            records.directory, 'train', phase.batch_size, config.seed, 'numpy', rows
-        ).batches()
-    )
+    size, rows = phase.batch_size, sharding.local_rows(mesh, phase.batch_size)
+    stream = RecordStream(records.directory, 'train', size, config.seed, 'numpy', rows)
     inputs = word_vectors.inputs(config.model, records.tokenizer)
-    batch = sharding.place(inputs(rows_read), mesh, phase.batch_size)
+    batch = sharding.place(inputs(next(stream.batches())), mesh, size)
 
     # Compiled and not run: the state is a tree of shapes, which takes no memory.
     with jax.set_mesh(mesh):
@@ -50,3 +50,18 @@ def report(
         f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {memory_of_step}; a checkpoint'
         f' {memory.size(saved)}'
     )
+
+
+def schedule_text(config: schema.PretrainConfig) -> str:
+    """Return the table of step (from 1, as in the log), phase and learning rate."""
+    # Ends of phases are shown too, with the points where the schedule bends.
+    optimizer, ends = config.optimizer, list(itertools.accumulate(p.steps for p in config.phases))
+    lines = [
+        f'# {optimizer.schedule}, {config.total_steps} steps, warm-up {optimizer.warmup_steps}',
+        '# step N is the N-th, as in the log and metrics.jsonl: the rate is the one that it is made'
+        ' at',
+        f'{"step":>10}  phase  learning_rate',
+    ]
+    for step, rate in schedule.table(optimizer, config.total_steps, ends[:-1]):
+        lines.append(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
+    return '\n'.join(lines)

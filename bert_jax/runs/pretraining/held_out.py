@@ -17,10 +17,11 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import parameters
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.mesh import sharding
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.mesh import construction, sharding
 from bert_jax.runs.finetuning.data_collator import eval_batch_size
 from bert_jax.runs.finetuning.evaluation import check_writable, config_hash, write_result
-from bert_jax.runs.pretraining.record_checks import check_model_reads
+from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
@@ -34,7 +35,7 @@ from bert_jax.train.step import make_eval_step
 def measure(
     eval_step: Callable[[Any, Batch], MetricSums], params: Any, batches: Iterable[Batch]
 ) -> dict[str, float]:
-    """Means over all batches; `masked` and `examples` are counts, `mlm_perplexity` of the loss."""
+    """Return means over all batches; `masked` and `examples` are counts."""
     return measure_languages(eval_step, params, (('', batch) for batch in batches))
 
 
@@ -43,7 +44,7 @@ def measure_languages(
     params: Any,
     batches: Iterable[tuple[str, Batch]],
 ) -> dict[str, float]:
-    """`measure` of batches that each come with their language ('': not named).
+    """Measure batches that each come with their language ('': not named), as `measure` does.
 
     mlm_loss_LANGUAGE and mlm_accuracy_LANGUAGE are those of one language.
     """
@@ -58,9 +59,9 @@ def measure_languages(
     measures = means(total)
     for language, of_language in by_language.items():
         if language:
-            found = means(of_language)
-            names = ('mlm_loss', 'mlm_accuracy')
-            measures |= {f'{name}_{language}': found[name] for name in names if name in found}
+            its_means = means(of_language)
+            names = [name for name in ('mlm_loss', 'mlm_accuracy') if name in its_means]
+            measures |= {f'{name}_{language}': its_means[name] for name in names}
 
     # exp(700) is about the largest float there is; a diverged model should not end in an error.
     if 'mlm_loss' in measures:
@@ -72,48 +73,21 @@ def measure_languages(
 
 
 def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Held-out batches, each with its language: at most `max_batches` of each (0: all)."""
+    """Yield held-out batches with their languages: at most `max_batches` of each (0: all)."""
     for language in stream.languages:
         for batch in stream.evaluation(max_batches, language):
             yield language, batch
 
 
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
-    """Measures of the newest checkpoint over all records of the split, as in eval/SPLIT.json."""
-    # What does not go together is refused before weights are read: first the kind of workdir ...
+    """Measure the newest checkpoint on all records of the split; return eval/SPLIT.json."""
     workdir = Workdir(folder)
-    config = workdir.config()
-    if not isinstance(config, schema.PretrainConfig):
-        raise UserError(
-            f'--workdir={workdir} is fine-tuned, and --data is for workdirs of bert-pretrain:'
-            ' leave --data out'
-        )
-    check_writable(workdir)
-
-    # ... then whether these records mean to the model what they meant to their makers.
-    manifest, tokenizer = Manifest.load(data), workdir.tokenizer()
-    word_vectors.check_vocabulary(workdir, config.model, tokenizer)
-    if manifest.tokenizer_fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            f'--data={data} was made with another tokenizer than --workdir={workdir} was trained'
-            f' with: make it with {workdir}/tokenizer'
-        )
-    if manifest.seq_len > config.model.max_position:
-        raise UserError(
-            f'--data={data}: seq_len={manifest.seq_len} is beyond the position table'
-            f' (model.max_position={config.model.max_position})'
-        )
-    check_model_reads(config.model, manifest, data)
-    if not manifest.records(split):
-        raise UserError(
-            f'--data={data} has no records of split {split!r}: make them with --eval_fraction or'
-            ' --eval_input'
-        )
+    config, manifest, tokenizer = _checked(workdir, data, split)
 
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
     source = read_source(workdir.name)
     parameters.check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
-    mesh = sharding.make_mesh(sharding.of_devices_here(config.runtime))
+    mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = losses.pretraining_objective(
         pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
@@ -149,3 +123,42 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         'config_hash': config_hash(config),
     }
     return write_result(workdir, split, report)
+
+
+def _checked(
+    workdir: Workdir, data: str, split: str
+) -> tuple[schema.PretrainConfig, Manifest, Tokenizer]:
+    """Return the run's settings, the records' manifest, the run's tokenizer.
+
+    Raises:
+      UserError: they do not go together.
+    """
+    # Before weights are read: first the kind of workdir ...
+    config = workdir.config()
+    if not isinstance(config, schema.PretrainConfig):
+        raise UserError(
+            f'--workdir={workdir} is fine-tuned, and --data is for workdirs of bert-pretrain:'
+            ' leave --data out'
+        )
+    check_writable(workdir)
+
+    # ... then whether these records mean to the model what they meant to their makers.
+    manifest, tokenizer = Manifest.load(data), workdir.tokenizer()
+    word_vectors.check_vocabulary(workdir, config.model, tokenizer)
+    if manifest.tokenizer_fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f'--data={data} was made with another tokenizer than --workdir={workdir} was trained'
+            f' with: make it with {workdir}/tokenizer'
+        )
+    if manifest.seq_len > config.model.max_position:
+        raise UserError(
+            f'--data={data}: seq_len={manifest.seq_len} is beyond the position table'
+            f' (model.max_position={config.model.max_position})'
+        )
+    check_model_reads(config.model, manifest, data)
+    if not manifest.records(split):
+        raise UserError(
+            f'--data={data} has no records of split {split!r}: make them with --eval_fraction or'
+            ' --eval_input'
+        )
+    return config, manifest, tokenizer

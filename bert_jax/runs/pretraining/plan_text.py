@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.costs import overheads, search
 from bert_jax.costs.memory import size
 
-_BUFFERS = 5  # so many of the largest are shown
+_BUFFERS = 5  # of the largest are shown
 # What the temporaries of a step are called.
 _USES = {
     'activations': 'activations',
@@ -22,7 +22,7 @@ _USES = {
 
 
 def lines(plan: dict[str, Any]) -> Iterator[str]:
-    """The whole plan."""
+    """Yield the lines of the whole plan."""
     # First what is planned and on what: every number below is relative to it.
     chip, mesh = plan['chip'], ' x '.join(f'{axis} {n}' for axis, n in plan['mesh'].items())
     yield f'{plan["config"]} on {plan["topology"]}: {plan["chips"]} chips, mesh {mesh}'
@@ -40,15 +40,21 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
     for i, phase in enumerate(plan['phases']):
         yield from _phase(i, phase, plan)
 
-    # Then what the run takes beside its steps, and last their sum. A phase that does not fit has no
-    # time, so there is no sum either.
+    # Then what the run takes besides its steps, and last their sum. A phase that does not fit has
+    # no time, so there is no sum either.
     yield ''
-    yield from _beside(plan)
+    yield from _between_steps(plan)
     yield from _whole_run(plan)
+    if missing := plan.get('not_compiled'):
+        yield f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:'
+        yield (
+            'activations are estimated, workspace and collectives are not in it, and whether the'
+            ' run fits is not known.'
+        )
 
 
-def _beside(plan: dict[str, Any]) -> Iterator[str]:
-    """What is on the disk, what is evaluated, and how long the plan itself took."""
+def _between_steps(plan: dict[str, Any]) -> Iterator[str]:
+    """Yield what is on the disk, what is evaluated, how long the plan itself took."""
     saved = plan['checkpoints']
     yield (
         f'checkpoints    {size(saved["bytes"])} each; {size(saved["kept"])} of disk for the newest'
@@ -87,7 +93,7 @@ def _beside(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
-    """What the run reads, and its time and price by each guess that is within reach."""
+    """Yield what the run reads, and its time and price by each guess that is within reach."""
     if 'schedule' not in plan:
         return
     bytes_read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
@@ -97,11 +103,11 @@ def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
         'mfu': f'at {plan["mfu"]:.0%} MFU (assumed)',
         'libtpu': "by libtpu's estimate (no chip has confirmed it)",
     }
-    beyond = [i for i, phase in enumerate(plan['phases']) if _most_mfu(phase, plan)]
+    beyond = [i for i, phase in enumerate(plan['phases']) if _highest_mfu(phase, plan)]
     for name, total in plan['schedule'].items():
         if name == 'mfu' and beyond:
-            where = ' and '.join(f'phase {i}' for i in beyond)
-            yield f'whole run {titles[name]}: out of reach in {where}, see there'
+            phases = ' and '.join(f'phase {i}' for i in beyond)
+            yield f'whole run {titles[name]}: out of reach in {phases}, see there'
             continue
         price = f', price {total["price"]:,.0f}' if 'price' in total else ''
         yield (
@@ -110,15 +116,14 @@ def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _most_mfu(phase: dict[str, Any], plan: dict[str, Any]) -> float | None:
-    """Returns the most MFU that the floors leave; None where --mfu is not beyond that."""
-    most = phase['floor_s']['compute'] / max(phase['floor_s'].values())
-    return most if most < 0.999 * plan['mfu'] else None
+def _highest_mfu(phase: dict[str, Any], plan: dict[str, Any]) -> float | None:
+    """Return the most MFU that the floors leave; None where --mfu is not beyond that."""
+    highest = phase['floor_s']['compute'] / max(phase['floor_s'].values())
+    return highest if highest < 0.999 * plan['mfu'] else None
 
 
 def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
-    # The work: counted from the model's shape, and beside it what the compiler counts.
-    memory, chip = phase['memory'], plan['chip']
+    # The work: counted from the model's shape, and then what the compiler counts.
     yield ''
     yield (
         f'phase {i}: seq_len {phase["seq_len"]}, batch {phase["batch_size"]:,}'
@@ -129,37 +134,60 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token,'
         f' {_si(phase["flops_per_step"])}FLOP a step (the model)'
     )
-    if compiler := phase.get('compiler'):
-        once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
-        total = compiler['flops_per_chip'] * plan['chips']
+    if 'compiler' in phase:
+        yield from _compiled(phase, plan['chips'])
+    yield from _memory(phase, plan['chip'])
+    yield from _floors(phase, plan['chip'])
+
+    # Last the time, and what a search has found in place of these settings.
+    if 'schedule' in plan:
+        yield from _times(i, phase, plan)
+    if 'search' in phase:
         yield (
-            f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a'
-            f' chip{once}'
+            '  search, each compiled, best first: by the highest floor or the estimate of libtpu,'
+            ' whichever is longer'
         )
+        yield (
+            '  (rows a chip at a time, remat, mesh data x fsdp x model; a step takes at least the'
+            ' first time if all floors overlap, the second if none does):'
+        )
+        yield from (f'    {search.describe(row)}' for row in phase['search'])
 
-        if len(phase['layers_compiled']) > 1:
-            shallow = ' and '.join(map(str, phase['layers_compiled']))
-            yield (
-                f'                 of {shallow} layers, from which the rest follows to about a'
-                ' tenth (--all_layers compiles them all)'
-            )
-        if libtpu := phase['libtpu']:
-            unpriced = ', '.join(f'{n:,} x {kind}' for kind, n in libtpu['unpriced'].items())
-            yield (
-                f'  libtpu says    {1e3 * libtpu["step_s"]:.3g} ms a step, an estimate that no chip'
-                ' has confirmed'
-            )
-            yield f'                 without any time for {unpriced or "nothing"}'
 
-    # The memory, in one of three forms: compiled, compiled and refused, or estimated from shapes.
+def _compiled(phase: dict[str, Any], chips: int) -> Iterator[str]:
+    compiler = phase['compiler']
+    once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
+    total = compiler['flops_per_chip'] * chips
+    yield (
+        f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a'
+        f' chip{once}'
+    )
+    if len(phase['layers_compiled']) > 1:
+        shallow = ' and '.join(map(str, phase['layers_compiled']))
+        yield (
+            f'                 of {shallow} layers, from which the rest follows to about a'
+            ' tenth (--all_layers compiles them all)'
+        )
+    if libtpu := phase['libtpu']:
+        unpriced = ', '.join(f'{n:,} x {kind}' for kind, n in libtpu['unpriced'].items())
+        yield (
+            f'  libtpu says    {1e3 * libtpu["step_s"]:.3g} ms a step, an estimate that no chip'
+            ' has confirmed'
+        )
+        yield f'                 without any time for {unpriced or "nothing"}'
+
+
+def _memory(phase: dict[str, Any], chip: dict[str, Any]) -> Iterator[str]:
+    """Yield the memory, in one of three forms: compiled, compiled and refused, or estimated."""
+    memory = phase['memory']
     state = (
         f'parameters {size(memory["parameters"])}, optimizer {size(memory["optimizer"])}, batch'
         f' {size(memory["batch"])}'
     )
 
-    # Compiled: the rest of the total belongs to nobody by name (program, padding of buffers).
+    # Compiled: what is left of the total has no name (program, padding of buffers).
     if 'total' in memory:
-        # Of all layers by rule (two of fewer compiled) activations and workspace are told together.
+        # Of all layers by rule (two of fewer compiled) activations and workspace are one figure.
         uses = ('activations', 'workspace') if 'activations' in memory else ('temporary',)
         named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', *uses))
         temporaries = ', '.join(f'{_USES[use]} {size(memory[use])}' for use in uses)
@@ -177,27 +205,29 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
                 f' {_si(row["bytes"])}B'
             )
         yield from (f'  WARNING        {warning}' for warning in phase['warnings'])
-    # Refused: the compiler has said both sizes.
-    elif 'needs' in phase:
-        yield f'  memory         {state}'
-        yield from _refused(phase)
-    else:
-        yield f'  memory         {state}'
-        yield f'  estimated      {_parts(phase["estimate"])}'
-        if phase['likely_change'] != {}:
-            yield (
-                f'  WARNING        that is more than {size(chip["hbm_usable"])};'
-                f' {_likely(phase["likely_change"])}'
-            )
+        return
 
-    # The floors: no step is faster than its work at the chip's peak in each of the three.
+    yield f'  memory         {state}'
+    # Refused: the compiler has said both sizes.
+    if 'needs' in phase:
+        yield from _refused(phase)
+        return
+    yield f'  estimated      {_parts(phase["estimate"])}'
+    if phase['likely_change'] != {}:
+        yield (
+            f'  WARNING        that is more than {size(chip["hbm_usable"])};'
+            f' {_likely(phase["likely_change"])}'
+        )
+
+
+def _floors(phase: dict[str, Any], chip: dict[str, Any]) -> Iterator[str]:
+    """Yield the floors: no step is faster than its work at the chip's peak in each of the three."""
     rates = {
         'compute': ('peak_flops', 'FLOP'),
         'memory': ('hbm_bandwidth', 'B'),
         'interconnect': ('ici', 'B'),
     }
-    # Stands on the first line alone.
-    title = 'step at least'
+    title = 'step at least'  # of the first line alone
     for name, seconds in phase['floor_s'].items():
         figure, unit = rates[name]
         yield (
@@ -206,23 +236,9 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         )
         title = ''
 
-    # Last the time, and what a search has found in place of these settings.
-    if 'schedule' in plan:
-        yield from _times(i, phase, plan)
-    if 'search' in phase:
-        yield (
-            '  search, each compiled, best first: by the highest floor or the estimate of libtpu,'
-            ' whichever is longer'
-        )
-        yield (
-            '  (rows a chip at a time, remat, mesh data x fsdp x model; a step takes at least the'
-            ' first time if all floors overlap, the second if none does):'
-        )
-        yield from (f'    {search.describe(row)}' for row in phase['search'])
-
 
 def _refused(phase: dict[str, Any]) -> Iterator[str]:
-    """What takes the memory of a phase that does not fit, and what was tried."""
+    """Yield what takes the memory of a phase that does not fit, and what was tried."""
     # The two sizes first, then where the memory goes, then what would help.
     yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
     yield f'  estimated      {_parts(phase["estimate"])}'
@@ -256,7 +272,7 @@ def _likely(change: dict[str, Any] | None) -> str:
 
 
 def _parts(estimate: dict[str, float]) -> str:
-    """The estimate's parts, largest first, and their sum."""
+    """Return the estimate's parts, largest first, and their sum."""
     parts = sorted(estimate.items(), key=lambda part: -part[1])
     listed = ', '.join(f'{name} {size(count)}' for name, count in parts)
     return f'{listed}: about {size(sum(estimate.values()))}'
@@ -269,12 +285,12 @@ def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         'mfu': f'at {plan["mfu"]:.0%} MFU',
         'libtpu': 'by libtpu',
     }
-    most = _most_mfu(phase, plan)
+    highest = _highest_mfu(phase, plan)
     for name, total in plan['schedule'].items():
         row = total['phases'][i]
         # What is beyond what the plan itself finds has no time.
-        if name == 'mfu' and most is not None:
-            yield f'  {titles[name]:<14} out of reach: {most:.0%} at most'
+        if name == 'mfu' and highest is not None:
+            yield f'  {titles[name]:<14} out of reach: {highest:.0%} at most'
             continue
         reached = phase['floor_s']['compute'] / row['step_s']
         note = f' ({reached:.0%} MFU)' if name == 'libtpu' else ''
@@ -291,11 +307,11 @@ def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
 
 def _si(value: float) -> str:
     # Thousands up to peta; what is larger stays in peta.
-    for unit in ('', 'k', 'M', 'G', 'T', 'P'):
-        if abs(value) < 1000 or unit == 'P':
+    for unit in ('', 'k', 'M', 'G', 'T'):
+        if abs(value) < 1000:
             return f'{value:.4g} {unit}'
         value /= 1000
-    raise AssertionError('unreachable')
+    return f'{value:.4g} P'
 
 
 def _seconds(seconds: float) -> str:

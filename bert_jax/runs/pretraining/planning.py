@@ -7,21 +7,25 @@ inside functions, for --help reads the options.
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from absl import logging
 
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.options import check_intervals, option, required
 
 if TYPE_CHECKING:
-    from bert_jax.configs.schema import PretrainConfig
+    from bert_jax.configs.schema import Phase, PretrainConfig
     from bert_jax.costs.chips import Topology
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is planned beside the run's configuration, and how long it may take."""
+    """What is planned besides the configuration, and how long it may take."""
 
     topology: str = required(
         'chips and wiring, as in v5e:16x16 or, as gcloud calls it, v5litepod-256; a wrong name'
@@ -71,7 +75,7 @@ class Options:
 
 
 def check_json(path: str) -> None:
-    """UserError where --json cannot be written, in an object store as on a disk."""
+    """Raise UserError where --json cannot be written, in an object store as on a disk."""
     app.check_output_file('json', path)
     if '://' in path:
         from etils import epath
@@ -80,89 +84,134 @@ def check_json(path: str) -> None:
             epath.Path(path).parent.exists()
 
 
+def write_json(path: str, plan: dict[str, Any]) -> None:
+    """Write the plan to --json; raise UserError where that fails."""
+    from etils import epath
+
+    from bert_jax.configs.files.atomic import atomic_write
+
+    try:
+        epath.Path(path).parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(epath.Path(path), json.dumps(plan, indent=2) + '\n')
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f'--json={path}: cannot be written ({reason})') from error
+
+
 def make_plan(
-    config: PretrainConfig, where: Topology, options: Options, compiling: bool
+    config: PretrainConfig, topology: Topology, options: Options
 ) -> tuple[dict[str, Any], list[UserError]]:
-    """The whole plan as JSON data, and the refusals of the phases that do not fit.
+    """Plan the whole run; return JSON data, and the refusals of the phases that do not fit.
 
     Where there are any it has no schedule.
     """
-    from bert_jax.costs import flops, overheads, plan, search
-    from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
-    from bert_jax.model import splits
-    from bert_jax.train.program import departures
+    from bert_jax.costs import overheads, plan
+
+    # Whether anything can be compiled here, and if not, why: said again below the plan.
+    began = time.monotonic()
+    missing = '--nocompile was given' if not options.compile else plan.obstacle(topology)
+    if options.search and missing:
+        raise UserError(f'--search compiles, and that cannot be done here: {missing}')
+    if not missing:
+        logging.info(
+            'compiling %d train step(s) for %s: seconds if small, minutes if large',
+            len(config.phases), topology.name,
+        )  # fmt: skip
 
     # Phase by phase: each has its own length, batch and program.
-    chip, phases = where.chip, []
+    predictions = plan.predictions_of(config, options.max_predictions)
     refusals: list[UserError] = []
-    for phase, count in zip(
-        config.phases, plan.predictions_of(config, options.max_predictions), strict=True
-    ):
-        # First what shapes tell; it is there whether or not anything is compiled.
-        task = search.Task(config, phase, count, where)
-        planned = plan.analytic(*task)
-        planned['estimate'] = search.estimate(task).parts
-        if compiling:
-            # The compiler's word where there is one. A phase that does not fit is no error yet: the
-            # others are planned as well.
-            try:
-                planned |= plan.compiled(*task, all_layers=options.all_layers)
-            except plan.DoesNotFit as refused:
-                refusals.append(refused)
-                planned |= {
-                    'needs': refused.needs,
-                    'has': refused.has,
-                    'buffers': [vars(one) for one in refused.buffers],
-                }
-                planned['changes'] = search.smallest_changes(task, refused, options.tries)
-        else:
-            planned['likely_change'] = search.likely_change(task)
-
-        # An upper bound: records are of variable length, and these are the longest there can be.
-        planned['bytes_read_per_step'] = phase.batch_size * most_bytes(
-            RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size
-        )
-        if options.search:
-            planned['search'] = search.search(task, options.search)
-        phases.append(planned)
-
-    # The whole, in the order in which it is read.
-    abstract, hosts = plan.abstract_mesh(config, where), where.chips // where.chips_per_host
-    mesh = dict(abstract.shape)
-    whole_plan: dict[str, Any] = {
-        'config': config.name,
-        'topology': where.name,
-        'gcloud': where.gcloud,
-        'chips': where.chips,
-        'hosts': hosts,
-        'mesh': mesh,
-        'warnings': [
-            *splits.left_whole(config.model, config.runtime),
-            *departures(config, abstract),
-        ],
-        'compiled': compiling,
-        'chip': {
-            k: getattr(chip, k)
-            for k in ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')
-        },
-        'parameters': flops.parameter_count(config.model),
+    phases = [
+        _planned_phase(config, phase, count, topology, options, not missing, refusals)
+        for phase, count in zip(config.phases, predictions, strict=True)
+    ]
+    report = _facts(config, topology) | {
+        'compiled': not missing,
         'phases': phases,
         'mfu': options.mfu,
         'price_per_chip_hour': options.price_per_chip_hour,
     }
 
+    if missing:
+        report['not_compiled'] = missing
+
     # Without a step's time for every phase there is no time for the run.
     step_s = None
     if not refusals:
-        schedule = plan.schedule(phases, where.chips, options.mfu, options.price_per_chip_hour)
-        whole_plan['schedule'] = schedule
-        # Beside the steps: by libtpu's estimate of them where there is one, or else the floors.
+        schedule = plan.schedule(phases, topology.chips, options.mfu, options.price_per_chip_hour)
+        report['schedule'] = schedule
+        # By libtpu's estimate of the steps where there is one, or else by the floors.
         likely = schedule.get('libtpu', schedule['floor'])['phases']
         for planned, row in zip(phases, likely, strict=True):
-            planned['host_reads'] = overheads.reading(planned, where, mesh, row['step_s'])
+            planned['host_reads'] = overheads.reading(
+                planned, topology, report['mesh'], row['step_s']
+            )
         step_s = [row['step_s'] for row in likely]
-        whole_plan['evaluations'] = overheads.evaluations(config, phases, step_s)
-    whole_plan['checkpoints'] = overheads.checkpoints(
-        config, phases, hosts, options.write_rate, step_s
+        report['evaluations'] = overheads.evaluations(config, phases, step_s)
+    report['checkpoints'] = overheads.checkpoints(
+        config, phases, report['hosts'], options.write_rate, step_s
     )
-    return whole_plan, refusals
+    return report | {'planned_in_s': time.monotonic() - began}, refusals
+
+
+def _planned_phase(
+    config: PretrainConfig,
+    phase: Phase,
+    predictions: int,
+    topology: Topology,
+    options: Options,
+    compiling: bool,
+    refusals: list[UserError],
+) -> dict[str, Any]:
+    """Plan one phase; what does not fit is added to `refusals`."""
+    from bert_jax.costs import plan, search
+    from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
+
+    # First what shapes tell; it is there whether or not anything is compiled.
+    task = search.Task(config, phase, predictions, topology)
+    planned = plan.analytic(*task) | {'estimate': search.estimate(task).parts}
+    if compiling:
+        # The compiler's word where there is one. A phase that does not fit is no error yet: the
+        # others are planned as well.
+        try:
+            planned |= plan.compiled(*task, all_layers=options.all_layers)
+        except plan.DoesNotFit as refused:
+            refusals.append(refused)
+            planned |= {
+                'needs': refused.needs,
+                'has': refused.has,
+                'buffers': [vars(buffer) for buffer in refused.buffers],
+                'changes': search.smallest_changes(task, refused, options.tries),
+            }
+    else:
+        planned['likely_change'] = search.likely_change(task)
+
+    # An upper bound: records are of variable length, and these are the longest there can be.
+    planned['bytes_read_per_step'] = phase.batch_size * most_bytes(
+        RecordSpec(phase.seq_len, predictions, 'static'), config.model.vocab_size
+    )
+    if options.search:
+        planned['search'] = search.search(task, options.search)
+    return planned
+
+
+def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
+    """Return what is planned on what, in the order in which it is read."""
+    from bert_jax.costs import flops, plan
+    from bert_jax.model import splits
+    from bert_jax.train.program import departures
+
+    abstract = plan.abstract_mesh(config, topology)
+    warnings = splits.left_whole(config.model, config.runtime), departures(config, abstract)
+    chip = ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')
+    return {
+        'config': config.name,
+        'topology': topology.name,
+        'gcloud': topology.gcloud,
+        'chips': topology.chips,
+        'hosts': topology.chips // topology.chips_per_host,
+        'mesh': dict(abstract.shape),
+        'warnings': [*warnings[0], *warnings[1]],
+        'chip': {name: getattr(topology.chip, name) for name in chip},
+        'parameters': flops.parameter_count(config.model),
+    }

@@ -1,7 +1,7 @@
 """The records of a pre-training run: a --data directory, and which phase reads which.
 
-Owns what is refused of them before the run begins. Imports no jax, so that a mistake is told at
-once.
+Owns what is refused of them before the run begins. Imports no jax, so that a mistake is reported
+at once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from absl import logging
 from etils import epath
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.runs.pretraining.record_checks import check_model_reads
+from bert_jax.runs.workdir.workdir import Workdir
 
 if TYPE_CHECKING:
     from bert_jax.train.program import InputKind
@@ -33,7 +34,7 @@ class Records:
     manifest: Manifest
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must find alike, wherever the records lie; JSON values."""
+        """Return what a resumed run must find alike, wherever the records lie; JSON values."""
         # Names without their folder: the same records may lie elsewhere after a restart.
         names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
         return {
@@ -42,17 +43,17 @@ class Records:
             'checksum': zlib.crc32(repr(names).encode()),
         }
 
-    def place(self) -> str:
-        """The directory as it can be found from other folders too."""
+    def lasting_path(self) -> str:
+        """Return the directory as it can be found from other folders too."""
         return self.directory if '://' in self.directory else os.path.abspath(self.directory)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The copy of the tokenizer that the records were made with."""
+        """Read the copy of the tokenizer that the records were made with."""
         return Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
 
     def kind(self) -> InputKind:
-        """What the program must know of their rows; masks are drawn as their own options say."""
+        """Return what the program must know of their rows, the drawing of masks included."""
         from bert_jax.train.masking import DynamicMasking
         from bert_jax.train.program import InputKind
 
@@ -80,9 +81,10 @@ class Records:
 
 
 def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
-    """The records of each phase, by seq_len.
+    """Find the records of each phase, by seq_len.
 
-    UserError for a missing, ambiguous, unused or unfit directory.
+    Raises:
+      UserError: a directory is missing, ambiguous, unused or unfit.
     """
     if not directories:
         raise UserError('--data: name the records directory (bert-preprocess makes one)')
@@ -129,3 +131,66 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
             )
         chosen.append(fit[0])
     return chosen
+
+
+def order_settings(workdir: str | None) -> list[str]:
+    """Return the record_order of the run that has a checkpoint in `workdir`, as changed settings.
+
+    Nothing where it is the default. So the command that began a run before there was a choice goes
+    on with it.
+    """
+    if workdir is None:
+        return []
+    folder = Workdir(workdir)
+    with reading(folder):
+        if not folder.config_file.exists():
+            return []
+    begun = folder.config()
+    if not isinstance(begun, schema.PretrainConfig) or not folder.newest_step():
+        return []
+    if begun.record_order == schema.PretrainConfig.record_order:
+        return []
+    logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
+    return [f'record_order={begun.record_order}']
+
+
+def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: str) -> None:
+    """Raise UserError where the records have what the model has no place for."""
+    flag = f'--data={directory}'
+    # several examples a row: each token may see all of its own, and no others
+    if manifest.spec.packed:
+        for name, wanted in (('attention', 'bidirectional'), ('bilstm', False)):
+            if (value := getattr(model, name)) != wanted:
+                raise UserError(
+                    f'{flag} has packed rows, which model.{name}={value} cannot keep apart: '
+                    f'--set model.{name}={wanted}, or make the records without --packing'
+                )
+
+    # Labels of pairs that no head reads would be trained on without a word.
+    if manifest.objective != 'full_sentences' and not model.traits.pairs:
+        raise UserError(
+            f'{flag} has pairs (--objective={manifest.objective}), which a {model.traits.name} is'
+            ' not trained to tell apart: make the records with --objective=full_sentences'
+        )
+
+    # Numbers of whole words are beyond every table, where jax would read its last row.
+    if manifest.known_words and model.embedding != 'retvec':
+        raise UserError(
+            f'{flag} has whole words, which model.embedding={model.embedding} has no vectors for:'
+            ' --set model.embedding=retvec, or make the records with a tokenizer of word pieces'
+        )
+    if model.embedding == 'retvec' and not manifest.known_words:
+        raise UserError(
+            f'{flag} has word pieces, and model.embedding=retvec reads whole words: make records'
+            ' with a tokenizer of bert-train-vocab --model=words'
+        )
+
+    # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.
+    segments = 1 if manifest.objective == 'full_sentences' else 2
+    if model.type_vocab_size < segments:  # jax would read the last row there is
+        raise UserError(
+            f'{flag} has pairs of segments (--objective={manifest.objective}), but'
+            f' model.type_vocab_size={model.type_vocab_size}: --set'
+            f' model.type_vocab_size={segments}, or make the records with'
+            ' --objective=full_sentences'
+        )

@@ -27,7 +27,7 @@ FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
 # Another version may compute another number from the same program.
 _LIBRARIES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
-# Where a process stands, and what it keeps or prints on its own host.
+# Where a process is, and what it keeps or prints on its own host.
 _FREE_VARIABLES = (
     'JAX_COORDINATOR_', 'JAX_LOCAL_DEVICE_IDS', 'JAX_PROCESS_', 'JAX_NUM_PROCESSES',
     'JAX_COMPILATION_CACHE_', 'JAX_ENABLE_COMPILATION_CACHE', 'JAX_PERSISTENT_CACHE_',
@@ -39,11 +39,11 @@ _FREE_VARIABLES = (
 def description(
     config: schema.Config, records: Iterable[Any], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """{name: JSON value} of all that decides what a process computes.
+    """Return {name: JSON value} of all that decides what a process computes.
 
     records: the `Records` of each phase; named: further values, by the flag they come from.
     """
-    # Every setting by its dotted name, so that a difference is told by the name to --set.
+    # Every setting by its dotted name, so that a difference has the name that --set takes.
     settings = leaves(schema.to_dict(config))
     deciding = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
 
@@ -91,7 +91,7 @@ def _program() -> dict[str, Any]:
 
 
 def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, Any]:
-    """{name: JSON value}: from which checkpoint or weights a process is about to go on."""
+    """Return {name: JSON value}: from which checkpoint or weights a process is about to go on."""
     from bert_jax.train.checkpoint import fingerprints, saved_steps
 
     facts: dict[str, Any] = {'checkpoints in --workdir': saved_steps(workdir)}
@@ -104,7 +104,7 @@ def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, A
 
 
 def claimed(workdir: Workdir, patience_s: float = 30.0) -> dict[str, Any]:
-    """{name: JSON value}: what a process finds in the workdir that the first has claimed.
+    """Return {name: JSON value}: what a process finds in the workdir that the first has claimed.
 
     A file system between hosts may take a while to show it.
     """

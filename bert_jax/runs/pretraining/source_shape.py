@@ -20,7 +20,7 @@ from bert_jax.train import checkpoint
 
 
 def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> list[str]:
-    """The model of `init_from` as changes of a configuration, its vocabulary that of `data`.
+    """Return the model of `init_from` as changes of a configuration, its vocabulary that of `data`.
 
     Dropouts and initializer_range are not among them. A run with a checkpoint in `workdir` keeps
     the model that it has.

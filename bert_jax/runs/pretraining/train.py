@@ -6,7 +6,6 @@ comes from, the records of each phase, and the evaluation on held-out ones. It m
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -21,6 +20,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model.attention import attention
 from bert_jax.runs.finetuning.machine import mesh_of
@@ -29,7 +29,6 @@ from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources import fitting, source, word_network
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import notes, running, word_vectors
-from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
     PretrainingProgram,
@@ -48,21 +47,27 @@ from bert_jax.train.state import (
 from bert_jax.train.task_heads import pretraining_head
 
 
-class Options(NamedTuple):
-    """What a command asks for besides the settings.
+class PretrainResult(NamedTuple):
+    """How a call of `pretrain` ended.
 
-    workdir: folder of the run; init_from: the source of the first weights, if any; print_map:
-    whether their names are printed; profile_steps: see loop.Run.
+    workdir: where the run is; step: the last step that it made; signal: the number of the signal
+    that asked it to save and stop, or None.
     """
 
     workdir: str
-    init_from: str | None = None
-    print_map: bool = False
-    profile_steps: int = 0
+    step: int
+    signal: int | None
+
+    def exit_code(self) -> int:
+        """Return the exit code of the command, and log what a stopped run goes on from."""
+        if self.signal is not None:
+            return running.exit_code(self.signal, checkpoint.standing(self.workdir, self.step))
+        logging.info('done: %d steps', self.step)
+        return 0
 
 
 def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
-    """The mesh of the run. UserError where the settings or the records do not fit the devices."""
+    """Make the mesh of the run. UserError where settings or records do not fit the devices."""
     # The mesh first, for what follows is checked against it.
     mesh = mesh_of(config.runtime, config.model)
 
@@ -80,63 +85,91 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
 
 
 def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
-    """The dry run: one line for each phase, to stdout."""
+    """Print what a step of each phase takes, one line for each phase."""
     mesh = prepare(config, records)
     for i, phase in enumerate(config.phases):
         print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
 
 
-def run(config: schema.PretrainConfig, records: list[Records], options: Options) -> int:
-    """The whole run, in this process or in this one of several; `records` are those of each phase.
+def pretrain(
+    config: schema.PretrainConfig,
+    records: list[Records],
+    workdir: str,
+    *,
+    init_from: str | None = None,
+    print_map: bool = False,
+    profile_steps: int = 0,
+) -> PretrainResult:
+    """Train all phases that are left, in this process or in this one of several.
 
-    Returns 0, or 128 + the signal that asked it to save and stop.
+    Args:
+      config: the settings.
+      records: those of each phase (records.match_phases).
+      workdir: folder of the run, which all processes share.
+      init_from: the source of the first weights.
+      print_map: whether the names of its arrays are printed.
+      profile_steps: see loop.Run.
+
+    Raises:
+      UserError: settings, records, source or folder do not fit.
     """
-    # One process holds the lock for all: the others share the folder with it.
-    mesh, workdir = prepare(config, records), Workdir(options.workdir)
-    with workdir.lock() if processes.is_lead_process() else contextlib.nullcontext():
+    mesh, tokenizer = prepare(config, records), records[0].tokenizer
+    with running.locked(workdir) as folder:
         # Before the workdir is this run's: a source that does not fit leaves no trace.
-        start, identity = starting_point(config, records, options)
+        start, identity = starting_point(config, tokenizer, workdir, init_from, print_map)
         processes.compare(
-            lambda: same_run.before_the_first_step(workdir, start),
+            lambda: same_run.before_the_first_step(folder, start),
             'give all the same --workdir and --init_from, as one folder that all of them share',
         )
 
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
-        tokenizer = records[0].tokenizer
         identity = {'records': [r.identity() for r in records], **identity}
-        identity |= word_vectors.identity(config.model, tokenizer)
-        processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
+        running.claim(folder, config, tokenizer, identity)
         processes.compare(
-            lambda: same_run.claimed(workdir),
+            lambda: same_run.claimed(folder),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
         )
-        if processes.is_lead_process():
-            tokenizer.save(workdir.tokenizer_folder)
-        return _train(config, records, mesh, start, options)
+        state, meter_state = _first_state(config, tokenizer, mesh, start, workdir, init_from), None
+        checkpoints = running.checkpoints_of(workdir, config.runtime)
+        if resumed := running.resumed(workdir, checkpoints, state, config.total_steps):
+            state, meter_state = resumed
+        elif start:
+            logging.info(
+                'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
+            )
+        _log_sizes(config, state, mesh, workdir)
+        with running.opened_for_phases(
+            workdir, checkpoints, state, config, mesh, meter_state, profile_steps
+        ) as run:
+            return _train_phases(config, records, mesh, workdir, run, state)
 
 
 def starting_point(
-    config: schema.PretrainConfig, records: list[Records], options: Options
+    config: schema.PretrainConfig,
+    tokenizer: Tokenizer,
+    workdir: str,
+    init_from: str | None,
+    print_map: bool,
 ) -> tuple[Source | None, dict[str, Any]]:
-    """(what `init_from` names, fit for this run; what data.json says of it).
+    """Read what `init_from` names, made fit for this run; return it, and its entry of data.json.
 
     None without it, or where the workdir has a checkpoint that holds all weights.
     """
     # A checkpoint is further than the source: the weights are not read, nor is it asked for. But
     # what tuning leaves alone is in no checkpoint.
-    where, tokenizer, model = options.init_from, records[0].tokenizer, config.model
-    if not where:
+    model = config.model
+    if not init_from:
         return None, {}
     if config.tuning.method == 'full':
-        # Nor is what has no encoder: `_train` takes its network.
-        if checkpoint.saved_steps(options.workdir) or word_network.is_workdir(where):
-            return None, {'init_from': where}
-        start = fitting.for_pretraining(where, tokenizer, model, config.seed, options.print_map)
-        return start, {'init_from': where}
+        # Nor is what has no encoder: `_first_state` takes its network.
+        if checkpoint.saved_steps(workdir) or word_network.is_workdir(init_from):
+            return None, {'init_from': init_from}
+        start = fitting.for_pretraining(init_from, tokenizer, model, config.seed, print_map)
+        return start, {'init_from': init_from}
 
     # The trained weights belong to these alone: as source.py reads them again with the workdir.
-    start = source.load_plain(where, options.print_map)
+    start = source.load_plain(init_from, print_map)
     if 'pooler' in pretraining_head(model).parts:
         fitting.check_pooler(start, config.tuning)
     if tokenizer.fingerprint != start.tokenizer.fingerprint:
@@ -149,33 +182,33 @@ def starting_point(
     return fitting.as_pretraining(start, tokenizer, model, config.seed), identity
 
 
-def _train(
+def _first_state(
     config: schema.PretrainConfig,
-    records: list[Records],
+    tokenizer: Tokenizer,
     mesh: jax.sharding.Mesh,
     start: Source | None,
-    options: Options,
-) -> int:
-    """From the newest checkpoint, `start` or fresh weights to the last step or a signal."""
+    workdir: str,
+    init_from: str | None,
+) -> TrainState:
+    """Make the state that a run without a checkpoint begins with: of `start`, or fresh."""
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
-    state, meter_state = fresh_state(config, mesh), None
+    state = fresh_state(config, mesh)
     if start:
         state = _with_weights(state, start, config.encoder)
-    elif not checkpoint.saved_steps(options.workdir) and word_network.is_workdir(options.init_from):
-        network = word_network.put_into(state.params, str(options.init_from))
+    elif not checkpoint.saved_steps(workdir) and word_network.is_workdir(init_from):
+        network = word_network.put_into(state.params, str(init_from))
         state = state._replace(params=network)
-        logging.info('%s: its network of words; all else is fresh', options.init_from)
+        logging.info('%s: its network of words; all else is fresh', init_from)
     elif state.frozen is not None:
         # Of a source they come with it; else they follow from the vocabulary alone.
-        computed = word_vectors.filled_in({}, config.model, records[0].tokenizer)
+        computed = word_vectors.filled_in({}, config.model, tokenizer)
         state = load_frozen(state, computed, 'word vectors')
-    checkpoints = running.checkpoints_of(options.workdir, config.runtime)
-    if resumed := running.resumed(options.workdir, checkpoints, state, config.total_steps):
-        state, meter_state = resumed
-    elif start:
-        logging.info(
-            'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
-        )
+    return state
+
+
+def _log_sizes(
+    config: schema.PretrainConfig, state: TrainState, mesh: jax.sharding.Mesh, workdir: str
+) -> None:
     count = f'{flops.parameter_count(config.model):,}'
     if config.tuning.method != 'full':
         count += f', of which {config.tuning.method} trains and adds'
@@ -183,43 +216,37 @@ def _train(
     logging.info(
         '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
         config.name, count, config.total_steps,
-        jax.device_count(), jax.default_backend(), dict(mesh.shape), options.workdir,
+        jax.device_count(), jax.default_backend(), dict(mesh.shape), workdir,
     )  # fmt: skip
 
-    # Beside the settings, since whether a run can be repeated to the bit depends on the device.
+    # With the settings, since whether a run can be repeated to the bit depends on the device.
     logging.info('%s', determinism.described(jax.default_backend()))
 
+
+def _train_phases(
+    config: schema.PretrainConfig,
+    records: list[Records],
+    mesh: jax.sharding.Mesh,
+    workdir: str,
+    run: loop.Run,
+    state: TrainState,
+) -> PretrainResult:
+    """Train the phases that are left, to the last step or to a signal."""
     # `first`: the run's steps before this phase. What surrounds the steps is opened once for all
     # phases, so that log, checkpoints and watchdog go on across their border.
     first, signal = 0, None
-    with running.opened_for_phases(
-        options.workdir,
-        checkpoints,
-        state,
-        config,
-        mesh,
-        meter_state=meter_state,
-        profile_steps=options.profile_steps,
-    ) as run:
-        # A phase that was done before the resume is passed over; one that was cut is gone on with.
-        for number, phase in enumerate(config.phases):
-            if int(state.step) < first + phase.steps and signal is None:
-                phase_training = PhaseTraining(
-                    config, number, first, records[number], mesh, options.workdir
-                )
-                ended = phase_training.train(run, state)
-                state, signal = ended.state, ended.signal
-            first += phase.steps
-
-    # The state was saved by the loop; the exit code tells a supervisor to start again.
-    if signal is not None:
-        return running.exit_code(signal, checkpoint.standing(options.workdir, int(state.step)))
-    logging.info('done: %d steps', int(state.step))
-    return 0
+    # A phase that was done before the resume is passed over; one that was cut is gone on with.
+    for number, phase in enumerate(config.phases):
+        if int(state.step) < first + phase.steps and signal is None:
+            phase_training = PhaseTraining(config, number, first, records[number], mesh, workdir)
+            ended = phase_training.train(run, state)
+            state, signal = ended.state, ended.signal
+        first += phase.steps
+    return PretrainResult(workdir, int(state.step), signal)
 
 
 def _with_weights(state: TrainState, start: Source, encoder: schema.ModelConfig) -> TrainState:
-    """A fresh state with the encoder and both heads of `start`; what tuning adds stays fresh."""
+    """Return `state` with the encoder and both heads of `start`; what tuning adds stays fresh."""
     name = f'--init_from={start.where}'
     state = load_encoder(state, start.params['encoder'], encoder, name)
     params = state.params
@@ -241,14 +268,14 @@ class PhaseTraining:
 
     @property
     def settings(self) -> schema.Phase:
-        """Its length, steps and batch size."""
+        """Return its length, steps and batch size."""
         return self.config.phases[self.number]
 
     def train(self, run: loop.Run, state: TrainState) -> loop.TrainResult:
-        """Trains from `state`, which is of this phase, to its end or to a signal."""
+        """Train from `state`, which is of this phase, to its end or to a signal."""
         # Compiled when first called; the evaluation needs it too.
         program = pretraining_program(self.config, self.records.kind(), self.mesh)
-        # What guessing scores is told before the first step, beside which it will be read.
+        # What guessing scores is logged before the first step, with which it will be compared.
         evaluation = self.evaluation(program, run)
 
         train, step = self.stream('train'), int(state.step)
@@ -280,16 +307,20 @@ class PhaseTraining:
         )
 
     def evaluation(self, program: PretrainingProgram, run: loop.Run) -> loop.Evaluation | None:
-        """Measures on held-out records, and how far they are above guessing; None without any."""
+        """Make the evaluation on held-out records, compared with guessing; None without any."""
         if not self.records.manifest.records('eval'):
             return None
 
         # Guessing is measured on the same records as the model.
         stream, batches = self.stream('eval'), self.config.runtime.eval_batches
-        guess = baselines.told(self.records.directory, self.settings.batch_size * batches)
+        guess = baselines.logged_baselines(
+            self.records.directory, self.settings.batch_size * batches
+        )
         if processes.is_lead_process():
             scores = guess.by_metric(self.records.kind().nsp and self.config.pair_loss)
-            notes.note_guess(self.workdir, notes.Guess(self.first, scores, self.records.place()))
+            notes.note_guess(
+                self.workdir, notes.Guess(self.first, scores, self.records.lasting_path())
+            )
 
         # Batches of the evaluation, with a sign of life for each.
         def watched() -> Iterator[tuple[str, dict[str, jax.Array]]]:
@@ -313,7 +344,7 @@ class PhaseTraining:
         return loop.Evaluation(self.config.runtime.eval_every, evaluate)
 
     def stream(self, split: str) -> RecordStream:
-        """The rows of a split that this process puts on its devices."""
+        """Open the rows of a split that this process puts on its devices."""
         # A phase has its own order of the records: with one seed a second phase on the same ones
         # would read them as the first did.
         return RecordStream(
@@ -327,7 +358,7 @@ class PhaseTraining:
         )
 
     def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        """A batch of this process's rows, on the devices as one of all rows."""
+        """Put a batch of this process's rows on the devices, as one of all rows."""
         return sharding.place(self._inputs(batch), self.mesh, self.settings.batch_size)
 
     @functools.cached_property
@@ -335,6 +366,6 @@ class PhaseTraining:
         return word_vectors.inputs(self.config.model, self.records.tokenizer)
 
     def flops(self, length: int) -> int:
-        """Model FLOPs of one row of so many tokens."""
+        """Return the model FLOPs of one row of `length` tokens."""
         predictions = self.records.manifest.max_predictions
         return flops.training_flops_per_sequence(self.config.encoder, length, predictions)

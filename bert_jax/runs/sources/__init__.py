@@ -1,3 +1,1 @@
-"""Trained models to start from: read from wherever they lie, and made to fit what is asked of
-them.
-"""
+"""Trained models to start from: read from wherever they lie, and made to fit a run."""

@@ -23,26 +23,25 @@ from bert_jax.train.task_heads import pretraining_head
 
 # Arrays with a row for each entry of the vocabulary.
 _OF_VOCABULARY = {'encoder/embeddings/word', 'mlm/bias', 'mlm/decoder'}
-# Settings of the model that training may choose anew, whatever it begins with.
+# Settings of the model that training may choose again, whatever it begins with.
 FREE = ('hidden_dropout', 'attention_dropout', 'initializer_range')
 
 
 def for_pretraining(
-    where: str, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int, print_map: bool = False
+    name: str, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int, print_map: bool = False
 ) -> Source:
-    """What pre-training goes on from: encoder, masked-LM and next-sentence head of shape `config`,
-    with `tokenizer`'s vocabulary.
+    """Read what pre-training goes on from, with the vocabulary of `tokenizer`.
 
     UserError where the source is a model of another shape, or the vocabulary is not the source's or
     an extension of it.
     """
-    return as_pretraining(plain(read_source(where, print_map)), tokenizer, config, seed)
+    return as_pretraining(plain(read_source(name, print_map)), tokenizer, config, seed)
 
 
 def as_pretraining(
     source: Source, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int
 ) -> Source:
-    """`for_pretraining`, of a source that was read and is plain."""
+    """Return `for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_embedding(with_vocabulary(source, tokenizer), config)
 
@@ -73,7 +72,7 @@ def as_pretraining(
 
 
 def check_pooler(source: Source, tuning: TuningConfig) -> None:
-    """UserError where the pooler is fresh and tuning would leave it so."""
+    """Raise UserError where the pooler is fresh and tuning would leave it so."""
     stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
     if stays and ('pooler' in source.made or source.model.traits.pooler_of_task):
         raise UserError(
@@ -83,8 +82,7 @@ def check_pooler(source: Source, tuning: TuningConfig) -> None:
 
 
 def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
-    """The source with rows for the entries that only `tokenizer` has, in the word table and the
-    masked-LM head's bias.
+    """Return the source with rows for the entries that only `tokenizer` has.
 
     A new row is the mean of the rows of the pieces that spelled the entry before, or of all rows
     where none did. UserError where the vocabulary is not the source's, with [unused] slots taken or
@@ -116,7 +114,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
             rows[entry] = table[pieces or slice(old_size)].mean(0)
         return rows
 
-    # What is computed from the vocabulary is computed anew.
+    # What is computed from the vocabulary is computed again.
     config = dataclasses.replace(source.model, vocab_size=size)
     flat = traverse_util.flatten_dict(source.params, sep='/')
     flat |= {path: grown(flat[path]) for path in _OF_VOCABULARY & flat.keys()}
@@ -140,7 +138,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
 
 
 def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
-    """A source with a table of word vectors as a model that computes them, where `config` does.
+    """Return a source that computes its word vectors, where `config` does, in place of a table.
 
     The table goes on as the decoder of the masked-LM head, if there is one, so that the head begins
     with the words that it knows. Any other source as it is.

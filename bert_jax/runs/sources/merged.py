@@ -23,7 +23,7 @@ from bert_jax.train.state import TrainState
 
 
 def merge(folder: str, output: str) -> str:
-    """Writes the workdir `output`, whole or not at all: that in `folder` with its weights folded.
+    """Write the workdir `output`: that in `folder` with its weights folded.
 
     -> what it is now, in words. UserError where there is nothing that can be folded.
     """

@@ -1,5 +1,6 @@
-"""What --init_from and --workdir name: the shape, weights and tokenizer of a trained model, from
-any of five kinds of place.
+"""What --init_from and --workdir name: shape, weights and tokenizer of a trained model.
+
+There are five kinds of sources:
 
   DIR                                a workdir of bert-pretrain or bert-finetune: its newest
                                      checkpoint; DIR/checkpoints/STEP: that one
@@ -10,8 +11,8 @@ any of five kinds of place.
                                      names its base model: that may be any of the others
   google-bert/bert-base-uncased      a model on the Hugging Face Hub, or an adapter, downloaded once
 
-Owns how these are told apart and read, and how what a source lacks is made. It must not know what
-is done with it.
+Owns how these are distinguished and read, and how what a source lacks is made. It must not know
+what is done with it.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ _BEING_READ: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar(
 
 
 class Source(NamedTuple):
-    """A trained model: shape, parameters (numpy) and what its head is for; its tokenizer; where it
-    came from, and at which step; the parts that it lacked and that were made fresh.
+    """A trained model and its tokenizer.
+
+    bert: shape, parameters (numpy) and what its head is for; where: the source, and step: of which
+    step; made: the parts that it lacked and that were made fresh.
     """
 
     bert: Model
@@ -67,17 +70,16 @@ class Source(NamedTuple):
 
     @property
     def model(self) -> schema.ModelConfig:
-        """The encoder's shape."""
+        """Return the encoder's shape."""
         return self.bert.config
 
     @property
     def params(self) -> dict[str, Any]:
-        """The encoder's parameters, and those of the heads that are there."""
+        """Return the encoder's parameters, and those of the heads that are there."""
         return self.bert.params
 
     def fingerprint(self) -> str:
-        """24 hex digits that change with any weight, setting, label or entry of the tokenizer, and
-        not with the place.
+        """Return 24 hex digits that change with any weight, setting, label or entry.
 
         A path and a step do not name a model: other weights may lie in the same folder tomorrow.
         """
@@ -92,50 +94,47 @@ class Source(NamedTuple):
         return digest.hexdigest()[:24]
 
 
-def shape_of(where: str) -> schema.ModelConfig:
-    """The shape of a source's encoder, whose weights are not read. UserError where it is none."""
-    with reading(where), _not_within_itself(where):
-        if prefix := google.prefix_of(where):
+def shape_of(name: str) -> schema.ModelConfig:
+    """Read the shape of a source's encoder, without its weights."""
+    with reading(name), _not_within_itself(name):
+        if prefix := google.prefix_of(name):
             return google.shape(prefix)
-        if not epath.Path(where).exists() and hub.is_name(where):
-            return shape_of(hub.fetch(where))
-        if peft.is_directory(where):
-            return shape_of(peft.base_of(where))
-        if huggingface.is_directory(where):
-            return huggingface.shape(where)
-        workdir, _ = at_step(where)
+        if not epath.Path(name).exists() and hub.is_name(name):
+            return shape_of(hub.fetch(name))
+        if peft.is_directory(name):
+            return shape_of(peft.base_of(name))
+        if huggingface.is_directory(name):
+            return huggingface.shape(name)
+        workdir, _ = at_step(name)
         workdir.check(_KINDS)
         return workdir.model_config().tuned(TuningConfig())
 
 
-def load_source(where: str, print_map: bool = False) -> Source:
-    """`read_source`, whose encoder has a pooler: a fresh one, named in the log, where the source
-    has none.
-    """
-    return complete(read_source(where, print_map), ('pooler',))
+def load_source(name: str, print_map: bool = False) -> Source:
+    """Read a source; where it has no pooler make a fresh one, which the log names."""
+    return complete(read_source(name, print_map), ('pooler',))
 
 
-def read_source(where: str, print_map: bool = False) -> Source:
-    """Reads a source as it is. With print_map, prints every name there and the array here that it
-    holds.
+def read_source(name: str, print_map: bool = False) -> Source:
+    """Read a source as it is; with print_map print every name there and its array here.
 
     UserError, in one line, where it is none of the four kinds, cannot be read, is damaged, or its
     vocabulary is of another size.
     """
-    with reading(where), _not_within_itself(where):
-        return _read_source(where, print_map)
+    with reading(name), _not_within_itself(name):
+        return _read_source(name, print_map)
 
 
 @contextlib.contextmanager
-def _not_within_itself(where: str) -> Iterator[None]:
-    """UserError where what is read here is the encoder of something that is read, and that itself.
+def _not_within_itself(name: str) -> Iterator[None]:
+    """Raise UserError where a source that is being read names itself as its encoder.
 
     An adapter, and a tuned run, name the encoder that they belong to.
     """
-    place, above = _lasting(where), _BEING_READ.get()
-    if place in above:
-        raise UserError(f'{where} names itself as the encoder that it belongs to')
-    token = _BEING_READ.set((*above, place))
+    path, above = _lasting(name), _BEING_READ.get()
+    if path in above:
+        raise UserError(f'{name} names itself as the encoder that it belongs to')
+    token = _BEING_READ.set((*above, path))
     try:
         yield
     finally:
@@ -143,65 +142,65 @@ def _not_within_itself(where: str) -> Iterator[None]:
 
 
 def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
-    """(the encoder that several runs were tuned on, the runs), of their workdirs, one at least.
+    """Read the encoder that several runs were tuned on, and these runs, by workdirs.
 
     Arrays that a run has not trained are the encoder's own objects. UserError as `read_source`, and
     where a run was not tuned, or on another encoder than the first.
     """
     # All of them before any weights: which encoder each belongs to.
     first: dict[str, Any] | None = None
-    for where in wheres:
-        workdir = Workdir(where)
+    for name in wheres:
+        workdir = Workdir(name)
         workdir.check('a workdir of bert-finetune or bert-pretrain')
         if workdir.model_config().tuning.method == 'full':
             raise UserError(
-                f'{where} has trained all of its weights, and so has none to share: serve it by'
+                f'{name} has trained all of its weights, and so has none to share: serve it by'
                 ' itself'
             )
-        known = workdir.data(init_from=str, init_fingerprint=str)
-        first = first or known
-        if known['init_fingerprint'] != first['init_fingerprint']:
+        entries = workdir.data(init_from=str, init_fingerprint=str)
+        first = first or entries
+        if entries['init_fingerprint'] != first['init_fingerprint']:
             raise UserError(
-                f'{where} was tuned on the encoder of {known["init_from"]}, and {wheres[0]} on'
+                f'{name} was tuned on the encoder of {entries["init_from"]}, and {wheres[0]} on'
                 f' another, that of {first["init_from"]}: serve them apart'
             )
 
     # The first says where the encoder is, and that it still is the one.
     encoder, sources = _encoder_of(Workdir(wheres[0])), []
-    for where in wheres:
-        with reading(where):
-            sources.append(_read_source(where, False, encoder))
+    for name in wheres:
+        with reading(name):
+            sources.append(_read_source(name, False, encoder))
     return encoder, sources
 
 
-def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> Source:
+def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> Source:
     workdir = None
     # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
     # first; a name on the Hub counts only where no folder has that name.
-    folder, prefix = epath.Path(where), google.prefix_of(where)
-    if not prefix and not folder.exists() and hub.is_name(where):
-        folder = epath.Path(hub.fetch(where))
-        where = f'{where.partition("@")[0]}@{folder.name}'  # the revision that it is
+    folder, prefix = epath.Path(name), google.prefix_of(name)
+    if not prefix and not folder.exists() and hub.is_name(name):
+        folder = epath.Path(hub.fetch(name))
+        name = f'{name.partition("@")[0]}@{folder.name}'  # the revision that it is
     if prefix:
         reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
     elif peft.is_directory(folder):
-        return _read_adapter(where, folder, print_map)
+        return _read_adapter(name, folder, print_map)
     elif huggingface.is_directory(folder):
         reading, step = huggingface.read(folder), 0
-    elif '://' not in where and epath.Path(where).is_file():
-        raise UserError(f'{where} is a file: name its folder; expected {_KINDS}')
+    elif '://' not in name and epath.Path(name).is_file():
+        raise UserError(f'{name} is a file: name its folder; expected {_KINDS}')
     else:
-        workdir, named = at_step(where)
+        workdir, named = at_step(name)
         workdir.check(_KINDS)
         reading, step = _read_workdir(workdir, named, encoder)
         folder = workdir.tokenizer_folder
 
-    # What was read is told before the tokenizer is checked: it helps with that mistake.
-    _say(where, reading, print_map)
+    # What was read is logged before the tokenizer is checked: it helps with that mistake.
+    _say(name, reading, print_map)
 
     # Another size means another vocabulary: ids would point at the wrong rows, or beyond the table.
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
-    reading.model.config.check_reads(tokenizer.kind, where)
+    reading.model.config.check_reads(tokenizer.kind, name)
     more = wanted - tokenizer.vocab_size
     if not reading.model.config.holds(tokenizer.vocab_size):
         mend = f'restore the right one in {folder}'
@@ -214,11 +213,11 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
                 f' model.resize_token_embeddings({tokenizer.vocab_size}) in transformers'
             )
         raise UserError(
-            f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}:'
+            f'{name}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}:'
             f' {mend}'
         )
     if more:
-        logging.info('%s: %d rows of its word table are of no entry: kept', where, more)
+        logging.info('%s: %d rows of its word table are of no entry: kept', name, more)
 
     # What is computed from the vocabulary is in no file; of an encoder that was given it is there.
     model = reading.model
@@ -229,11 +228,11 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
         model = model._replace(params=params)
     if workdir:
         _check_whole(workdir, model)
-    return Source(model, tokenizer, _lasting(where), step)
+    return Source(model, tokenizer, _lasting(name), step)
 
 
 def _check_whole(workdir: Workdir, model: Model) -> None:
-    """UserError where a workdir lacks arrays, or holds those of another shape.
+    """Raise UserError where a workdir lacks arrays, or holds those of another shape.
 
     Here for all commands: what is found missing later would be zeros, or a traceback.
     """
@@ -244,63 +243,61 @@ def _check_whole(workdir: Workdir, model: Model) -> None:
     check_arrays(model, str(workdir), os.fspath(settings))
 
 
-def _lasting(where: str) -> str:
-    """The same as an absolute path: data.json keeps it, and commands may run elsewhere later."""
-    is_local = '://' not in where and epath.Path(where).exists()
-    return os.path.abspath(where) if is_local else where
+def _lasting(name: str) -> str:
+    """Return the same as an absolute path, for commands that run elsewhere later."""
+    is_local = '://' not in name and epath.Path(name).exists()
+    return os.path.abspath(name) if is_local else name
 
 
-def _read_adapter(where: str, folder: epath.Path, print_map: bool) -> Source:
-    """An adapter of peft on the model that it names; the tokenizer is that model's."""
+def _read_adapter(name: str, folder: epath.Path, print_map: bool) -> Source:
+    """Return an adapter of peft on the model that it names; the tokenizer is that model's."""
     named = peft.base_of(folder)
     try:
         base = plain(read_source(named))
     except UserError as error:
         raise UserError(
-            f'{where} is an adapter for {named}: {error}; its new place is base_model_name_or_path'
+            f'{name} is an adapter for {named}: {error}; its new place is base_model_name_or_path'
             f' in {folder / "adapter_config.json"}'
         ) from error
     reading = peft.read(folder, base.bert)
-    _say(where, reading, print_map)
-    return Source(reading.model, base.tokenizer, _lasting(where), 0)
+    _say(name, reading, print_map)
+    return Source(reading.model, base.tokenizer, _lasting(name), 0)
 
 
-def base_of(where: str) -> str:
-    """The encoder that the weights of a tuned run, or of an adapter, belong to, by its name.
+def base_of(name: str) -> str:
+    """Return the encoder that the weights of a tuned run, or of an adapter, belong to, by its name.
 
     UserError where there is none.
     """
-    with reading(where):
-        if adapter := _adapter_at(where):
+    with reading(name):
+        if adapter := _adapter_at(name):
             return peft.base_of(adapter)
-        workdir = Workdir(where)
+        workdir = Workdir(name)
         workdir.check('a workdir that bert-finetune has tuned, or an adapter of peft')
         return workdir.data(init_from=str)['init_from']
 
 
-def saved_in(where: str) -> list[str]:
-    """The modules that an adapter of peft holds whole, as it names them; of other places none."""
-    adapter = _adapter_at(where)
+def saved_in(name: str) -> list[str]:
+    """Return the modules that an adapter of peft holds whole; of other sources none."""
+    adapter = _adapter_at(name)
     return peft.saved_in(adapter) if adapter else []
 
 
-def _adapter_at(where: str) -> str | None:
-    """The folder of the adapter of peft that is there, or on the Hub by that name, if any."""
-    folder = where if epath.Path(where).exists() or not hub.is_name(where) else hub.fetch(where)
+def _adapter_at(name: str) -> str | None:
+    """Return the folder of the adapter of peft that is there, or on the Hub, if any."""
+    folder = name if epath.Path(name).exists() or not hub.is_name(name) else hub.fetch(name)
     return folder if peft.is_directory(folder) else None
 
 
-def is_hugging_face(where: str) -> bool:
-    """Whether other programs find a model by that name too: a folder of theirs, or on the Hub."""
-    if epath.Path(where).exists():
-        return huggingface.is_directory(where) and not peft.is_directory(where)
-    return hub.is_name(where)
+def is_hugging_face(name: str) -> bool:
+    """Tell whether transformers finds a model by that name: a folder of theirs or on the Hub."""
+    if epath.Path(name).exists():
+        return huggingface.is_directory(name) and not peft.is_directory(name)
+    return hub.is_name(name)
 
 
 def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
-    """The source with those of `parts` (pooler, mlm, nsp) that it lacks made fresh from `seed`,
-    which the log says.
-    """
+    """Return the source with those of `parts` that it lacks made fresh from `seed`."""
     lacking = [part for part in parts if part not in source.bert.parts]
     if not lacking:
         return source
@@ -313,7 +310,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     fresh = jax.device_get(jax.jit(lambda: init_params(Pretraining(source.model), seed))())
     params = dict(source.params)
     for part in lacking:
-        # The pooler lies inside the encoder, heads beside it. Copies: the source stays as it is.
+        # The pooler lies inside the encoder, heads outside. Copies: the source stays as it is.
         if part == 'pooler':
             params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
         else:
@@ -321,21 +318,18 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     return source._replace(bert=source.bert._replace(params=params), made=(*source.made, *lacking))
 
 
-def at_step(where: str) -> tuple[Workdir, int | None]:
-    """The workdir that `where` is, and None; of DIR/checkpoints/STEP the workdir DIR and STEP."""
-    path = epath.Path(where)
+def at_step(name: str) -> tuple[Workdir, int | None]:
+    """Return the workdir, and the STEP of DIR/checkpoints/STEP or None."""
+    path = epath.Path(name)
     if path.parent.name == 'checkpoints' and path.name.isdecimal():
         return Workdir(path.parent.parent), int(path.name)
-    return Workdir(where), None
+    return Workdir(name), None
 
 
 def _read_workdir(
     workdir: Workdir, step_named: int | None, encoder: Source | None
 ) -> tuple[Reading, int]:
-    """A workdir's newest checkpoint, or that of the step that is named, with the class of
-    transformers that its head is, and its step; of a tuned run `encoder` is the rest, read where it
-    is None.
-    """
+    """Read a workdir's newest checkpoint, or that of a named step; return it and its step."""
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
     if isinstance(config, schema.FeatureConfig):
@@ -353,8 +347,8 @@ def _read_workdir(
             ' bert-pretrain --init_from alone'
         )
     if model.tuning.method != 'full':
-        rest = (encoder or _encoder_of(workdir)).params['encoder']
-        params, model = assembled(rest, params, model, workdir.name)
+        base = (encoder or _encoder_of(workdir)).params['encoder']
+        params, model = assembled(base, params, model, workdir.name)
     if isinstance(config, schema.PretrainConfig):
         bert = Model(model, params, pretraining_head(model).class_in(model.family))
     else:
@@ -373,22 +367,22 @@ def _read_workdir(
 
 
 def _encoder_of(workdir: Workdir) -> Source:
-    """What a tuned run was tuned on, which its workdir does not hold.
+    """Return what a tuned run was tuned on, which its workdir does not hold.
 
     UserError where that is gone, or has other weights now.
     """
-    known = workdir.data(init_from=str, init_fingerprint=str)
-    where = known['init_from']
+    entries = workdir.data(init_from=str, init_fingerprint=str)
+    name = entries['init_from']
     try:
-        encoder = load_plain(where)
+        encoder = load_plain(name)
     except UserError as error:
         raise UserError(
-            f'{workdir} holds tuned weights alone, for the encoder of {where}:'
+            f'{workdir} holds tuned weights alone, for the encoder of {name}:'
             f' {error}; put it back, or name its new place as init_from in {workdir.data_file}'
         ) from error
-    if encoder.fingerprint() != known['init_fingerprint']:
+    if encoder.fingerprint() != entries['init_fingerprint']:
         raise UserError(
-            f'{workdir} holds tuned weights for the encoder of {where}, which has'
+            f'{workdir} holds tuned weights for the encoder of {name}, which has'
             ' other weights now: name a copy of what it was as init_from in'
             f' {workdir.data_file}'
         )
@@ -396,13 +390,13 @@ def _encoder_of(workdir: Workdir) -> Source:
 
 
 def fold(source: Source) -> Source:
-    """The source, what tuning added folded into BERT's own weights; adapters stay what they are."""
+    """Return the source with tuned weights folded into BERT's own; adapters stay."""
     params, model = folded(source.params, source.model)
     return source._replace(bert=source.bert._replace(params=params, config=model))
 
 
 def plain(source: Source) -> Source:
-    """The source in BERT's own weights; UserError where adapters are a part of the computation."""
+    """Return the source in BERT's own weights; UserError where it has adapters."""
     source = fold(source)
     if source.model.tuning.method != 'full':
         model = source.model
@@ -413,29 +407,29 @@ def plain(source: Source) -> Source:
     return source
 
 
-def load_plain(where: str, print_map: bool = False) -> Source:
-    """`load_source`, in BERT's own weights; UserError as there and in `plain`."""
-    return plain(load_source(where, print_map))
+def load_plain(name: str, print_map: bool = False) -> Source:
+    """Return `load_source`, in BERT's own weights; UserError as there and in `plain`."""
+    return plain(load_source(name, print_map))
 
 
-def _say(where: str, reading: Reading, print_map: bool) -> None:
-    """What was found, in the log and, with print_map, name by name on stdout."""
+def _say(name: str, reading: Reading, print_map: bool) -> None:
+    """Return what was found, in the log and, with print_map, name by name on stdout."""
     model, heads = reading.model, [part for part in reading.model.parts if part != 'pooler']
     logging.info(
         '%s: %s, %d arrays read; heads: %s',
-        where,
+        name,
         model.architecture,
         len(reading.names),
         ', '.join(heads) or 'none',
     )
     for remark in reading.remarks:
-        logging.info('%s: %s', where, remark)
+        logging.info('%s: %s', name, remark)
     if print_map:
         print_names(reading)
 
 
 def print_names(reading: Reading) -> None:
-    """Prints the whole name map, a line for each name there."""
+    """Print the whole name map, a line for each name there."""
     for theirs, ours in sorted(reading.names.items()):
         print(f'{theirs}  {ours}')
     for name in sorted(reading.ignored):

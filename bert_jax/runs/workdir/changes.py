@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
-    """All that changes from the run that is there, of which `done` steps are made; sorted by name.
+    """Return all that changes from the run that is there, sorted by name.
 
     What makes another run of it is `refused`.
     """
@@ -58,7 +58,7 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
 
 
 def leaves(data: Any, prefix: str = '') -> dict[str, Any]:
-    """{dotted name: value} of nested JSON data; of a list the length too."""
+    """Return {dotted name: value} of nested JSON data; of a list the length too."""
     if isinstance(data, dict):
         return {
             k: v
@@ -83,8 +83,7 @@ def _kind(name: str, kinds: dict[str, str]) -> str:
 
 
 def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
-    """Whether two runs that differ in the steps of their phases have the first `done` steps in
-    common.
+    """Tell whether two runs that differ in steps have the first `done` steps in common.
 
     They do where those steps are of the same phases, and the schedule has not yet looked ahead:
     constant never does, warm-up-stable-decay where its decay begins.

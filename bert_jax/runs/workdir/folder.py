@@ -1,8 +1,8 @@
-"""A folder that one process at a time writes in, made for it and taken away where nothing came of
-it.
+"""A folder that one process at a time writes in.
 
-Owns what counts as nothing. Must not know what is written there, but for the files that claim a
-workdir (bert_jax/runs/workdir/workdir.py).
+It is made for that process, and taken away where nothing came of it. Owns what counts as nothing.
+Must not know what is written there, but for the files that claim a workdir
+(bert_jax/runs/workdir/workdir.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_jax.input_pipeline.lock import LOCK, locked
 
 @contextlib.contextmanager
 def new_folder(output: str, flag: str = '--output') -> Iterator[epath.Path]:
-    """A folder to fill, which takes the name `output` when all is done.
+    """Return a folder to fill, which takes the name `output` when all is done.
 
     It is gone when anything fails. UserError, naming `flag`, where the name is taken.
     """
@@ -38,8 +38,7 @@ def new_folder(output: str, flag: str = '--output') -> Iterator[epath.Path]:
 
 @contextlib.contextmanager
 def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
-    """Keeps a second process out of a folder, which is made where there is none; the lock dies with
-    the process.
+    """Keep a second process out of a folder, which is made where there is none.
 
     A folder that was made here and of which nothing came, because what followed was refused, is
     taken away again. UserError, naming `flag`, where it is taken or cannot be written in.
@@ -80,9 +79,7 @@ def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether `path` is more than what a run writes before its first log line and its first
-    checkpoint.
-    """
+    """Tell whether `path` is more than what a run writes before its first log line."""
     # Written by every run as it starts; event files have a header before their first number.
     claim = (LOCK, 'config.json', 'data.json', 'starts.json', 'guessing.json')
     return (
@@ -95,7 +92,7 @@ def _is_result(path: Path) -> bool:
 
 
 def _reach(folder: str, flag: str) -> None:
-    """UserError where a folder that is no local one cannot be asked for."""
+    """Raise UserError where a folder that is no local one cannot be asked for."""
     try:
         epath.Path(folder).exists()
     except Exception as error:

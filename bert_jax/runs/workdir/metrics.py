@@ -5,7 +5,7 @@ undisturbed run would have written. It must not know what the metrics mean, and 
 jax nor TensorFlow (which tensorboard would load where it is installed: 18 s).
 
 A line of metrics.jsonl: {"step": int, "split": "train" | "eval", name: number or null, ...}; null
-stands for a number that is not finite.
+means a number that is not finite.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LEFT_OUT = (
 
 
 class Writers:
-    """A list of writers (bert_jax/train/loop.py has the protocol) that stands for one.
+    """A list of writers (bert_jax/train/loop.py has the protocol) that acts as one.
 
     None at all is the writer of the processes of a run that are not its first.
     """
@@ -67,13 +67,13 @@ class Writers:
         self._writers = writers
 
     def write(self, line: LogEntry) -> None:
-        """Hands a line to each in turn, its metrics as JSON values: None for what is not finite."""
+        """Hand a line to each in turn, its metrics as JSON values: None for what is not finite."""
         values = {name: _plain(value) for name, value in line.metrics.items()}
         for writer in self._writers:
             writer.write(line._replace(metrics=values))
 
     def close(self) -> None:
-        """Closes each, also where one fails. They are of no use afterwards."""
+        """Close each, also where one fails. They are of no use afterwards."""
         with contextlib.ExitStack() as stack:
             for writer in reversed(self._writers):
                 stack.callback(writer.close)
@@ -113,11 +113,11 @@ class LogLines:
     """The log: a readable line for each set of metrics."""
 
     def write(self, line: LogEntry) -> None:
-        """Logs what `describe` says."""
+        """Log what `describe` says."""
         logging.info('%s', describe(line))
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class JsonLines:
@@ -129,41 +129,67 @@ class JsonLines:
         self._file = _Appended(folder / FILE, required)
 
     def write(self, line: LogEntry) -> None:
-        """Appends a line, which has neither `total` nor `eta`."""
+        """Append a line, which has neither `total` nor `eta`."""
         self._file.append(json.dumps({'step': line.step, **line.metrics}).encode() + b'\n')
 
     def close(self) -> None:
-        """Writes what waits for room."""
+        """Write what waits for room."""
         self._file.close()
 
 
 class TensorBoard:
-    """An event file in a folder; arguments as for MetricWriter."""
+    """An event file in a folder, written record by record; arguments as for MetricWriter.
+
+    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
+    """
 
     def __init__(self, folder: epath.Path, resume_step: int, required: bool):
-        self._events = _event_writer(folder, resume_step, required)
+        # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
+        stand_in = types.ModuleType('tensorboard.compat.notf')
+        sys.modules.setdefault('tensorboard.compat.notf', stand_in)
+        from tensorboard.compat.proto import event_pb2
+
+        # A run that ended before its first checkpoint resumes at 0, and has events all the same.
+        interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
+
+        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
+        # it; host, process and clock keep two writers of one second apart.
+        process = f'{socket.gethostname()}.{os.getpid()}'
+        name = f'events.out.tfevents.{int(time.time()):010}.{process}.{time.monotonic_ns()}'
+        self._file = _Appended(folder / name, required)
+
+        # The header that TensorBoard demands of a file's first record.
+        self._add(file_version='brain.Event:2')
+        if interrupted:  # TensorBoard then forgets what that run wrote from this step on
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._add(step=resume_step + 1, session_log=start)
+
+    def _add(self, **content: Any) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
+        record, event = io.BytesIO(), event_pb2.Event(wall_time=time.time(), **content)
+        RecordWriter(record).write(event.SerializeToString())
+        self._file.append(record.getvalue())
 
     def write(self, line: LogEntry) -> None:
-        """Adds a point to the curve 'SPLIT/NAME' of each number."""
-        from tensorboard.compat.proto import event_pb2, summary_pb2
+        """Add a point to the curve 'SPLIT/NAME' of each number."""
+        from tensorboard.compat.proto import summary_pb2
 
         values = [
             summary_pb2.Summary.Value(tag=tag, simple_value=value)
             for tag, value in scalars(line).items()
         ]
-        self._events.add_event(
-            event_pb2.Event(
-                wall_time=time.time(), step=line.step, summary=summary_pb2.Summary(value=values)
-            )
-        )
+        self._add(step=line.step, summary=summary_pb2.Summary(value=values))
 
     def close(self) -> None:
-        """Writes what waits for room."""
-        self._events.close()
+        """Write what waits for room."""
+        self._file.close()
 
 
 def scalars(line: LogEntry) -> dict[str, float]:
-    """The numbers of a line, as 'SPLIT/NAME': TensorBoard then draws a name's splits together."""
+    """Return the numbers of a line by 'SPLIT/NAME', for TensorBoard to draw together."""
     return {
         f'{line.metrics["split"]}/{name}': value
         for name, value in line.metrics.items()
@@ -172,21 +198,22 @@ def scalars(line: LogEntry) -> dict[str, float]:
 
 
 class _Appended:
-    """A file that grows by whole pieces, also on a full disk: there, unless they `must`, pieces
-    wait until there is room.
+    """A file that grows by whole pieces, also on a full disk.
+
+    There pieces wait until there is room, unless they are `required`.
     """
 
     def __init__(self, path: epath.Path, required: bool):
         self._path, self._required = path, required
 
-        # Opened with the first piece, and anew after a failure.
+        # Opened with the first piece, and again after a failure.
         self._file: BinaryIO | None = None
         self._waiting: list[bytes] = []
         # Bytes of whole pieces: what a failed write is cut back to.
         self._size = path.stat().length if path.exists() else 0
 
     def append(self, piece: bytes) -> None:
-        """Writes what waits, and `piece`."""
+        """Write what waits, and `piece`."""
         # Pieces that failed before go first, so their order stays.
         self._waiting.append(piece)
         try:
@@ -204,10 +231,10 @@ class _Appended:
             self._waiting.clear()
 
     def _cut(self) -> None:
-        """Drops the part of a piece that was still written, and what the file's buffer holds."""
+        """Drop the part of a piece that was still written, and what the file's buffer holds."""
         # Closed before it is cut: a buffer that is flushed later would write behind the cut.
         file, self._file = self._file, None
-        # A failure here is told below, with what it means: lines are lost.
+        # A failure here is reported below, with what it means: lines are lost.
         with contextlib.suppress(OSError):
             if file:
                 file.close()  # which tries once more to write
@@ -215,7 +242,7 @@ class _Appended:
             os.truncate(self._path, self._size)
 
     def close(self) -> None:
-        """Writes what waits, or says that it cannot."""
+        """Write what waits, or says that it cannot."""
         with contextlib.suppress(OSError):
             if self._waiting:
                 self.append(b'')
@@ -225,39 +252,8 @@ class _Appended:
             self._file.close()
 
 
-class _Events:
-    """A TensorBoard event file, written record by record.
-
-    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
-    """
-
-    def __init__(self, folder: epath.Path, required: bool):
-        from tensorboard.compat.proto import event_pb2
-
-        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
-        # it; host, process and clock keep two writers of one second apart.
-        now = time.time()
-        process = f'{socket.gethostname()}.{os.getpid()}'
-        name = f'events.out.tfevents.{int(now):010}.{process}.{time.monotonic_ns()}'
-        self._file = _Appended(folder / name, required)
-
-        # The header that TensorBoard demands of a file's first record.
-        self.add_event(event_pb2.Event(wall_time=now, file_version='brain.Event:2'))
-
-    def add_event(self, event: Any) -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
-        record = io.BytesIO()
-        RecordWriter(record).write(event.SerializeToString())
-        self._file.append(record.getvalue())
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl. A last line that was cut off by an interruption is left out.
+    """Read the lines of a metrics.jsonl, without a last one that was cut off.
 
     Raises UserError where there is no such file, it cannot be read, or another line is not JSON.
     """
@@ -281,23 +277,23 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
 
 
 def _content(path: epath.Path) -> bytes | None:
-    """The bytes of the file, None where there is none; UserError where they cannot be read."""
+    """Read the bytes of the file, None where there is none."""
     with reading(path):
         return path.read_bytes() if path.exists() else None
 
 
 def truncate_after(path: epath.PathLike, step: int) -> None:
-    """Drops the lines beyond `step` from a metrics.jsonl, and a last line that was cut off."""
+    """Drop the lines beyond `step` from a metrics.jsonl, and a last line that was cut off."""
     path = epath.Path(path)
     before = _content(path)
     if before is None:
         return
 
-    # Steps only grow down the file, so the lines to keep are the first so many.
+    # Steps only grow down the file, so the lines to keep are the first ones.
     keep = bisect.bisect_right([line['step'] for line in read_metrics(path)], step)
     content = b''.join(before.splitlines(keepends=True)[:keep])
 
-    # An object store has no truncation: the object is written anew.
+    # An object store has no truncation: the object is written again.
     if '://' in os.fspath(path):
         path.write_bytes(content)
     else:
@@ -305,7 +301,7 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
 
 
 def describe(line: LogEntry) -> str:
-    """One readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
+    """Return a readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ...'."""
     # Whole numbers (counts, the phase) are left to the files; None is a figure that is not finite.
     values = line.metrics
     figures = [
@@ -322,21 +318,21 @@ def describe(line: LogEntry) -> str:
 
 
 def status(line: LogEntry) -> progress.Status:
-    """The same for a bar: the loss first, then accuracies, then the parts of the loss."""
-    told = [name for name in _in_order(line.metrics) if name.endswith(('loss', 'accuracy'))]
-    told.sort(key=lambda name: (name != 'loss', not name.endswith('accuracy')))
+    """Return the same for a bar: the loss first, then accuracies, then the parts of the loss."""
+    shown = [name for name in _in_order(line.metrics) if name.endswith(('loss', 'accuracy'))]
+    shown.sort(key=lambda name: (name != 'loss', not name.endswith('accuracy')))
     step_ms = line.metrics.get('step_ms')
     return progress.Status(
         _place(line),
         line.step / line.total,
-        [_figure(line, name) for name in told],
+        [_figure(line, name) for name in shown],
         progress.rate(1e3 / step_ms, 'steps') if step_ms else '',
         line.eta,
     )
 
 
 def _in_order(values: Mapping[str, Any]) -> list[str]:
-    """The usual figures in their fixed order, then whatever else a task or head reports."""
+    """Return the usual figures in their fixed order, then whatever else a task or head reports."""
     return [name for name in _FIRST if name in values] + [
         name for name in values if name not in _FIRST + _LEFT_OUT
     ]
@@ -357,27 +353,10 @@ def _short(value: float | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value for a Python, numpy or jax value; None for a number that is not finite."""
+    """Return a JSON value of a Python, numpy or jax value; None if it is not finite."""
     # numpy's and jax's have both methods; JSON knows no NaN, so it becomes null.
     if hasattr(value, 'tolist'):
         value = value.item() if value.size == 1 else value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _event_writer(folder: epath.Path, resume_step: int, required: bool) -> _Events:
-    """A new event file, made without the TensorFlow that TensorBoard would import."""
-    # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
-    sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))
-    from tensorboard.compat.proto import event_pb2
-
-    # A run that ended before its first checkpoint resumes at 0, and has events all the same.
-    interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
-    writer = _Events(folder, required)
-    if interrupted:  # TensorBoard then forgets what that run wrote from this step on
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        writer.add_event(
-            event_pb2.Event(wall_time=time.time(), step=resume_step + 1, session_log=start)
-        )
-    return writer

@@ -66,7 +66,7 @@ Note = TypeVar('Note', bound=Start | Guess)
 
 
 def note_start(workdir: Workdir, step: int) -> None:
-    """Adds this process to the starts of the run, which goes on from `step`."""
+    """Add this process to the starts of the run, which goes on from `step`."""
     import jax  # here, since to read the notes needs none
 
     start = Start(
@@ -86,28 +86,28 @@ def note_start(workdir: Workdir, step: int) -> None:
 
 
 def cpus() -> int:
-    """The CPUs that this process is allowed to use."""
+    """Return the CPUs that this process is allowed to use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def note_guess(folder: str, guess: Guess) -> None:
-    """Keeps what guessing scores, in place of what was known from the same step on."""
+    """Keep what guessing scores, in place of what was known from the same step on."""
     file = _guessing_file(Workdir(folder))
     _add(file, guess, replaces=lambda other: other.step == guess.step)
 
 
 def starts(workdir: Workdir) -> list[Start]:
-    """The processes that made the run, in their order; none where an older version made it."""
+    """Read which processes made the run, in order; none where an older version made it."""
     return _read(_starts_file(workdir), Start)
 
 
 def guesses(workdir: Workdir) -> list[Guess]:
-    """What guessing scores, in the order of the steps; none where nobody has noted it."""
+    """Return what guessing scores, in the order of the steps; none where nobody has noted it."""
     return sorted(_read(_guessing_file(workdir), Guess), key=lambda guess: guess.step)
 
 
 def command_line(argv: list[str]) -> str:
-    """The command that a user would type for such `sys.argv`.
+    """Return the command that a user would type for such `sys.argv`.
 
     A command of this program is `python -m bert_jax.launch.NAME` however it was begun: that also
     works where the console scripts are not on the path.
@@ -128,7 +128,7 @@ def _guessing_file(workdir: Workdir) -> epath.Path:
 
 
 def _read(path: epath.Path, kind: type[Note]) -> list[Note]:
-    """What a file of notes holds, nothing where there is none. UserError where it is damaged."""
+    """Read a file of notes, nothing where there is none. UserError where it is damaged."""
     if not path.exists():
         return []
     try:
@@ -138,10 +138,10 @@ def _read(path: epath.Path, kind: type[Note]) -> list[Note]:
 
 
 def _add(path: epath.Path, note: Note, replaces: Callable[[Note], bool]) -> None:
-    """Writes the file anew with one note more, in place of those that it `replaces`."""
+    """Write the file with one note more, in place of those that it `replaces`."""
     try:
         kept = [other for other in _read(path, type(note)) if not replaces(other)]
-        entries = [dataclasses.asdict(one) for one in (*kept, note)]
+        entries = [dataclasses.asdict(each) for each in (*kept, note)]
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, json.dumps({'entries': entries}, indent=2) + '\n')
     # Damaged notes and a full disk alike: a run is worth more than what is noted of it.

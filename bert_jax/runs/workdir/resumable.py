@@ -1,8 +1,8 @@
 """Output that grows record by record, and survives its process being killed.
 
-Owns the hidden folder beside the output in which its files grow, and the note there of how far they
-are whole: what a killed process wrote after its last note is cut off by the next one, so no record
-is lost and none comes twice. Must not know what the files hold.
+Owns the hidden folder next to the output in which its files grow, and the note there of how far
+they are whole: what a killed process wrote after its last note is cut off by the next one, so no
+record is lost and none comes twice. Must not know what the files hold.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GrowingOutput:
                     f'{folder / name} is shorter than it was: remove {folder} to begin anew'
                 )
 
-        # Cut back to the note: what stands behind it is half a record or one that comes again.
+        # Cut back to the note: what is behind it is half a record or one that comes again.
         self._files = {}
         for name in names:
             file = self._files[name] = open(folder / name, 'ab')  # noqa: SIM115 - closed by `close`
@@ -68,8 +68,7 @@ class GrowingOutput:
             logging.info('%s: goes on after %d records', folder, self.records)
 
     def append(self, records: int, contents: Mapping[str, bytes], bad: int = 0) -> None:
-        """Adds what `records` more records, `bad` ones among them, came to; they are safe when this
-        returns.
+        """Add `records` more records, `bad` ones among them; they are safe when this returns.
 
         UserError where the disk takes no more.
         """
@@ -97,25 +96,24 @@ class GrowingOutput:
         atomic_write(epath.Path(self.folder / _NOTE), json.dumps(note) + '\n')
 
     def finish(self, facts: dict[str, Any], move: Callable[[], object]) -> None:
-        """Notes beside the output what made it (OUTPUT.json), has `move` put the files where they
-        belong, and removes the folder.
-        """
+        """Note what made the output in OUTPUT.json, and `move` the files where they belong."""
         # The description before the move: an output that is there without one is another program's.
         self.close()
         counts = {'records': self.records, 'bad_records': self.bad}
-        about = {**facts, **counts, 'identity': self._identity}
-        atomic_write(epath.Path(f'{self._output}.json'), json.dumps(about, indent=1) + '\n')
+        description = {**facts, **counts, 'identity': self._identity}
+        text = json.dumps(description, indent=1) + '\n'
+        atomic_write(epath.Path(f'{self._output}.json'), text)
 
         # The folder last: until the files are in place it is what a next process goes on from.
         move()
         shutil.rmtree(self.folder)
 
     def of_them_bad(self) -> str:
-        """The end of a line that counts the records: ', 3 of them bad records', or nothing."""
+        """Return the end of a line that counts records: ', 3 of them bad records', or ''."""
         return f', {self.bad} of them bad records' if self.bad else ''
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         for file in self._files.values():
             with contextlib.suppress(OSError):  # what is not noted counts for nothing
                 file.close()
@@ -123,8 +121,7 @@ class GrowingOutput:
 
 @contextlib.contextmanager
 def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iterator[GrowingOutput]:
-    """The files `names` of the output, grown as far as an earlier process of the same `identity`
-    (JSON values) brought them.
+    """Yield the files `names` of the output, as far as an earlier process brought them.
 
     The caller ends with `finish`. UserError where another identity, or another process, has them,
     or the output is not local.
@@ -156,14 +153,12 @@ def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iter
 
 
 def was_finished(output: str, identity: dict[str, Any]) -> bool:
-    """Whether this output is there already, made by the same `identity`. UserError where something
-    else is there.
-    """
-    target, about = Path(output), Path(f'{output}.json')
+    """Tell whether this output is there already, made by the same `identity`."""
+    target, description = Path(output), Path(f'{output}.json')
     if not target.exists():
         return False
     try:
-        before = read_object(about).get('identity')
+        before = read_object(description).get('identity')
     except UserError:  # none there, or another program's
         before = None
 

@@ -1,8 +1,7 @@
-"""A workdir while its run goes on: opened before the first step, closed however the run ends.
+"""A workdir while its run goes on: claimed, opened before the first step, closed however it ends.
 
 Owns which of a run's settings act on its folder (keep_checkpoints, keep_every, on_full_disk,
-max_bad_steps),
-for every command that trains. It must not know what is trained.
+max_bad_steps), for every command that trains. It must not know what is trained.
 """
 
 from __future__ import annotations
@@ -16,27 +15,59 @@ from absl import logging
 
 from bert_jax.configs.schema import PretrainConfig, RuntimeConfig
 from bert_jax.input_pipeline.progress import Bar
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import processes
-from bert_jax.runs.workdir import metrics, notes, plots
+from bert_jax.runs.supervision.signals import Agreement, StopSignal
+from bert_jax.runs.supervision.watchdog import watchdog
+from bert_jax.runs.workdir import metrics, notes, plots, word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import loop
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.metrics_accumulator import MetricsAccumulator
 from bert_jax.train.state import TrainState
 
-# What a checkpoint keeps beside the state: the sums of the steps since the last line.
+# What a checkpoint keeps with the state: the sums of the steps since the last line.
 MeterState = Mapping[str, Any]
+MakeWriters = Callable[[int], Sequence[loop.Writer]]
+
+
+@contextlib.contextmanager
+def locked(workdir: str) -> Iterator[Workdir]:
+    """Yield the workdir, which other runs are kept out of; one process holds the lock for all."""
+    folder = Workdir(workdir)
+    with folder.lock() if processes.is_lead_process() else contextlib.nullcontext():
+        yield folder
+
+
+def claim(
+    folder: Workdir, config: PretrainConfig, tokenizer: Tokenizer, reads: Mapping[str, Any]
+) -> None:
+    """Make the folder this run's, or find that it is; the first process does it for all.
+
+    Args:
+      folder: held by `locked`.
+      config: the settings of the run.
+      tokenizer: kept in the folder.
+      reads: what the run reads, JSON values that a resumed run must have alike.
+
+    Raises:
+      UserError: another run is there.
+    """
+    identity = {**reads, **word_vectors.identity(config.model, tokenizer)}
+    processes.broadcast_from_lead(lambda: folder.create_or_resume(config, identity))
+    if processes.is_lead_process():
+        tokenizer.save(folder.tokenizer_folder)
 
 
 def checkpoints_of(workdir: str, runtime: RuntimeConfig) -> Checkpoints:
-    """The checkpoints of a run with such settings."""
+    """Return the checkpoints of a run with such settings."""
     return Checkpoints(workdir, runtime.keep_checkpoints, runtime.keep_every)
 
 
 def resumed(
     workdir: str, checkpoints: Checkpoints, fresh: TrainState, total_steps: int
 ) -> tuple[TrainState, MeterState | None] | None:
-    """The newest state in the workdir, placed as `fresh` is, and what the meter had then.
+    """Return the newest state in the workdir, placed as `fresh` is, and what the meter had then.
 
     None where there is no checkpoint.
     """
@@ -49,7 +80,7 @@ def resumed(
 
 
 def saves_left(config: PretrainConfig, step: int) -> int:
-    """At most so many checkpoints will be written after `step`."""
+    """Return an upper bound of the checkpoints that will be written after `step`."""
     # One a checkpoint_every, one for each evaluation that is the best so far, one at a phase's end;
     # an upper bound, since several may fall on the same step.
     steps_left, runtime = config.total_steps - step, config.runtime
@@ -73,14 +104,18 @@ def opened(
     should_stop: Callable[[], int | None],
     heartbeat: Callable[[], None],
     profile_steps: int,
-    writers: Callable[[int], Sequence[loop.Writer]] = lambda step: (),
+    writers: MakeWriters = lambda step: (),
 ) -> Iterator[loop.Run]:
-    """Yields what surrounds the steps of a run that goes on from `state`, or begins with it.
+    """Yield what surrounds the steps of a run that goes on from `state`, or begins with it.
 
-    kind: what a checkpoint says it is of, 'pretrain' or 'finetune'; saves: at most so many more
-    will be made; writers: makes those of your own, beside those of the folder, given the step that
-    the run goes on from; the rest as loop.Run has it. NoRoom where the disk cannot hold them. At
-    the end, however it comes, a save under way is on the disk, the metrics are closed and drawn.
+    At the end, however it comes, a save under way is on the disk, the metrics are closed and drawn.
+
+    `kind` is what a checkpoint says it is of, 'pretrain' or 'finetune'; `saves` an upper bound of
+    those that will be made; `writers` makes more writers, given the step that the run goes on from.
+    All else is as loop.Run has it.
+
+    Raises:
+      NoRoom: the disk cannot hold the saves.
     """
     # Before anything is opened: a run that cannot be saved should not begin.
     required = runtime.on_full_disk == 'stop'
@@ -90,11 +125,9 @@ def opened(
     writes, step = processes.is_lead_process(), int(state.step)
     if writes and step < total_steps:  # else there is nothing left that it could make
         notes.note_start(Workdir(workdir), step)
-    writer = (
-        metrics.MetricWriter(workdir, step, required, writers(step))
-        if writes
-        else metrics.Writers([])
-    )
+    writer = metrics.Writers([])
+    if writes:
+        writer = metrics.MetricWriter(workdir, step, required, writers(step))
 
     def show(line: loop.LogEntry) -> None:
         if bar.due():
@@ -103,19 +136,11 @@ def opened(
     # Checkpoints close first: a save under way ends before the metrics that tell of it are closed.
     try:
         with Bar(writes) as bar, checkpoints:
+            accumulator = MetricsAccumulator(runtime.max_bad_steps, meter_state)
             yield loop.Run(
-                runtime,
-                total_steps,
-                writer,
-                checkpoints,
-                {'kind': kind},
-                MetricsAccumulator(runtime.max_bad_steps, meter_state),
-                should_stop,
-                heartbeat,
-                f'{workdir}/profile',
-                profile_steps,
-                show,
-            )
+                runtime, total_steps, writer, checkpoints, {'kind': kind}, accumulator,
+                should_stop, heartbeat, f'{workdir}/profile', profile_steps, show,
+            )  # fmt: skip
     # Also after an error or a signal: a run that ended early is the one whose curves are wanted.
     finally:
         writer.close()
@@ -130,15 +155,14 @@ def opened_for_phases(
     state: TrainState,
     config: PretrainConfig,
     mesh: jax.sharding.Mesh,
-    *,
     meter_state: MeterState | None,
     profile_steps: int,
-    writers: Callable[[int], Sequence[loop.Writer]] = lambda step: (),
+    writers: MakeWriters = lambda step: (),
 ) -> Iterator[loop.Run]:
-    """As `opened`, for a run of all phases of `config`: on `mesh`, and watched for stalls."""
+    """Yield as `opened` does, for all phases of `config`: on `mesh`, and watched for stalls."""
     with (
         jax.set_mesh(mesh),
-        processes.watchdog(config.runtime.stall_minutes) as heartbeat,
+        watchdog(config.runtime.stall_minutes) as heartbeat,
         opened(
             workdir,
             checkpoints,
@@ -148,7 +172,7 @@ def opened_for_phases(
             total_steps=config.total_steps,
             saves=saves_left(config, int(state.step)),
             meter_state=meter_state,
-            should_stop=processes.Agreement(processes.StopSignal(), mesh),
+            should_stop=Agreement(StopSignal(), mesh),
             heartbeat=heartbeat,
             profile_steps=profile_steps,
             writers=writers,
@@ -158,9 +182,11 @@ def opened_for_phases(
 
 
 def exit_code(signal_number: int, standing: str) -> int:
-    """Says what a run that a signal stopped goes on from; -> its command's exit code, 128 + signal.
+    """Log what a run that a signal stopped goes on from; return the exit code, 128 + signal.
 
-    standing: what of the run is on the disk, in words (checkpoint.standing).
+    Args:
+      signal_number: the signal.
+      standing: what of the run is on the disk, in words (checkpoint.standing).
     """
     logging.info('signal %d: %s; the same command goes on from there', signal_number, standing)
     return 128 + signal_number

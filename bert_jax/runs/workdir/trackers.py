@@ -19,19 +19,17 @@ class WandbWriter:
     """A run at Weights & Biases; points of a step that it has already are left out there."""
 
     def __init__(self, project: str, name: str, folder: str | None = None):
-        """Goes on with the run `name` of the project, or begins it; folder: what wandb writes to,
-        by default the current one.
-        """
+        """Go on with the run `name` of the project, or begin it, with files in `folder`."""
         import wandb
 
         self._run = wandb.init(project=project, id=name, name=name, dir=folder, resume='allow')
 
     def write(self, line: LogEntry) -> None:
-        """Adds a point to the curve 'SPLIT/NAME' of each number."""
+        """Add a point to the curve 'SPLIT/NAME' of each number."""
         self._run.log(scalars(line), step=line.step)
 
     def close(self) -> None:
-        """Sends what is left, and ends the run there."""
+        """Send what is left, and ends the run there."""
         self._run.finish()
 
 
@@ -39,22 +37,22 @@ class MlflowWriter:
     """A run in MLflow, which shows points that come again twice."""
 
     def __init__(self, experiment: str, name: str):
-        """Goes on with the newest run `name` of the experiment, or begins it."""
+        """Go on with the newest run `name` of the experiment, or begin it."""
         from mlflow import MlflowClient
 
         self._client = client = MlflowClient()
-        known = client.get_experiment_by_name(experiment)
-        number = known.experiment_id if known else client.create_experiment(experiment)
+        existing = client.get_experiment_by_name(experiment)
+        number = existing.experiment_id if existing else client.create_experiment(experiment)
         before = client.search_runs([number], f"attributes.run_name = '{name}'", max_results=1)
         run = before[0] if before else client.create_run(number, run_name=name)
         self._run_id = run.info.run_id
         client.update_run(self._run_id, status='RUNNING')
 
     def write(self, line: LogEntry) -> None:
-        """Adds a point to the curve 'SPLIT/NAME' of each number."""
+        """Add a point to the curve 'SPLIT/NAME' of each number."""
         for name, value in scalars(line).items():
             self._client.log_metric(self._run_id, name, value, step=line.step)
 
     def close(self) -> None:
-        """Ends the run there."""
+        """End the run there."""
         self._client.set_terminated(self._run_id)

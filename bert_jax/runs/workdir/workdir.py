@@ -8,7 +8,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
   metrics.jsonl, plots/      bert_jax/runs/workdir: metrics.py, plots.py
   starts.json, guessing.json  notes.py there: commands and machines, what guessing scores
-  eval/SPLIT.json            results; predictions/SPLIT/ beside them
+  eval/SPLIT.json            results; predictions/SPLIT/ has the answers
   noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness)
   features/, profile/        what is slow to make, and what was asked for
 
@@ -41,10 +41,10 @@ MEND = 'put it back from a copy, or use another workdir'
 
 
 class Workdir(os.PathLike[str]):
-    """A run's folder, there or not yet; stands for its path where one is wanted."""
+    """A run's folder, there or not yet; usable as its path."""
 
     def __init__(self, name: str | os.PathLike[str]):
-        """`name`: local or gs://, as messages shall say it."""
+        """Return `name`: local or gs://, as messages shall say it."""
         self.name = os.fspath(name)
 
     def __fspath__(self) -> str:
@@ -55,32 +55,32 @@ class Workdir(os.PathLike[str]):
 
     @property
     def path(self) -> epath.Path:
-        """The folder."""
+        """Return the folder."""
         return epath.Path(self.name)
 
     @property
     def config_file(self) -> epath.Path:
-        """The run's configuration; where there is none, there is no run."""
+        """Return the run's configuration; where there is none, there is no run."""
         return self.path / 'config.json'
 
     @property
     def data_file(self) -> epath.Path:
-        """What the run reads."""
+        """Return what the run reads."""
         return self.path / 'data.json'
 
     @property
     def tokenizer_folder(self) -> epath.Path:
-        """A copy of the run's tokenizer."""
+        """Return a copy of the run's tokenizer."""
         return self.path / 'tokenizer'
 
     @property
     def best(self) -> epath.Path:
-        """Where the best weights by dev score are kept (bert_jax/runs/finetuning/best.py)."""
+        """Return the folder of the best weights by dev score."""
         return self.path / 'best'
 
     @property
     def metrics_file(self) -> epath.Path:
-        """A JSON object for each log line."""
+        """Return a JSON object for each log line."""
         return self.path / metrics.FILE
 
     @property
@@ -90,18 +90,11 @@ class Workdir(os.PathLike[str]):
 
     @property
     def features(self) -> epath.Path:
-        """What is made of a task's examples and is slow to make."""
+        """Return what is made of a task's examples and is slow to make."""
         return self.path / 'features'
 
-    @property
-    def profile(self) -> epath.Path:
-        """Traces of the steps that --profile named."""
-        return self.path / 'profile'
-
     def result(self, split: str) -> epath.Path:
-        """The scores on a split. Those of the split that a fine-tuning run is judged by come last:
-        with them it is done.
-        """
+        """Return the file of the scores on a split; that of the selection split ends a run."""
         return self.path / 'eval' / f'{split}.json'
 
     @property
@@ -110,26 +103,26 @@ class Workdir(os.PathLike[str]):
         return self.path / 'noise'
 
     def predictions(self, split: str) -> epath.Path:
-        """The folder of the predictions on a split, in the task's official format."""
+        """Return the folder of the predictions on a split, in the task's official format."""
         return self.path / 'predictions' / split
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps a second process out; see bert_jax/runs/workdir/folder.py."""
+        """Keep a second process out; see bert_jax/runs/workdir/folder.py."""
         return folder.lock(self.name)
 
     def newest_step(self) -> int:
-        """Steps that the newest checkpoint has behind it, 0 without one."""
+        """Return steps that the newest checkpoint has behind it, 0 without one."""
         from bert_jax.train.checkpoint import saved_steps
 
         return max(saved_steps(self), default=0)
 
     def checkpoint_bytes(self) -> int:
-        """What the newest checkpoint takes on the disk, 0 without one."""
+        """Return what the newest checkpoint takes on the disk, 0 without one."""
         newest = self.path / 'checkpoints' / str(self.newest_step())
         return _bytes(newest) if newest.exists() else 0
 
     def tokenizer(self) -> Tokenizer:
-        """The run's tokenizer. UserError where it cannot be read."""
+        """Return the run's tokenizer. UserError where it cannot be read."""
         from bert_jax.input_pipeline.tokenizer import Tokenizer
 
         return Tokenizer.load(self.tokenizer_folder)
@@ -139,7 +132,7 @@ class Workdir(os.PathLike[str]):
         expected: str = 'a workdir of bert-pretrain or bert-finetune',
         flag: str | None = None,
     ) -> None:
-        """UserError where this is no workdir, with the name of the `flag` that it was given by.
+        """Raise UserError where this is no workdir, naming the `flag` that it was given by.
 
         It says what was `expected`; of a sweep's folder it names a run, the best where all are
         done.
@@ -168,7 +161,7 @@ class Workdir(os.PathLike[str]):
         )
 
     def check_takes_sweep(self) -> None:
-        """UserError where this is the folder of a single run, so that no sweep can lie in it."""
+        """Raise UserError where this is the folder of a single run, which takes no sweep."""
         if self.config_file.exists() and not self.swept():
             raise UserError(
                 f'--workdir={self} holds a single run, and a sweep has a folder of its own: use'
@@ -176,12 +169,12 @@ class Workdir(os.PathLike[str]):
             )
 
     def config(self) -> schema.Config:
-        """The run's configuration. UserError where this is no workdir, or it is damaged."""
+        """Return the run's configuration. UserError where this is no workdir, or it is damaged."""
         self.check()
         return schema.from_saved(read_object(self.config_file, MEND), str(self.config_file))
 
     def data(self, **kinds: type) -> dict[str, Any]:
-        """What the run reads. UserError where it is damaged.
+        """Return what the run reads. UserError where it is damaged.
 
         `kinds` are the entries that must be there, and their types.
         """
@@ -195,7 +188,7 @@ class Workdir(os.PathLike[str]):
         return entries
 
     def model_config(self) -> schema.ModelConfig:
-        """The shape of the run's model. UserError where this is no workdir, or it is damaged."""
+        """Return the shape of the run's model. UserError where that cannot be read."""
         config = self.config()
         if isinstance(config, schema.PretrainConfig):
             return config.encoder
@@ -205,8 +198,7 @@ class Workdir(os.PathLike[str]):
         return config.encoder(schema.ModelConfig.from_json(source, str(self.data_file)))
 
     def create_or_resume(self, config: schema.Config, data: dict[str, Any]) -> bool:
-        """Writes config.json and data.json into a new workdir, or checks that an old one holds the
-        same run.
+        """Write config.json and data.json, or check that an old workdir holds the same run.
 
         `data` identifies what the run reads (JSON values). Returns whether the workdir held this
         run before. UserError where a setting that decides the result differs; changes of runtime
@@ -214,19 +206,19 @@ class Workdir(os.PathLike[str]):
         from, so another may take its folder.
         """
         # Checkpoints without a configuration: to go on would be to guess whose they are.
-        done, known = self.newest_step(), self.config_file.exists()
-        if not known and (runs := self.swept()):
+        done, is_claimed = self.newest_step(), self.config_file.exists()
+        if not is_claimed and (runs := self.swept()):
             raise UserError(
                 f'--workdir={self} holds a sweep of {_number_of(runs)}: go on with it by the same'
                 ' command (--sweep=...), or use another folder'
             )
-        if not known and done:
+        if not is_claimed and done:
             raise UserError(
                 f'--workdir={self} holds a checkpoint of step {done} and no config.json, so nothing'
                 ' says of which run: put it back from a copy, or use another folder'
             )
         # The kind of run first: what it reads is another's where the kind is.
-        if known:
+        if is_claimed:
             before = self.config()
             begun = done > 0 or (self.path / 'eval').exists()
             if begun and type(before) is not type(config):
@@ -237,21 +229,19 @@ class Workdir(os.PathLike[str]):
 
             # A run with its first checkpoint, or a result, is begun and is not replaced by another.
             changed = changes(RunIdentity(before, self.data()), RunIdentity(config, data), done)
-            known = self._takes(changed, begun)
+            is_claimed = self._takes(changed, begun)
         self.path.mkdir(parents=True, exist_ok=True)
         # The configuration last: with it the folder is this run's.
         atomic_write(self.data_file, json.dumps(data, indent=2) + '\n')
         atomic_write(self.config_file, schema.dumps(config))
-        return known
+        return is_claimed
 
     def swept(self) -> list[str]:
-        """The names of the runs, where this is a sweep's folder."""
+        """Return the names of the runs, where this is a sweep's folder."""
         return sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
 
     def _takes(self, changed: list[Change], begun: bool) -> bool:
-        """Whether the run that is there goes on, `changed` so; False where it makes place for
-        another, because it has not `begun`. UserError where another run is there.
-        """
+        """Tell whether the run that is there goes on; False where it gives way to another."""
         # Nothing that decides the result differs: it is the same run, which may run otherwise.
         refused = [change for change in changed if change.refused]
         if not refused:
@@ -293,5 +283,5 @@ def _bytes(path: epath.Path) -> int:
 
 
 def _number_of(runs: list[str]) -> str:
-    """'1 run', '2 runs'."""
+    """Return '1 run', '2 runs'."""
     return f'{len(runs)} run{"s" if len(runs) > 1 else ""}'

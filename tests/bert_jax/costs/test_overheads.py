@@ -52,24 +52,3 @@ def test_evaluations():
     # A third of a step for a batch: 0.1 s and 0.2 s.
     assert found['hours'] == pytest.approx((18 * 30 * 0.1 + 3 * 30 * 0.2) / 3600)
     assert found['share'] == pytest.approx(72 / (9_000 * 0.3 + 1_001 * 0.6))
-
-
-def test_the_plan_says_what_is_too_often():
-    from bert_jax.runs.pretraining import plan_text, planning
-
-    def told(*changes: str) -> str:
-        config = apply(load('bert_large'), ['phases.0.batch_size=8192', *changes])
-        where = topology('v5e:16x16')
-        report, _ = planning.make_plan(config, where, planning.Options('v5e:16x16'), False)
-        return '\n'.join(plan_text.lines(report))
-
-    # 5.18 ms a step: one each 5.18 s, and ten minutes are 115,914 steps.
-    assert 'WARNING that is too often: --set runtime.checkpoint_every=100000' in told()
-    assert 'WARNING' not in told('runtime.checkpoint_every=20000')
-    often = told('runtime.checkpoint_every=20000', 'runtime.eval_every=100')
-    assert 'WARNING that is 33% of the time of the steps: raise runtime.eval_every' in often
-    changes = ('runtime.dropout_rng=threefry_8bit', 'model.hidden_dropout=0.002')
-    exchange = ('runtime.shard_optimizer=false', 'runtime.gradient_exchange=reduce_scatter')
-    said = told(*changes, *exchange)
-    assert 'WARNING runtime.gradient_exchange=reduce_scatter has no effect: the update' in said
-    assert 'WARNING model.hidden_dropout=0.002 becomes 0.00391' in said

@@ -5,8 +5,6 @@ Against a program of 12 layers: tests/plan.
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from bert_jax.costs import reading
@@ -40,22 +38,3 @@ def test_every_number_grows_by_what_a_layer_adds(few, more):
     assert found.libtpu.unpriced == {'all-reduce': 24, 'gather': 1}
     [row] = found.collectives
     assert (row['count'], row['bytes'], row['sent']) == (1, 4 * total, 7 * total)
-
-
-def test_what_only_one_of_the_programs_has_grows_too():
-    one, two = shallow(1), shallow(2)
-    one.libtpu.unpriced['sort'] = 1
-    two.libtpu.unpriced['scatter'] = 1
-    two.collectives.append(
-        {'kind': 'all-gather', 'axes': ['data'], 'chips': 8, 'count': 1, 'bytes': 8, 'sent': 7.0}
-    )
-    found = reading.deeper(one, two, 3)
-    # No layer has less than none.
-    assert found.libtpu.unpriced == {'all-reduce': 3, 'gather': 1, 'scatter': 2}
-    # 8 bytes of the second layer, and of the third.
-    assert [row['bytes'] for row in found.collectives if row['kind'] == 'all-gather'] == [16]
-
-
-def test_what_another_compiler_made_has_no_estimate():
-    one, two = (dataclasses.replace(shallow(layers), libtpu=None) for layers in (1, 2))
-    assert reading.deeper(one, two, 3).libtpu is None

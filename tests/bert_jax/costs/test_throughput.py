@@ -49,18 +49,6 @@ def test_peak_of_a_device(kind, peak):
     assert chips.peak_flops(kind) == peak
 
 
-def test_meter_counts_waiting(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
-    meter = meters.MetricsAccumulator(max_bad_steps=1)
-    with meter.waiting():
-        now[0] += 3.0
-    now[0] += 9.0
-    assert meter.drain()['input_wait'] == 0.25
-    now[0] += 1.0
-    assert meter.drain()['input_wait'] == 0.0
-
-
 def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
     """Steps of 1 second, beside which time is spent on other things.
 
@@ -82,32 +70,6 @@ def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
     told = meter.drain()
     assert (told['steps'], told['seconds'], told['step_ms']) == (4, 3.0, 1000.0)
     assert told['input_wait'] == 0.25 and meters.eta(7, told) == 7.0
-
-
-def test_the_newest_values_are_of_the_step_before_and_wait_for_nothing(monkeypatch):
-    now, one = [0.0], jnp.ones(())
-    monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
-    meter, seen = meters.MetricsAccumulator(max_bad_steps=9), []
-    for step in range(1, 7):
-        now[0] += 60.0 if step == 1 else 2.0
-        bad = jnp.float32(step == 4)  # discarded: its loss is no loss
-        meter.push(step, {'loss': (one * step, one), 'bad_steps': (bad, one)}, step == 1)
-        seen.append(meter.newest())
-        if step == 3:
-            meter.drain()
-    losses = [values.get('loss') for values in seen]
-    assert losses == [None, 1.0, 2.0, 3.0, 3.0, 5.0]
-    # Two steps were dispatched when the first that counts is done; the line after the third is no
-    # reason to forget the pace.
-    assert [values.get('step_ms') for values in seen] == [
-        None,
-        None,
-        4000.0,
-        4000.0,
-        4000.0,
-        3000.0,
-    ]
-    assert meter.state()['steps'] == 3
 
 
 @pytest.mark.parametrize(

@@ -67,15 +67,3 @@ def test_freed_memory_is_taken_again(program, least):
 def test_what_the_user_has_chosen(monkeypatch, platforms, cpu):
     monkeypatch.setenv('JAX_PLATFORMS', platforms)
     assert heap.will_compute_on_cpu() == cpu
-
-
-@pytest.mark.parametrize('installed', ['jax_plugins', 'libtpu', 'entry point', 'nothing'])
-def test_what_is_installed(monkeypatch, installed):
-    monkeypatch.delenv('JAX_PLATFORMS')
-    monkeypatch.setattr(
-        heap.importlib.metadata,
-        'entry_points',
-        lambda group: ['one'] * (installed == 'entry point'),
-    )
-    monkeypatch.setattr(heap.importlib.util, 'find_spec', lambda name: name == installed or None)
-    assert heap.will_compute_on_cpu() == (installed == 'nothing')

@@ -6,7 +6,6 @@ import itertools
 import math
 
 import jax
-import numpy as np
 import pytest
 from jax.sharding import AxisType
 
@@ -73,15 +72,6 @@ def test_the_inner_axes_of_a_split_mesh_are_of_linked_chips():
 def test_the_order_of_devices_that_are_no_tpu_is_theirs():
     runtime = RuntimeConfig(fsdp=2, model_parallel=2)
     assert list(sharding.make_mesh(runtime).devices.flat) == jax.devices()
-
-
-def test_gpus_of_several_hosts_make_one_mesh_with_each_host_together():
-    gpus = [Device(i, 'NVIDIA H100', (), slice_index=i // 8) for i in range(16)]
-    for gpu in gpus:
-        gpu.platform = 'gpu'
-    mesh = sharding.make_mesh(RuntimeConfig(fsdp=8), gpus)
-    hosts = np.vectorize(lambda gpu: gpu.slice_index)(mesh.devices)
-    assert (hosts == np.array([0, 1]).reshape(2, 1, 1)).all()
 
 
 def test_several_slices_of_a_tpu_are_refused_in_one_line():

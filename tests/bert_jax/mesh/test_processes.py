@@ -11,7 +11,6 @@ import os
 import pathlib
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -93,14 +92,6 @@ def test_who_is_missing_is_named_everywhere():
     )
 
 
-def test_process_0_is_missing():
-    port = free_port()
-    found = outcomes([lambda: call(port, 1, 2, 0.5)])[0]
-    assert (
-        f'process 0 did not answer at localhost:{port} within 0.5 s (Connection refused)' in found
-    )
-
-
 BAD_CALLERS = [
     b'',  # says nothing
     b'99\n',
@@ -142,99 +133,6 @@ def test_callers_that_are_no_processes_of_the_run_neither_count_nor_hold_it_up()
         stranger.close()
 
 
-def test_strangers_alone_are_not_taken_for_the_process_that_is_missing():
-    port, held = free_port(), []
-
-    def stray() -> None:
-        held.append(connected(port))
-        held[-1].sendall(b'1\n')
-
-    found = outcomes([lambda: call(port, 0, 2, 1.5), stray])
-    assert '1 of 2 processes arrived within 1.5 s; missing: 1' in found[0]
-    held[0].close()
-
-
-def test_strangers_are_told_of_in_one_line(monkeypatch):
-    port, lines = free_port(), []
-    monkeypatch.setattr(
-        roll_call.logging, 'info', lambda text, *values: lines.append(text % values)
-    )
-
-    def strangers() -> None:
-        for text in (b'GET / HTTP/1.1\r\n\r\n', b'\0\n'):
-            with connected(port) as stranger:
-                stranger.sendall(text)
-        connected(port).close()  # at once, as a port scanner does
-        time.sleep(0.5)
-        call(port, 1, 2)
-
-    assert outcomes([lambda: call(port, 0, 2), strangers]) == ['', '']
-    assert [line for line in lines if 'were ignored' in line] == [
-        '3 connections from elsewhere, as of a port scanner or a health check, were ignored'
-    ]
-
-
-def connected_to_itself(port: int) -> socket.socket:
-    """A connection whose both ends are one socket, which holds the port.
-
-    So the system may connect whoever calls a port of this host at which nobody listens. Its end is
-    a reset: else the port would stay taken for a minute.
-    """
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-    made.bind(('127.0.0.1', port))
-    made.connect(('127.0.0.1', port))
-    return made
-
-
-def test_process_0_waits_for_a_port_that_a_stranger_holds_for_a_moment():
-    port = free_port()
-    stranger = connected_to_itself(port)
-    threading.Timer(1, stranger.close).start()
-    assert outcomes([lambda i=i: call(port, i, 3) for i in range(3)]) == [''] * 3
-
-
-def test_a_caller_that_the_system_connects_to_itself_leaves_the_port_to_process_0(monkeypatch):
-    port, create, first = free_port(), socket.create_connection, []
-
-    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
-        if not first:
-            first.append(connected_to_itself(port))
-            off = struct.pack('ii', 0, 0)  # as sockets are made
-            first[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
-            return first[0]
-        return create(address, timeout)
-
-    monkeypatch.setattr(socket, 'create_connection', connect)
-
-    def late() -> None:
-        time.sleep(0.3)
-        call(port, 0, 2)
-
-    assert outcomes([late, lambda: call(port, 1, 2)]) == ['', '']
-    assert first[0].fileno() == -1
-
-
-def test_a_program_that_echoes_is_not_taken_for_process_0():
-    with socket.create_server(('', 0)) as server:
-        port = server.getsockname()[1]
-
-        def echo() -> None:
-            while True:
-                try:
-                    stranger, _ = server.accept()
-                except OSError:  # closed below
-                    return
-                with stranger, contextlib.suppress(OSError):
-                    stranger.sendall(stranger.recv(1 << 16))
-
-        threading.Thread(target=echo, daemon=True).start()
-        found = outcomes([lambda: call(port, 1, 2, 1.0)])[0]
-        with contextlib.suppress(OSError):
-            server.shutdown(socket.SHUT_RDWR)
-    assert 'who is there is not process 0 of a run' in found
-
-
 def test_a_process_that_is_started_again_counts_once():
     port = free_port()
     hello = b'{"bert_jax": 2, "process": 1, "says": {"seed": 1, "--num_processes": 3}}\n'
@@ -252,13 +150,6 @@ def test_a_process_that_is_started_again_counts_once():
         call(port, 2, 3)
 
     assert outcomes([lambda: call(port, 0, 3), restarted, late]) == ['', '', '']
-
-
-def test_two_processes_of_one_number_are_told_so():
-    port = free_port()
-    found = outcomes([lambda: call(port, 0, 3, 2.0)] + [lambda: call(port, 1, 3, 2.0)] * 2)
-    assert 'missing: 2' in found[0]
-    assert sum('another process says --process_id=1 too' in line for line in found[1:]) == 1
 
 
 def test_what_differs_is_named_in_every_process():
@@ -284,12 +175,6 @@ def test_a_process_that_refuses_to_start_ends_the_others_with_its_reason(wrong):
     )
     assert all('no such file' in line for line in found), found
     assert f'process {wrong} refused to start: no such file' in found[2]
-
-
-def test_a_process_started_for_another_number_of_processes_is_told_so():
-    port = free_port()
-    found = outcomes([lambda: call(port, 0, 2), lambda: call(port, 1, 3)])
-    assert all('--num_processes: 2 in process 0, 3 in process 1' in line for line in found), found
 
 
 # argv: port, process, processes, what it does once all are there
@@ -382,7 +267,6 @@ def test_processes_that_end_one_after_the_other_raise_no_alarm():
     ('arguments', 'message'),
     [
         (('nowhere', 2, 0), 'must be HOST:PORT'),
-        (('h:0', 2, 0), 'must be HOST:PORT'),
         (('h:65535', 2, 0), 'a PORT from 1 to 65534'),
         (('h:1', None, 0), '--num_processes'),
         (('h:1', 2, 2), 'from 0 to 1'),
@@ -427,9 +311,9 @@ def test_a_request_to_stop_that_comes_by_two_ways_is_one_and_a_later_one_ends_th
     """Slurm signals every process of a job, and bert-supervise passes on what it gets."""
     program = """
 import time
-from bert_jax.mesh import processes
-processes._SAME_REQUEST_S = 0.5
-stop = processes.StopSignal()
+from bert_jax.runs.supervision import signals
+signals._SAME_REQUEST_S = 0.5
+stop = signals.StopSignal()
 print('ready', flush=True)
 while not stop.received:
     time.sleep(0.01)
@@ -555,8 +439,8 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('count', [2, 4])
-def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary, count):
+def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary):
+    count = 2
     records = make_records(tmp_path, binary, 0)
 
     def command(run: str) -> list[str]:

@@ -10,10 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.configs import load
-from bert_jax.costs import flops
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.runs.pretraining import baselines, held_out
+from bert_jax.runs.pretraining import baselines
 from bert_jax.runs.workdir.metrics import read_metrics
 from tests.helpers.tiny_models import tokenizer
 
@@ -104,23 +102,3 @@ def test_each_language_has_its_own_loss(records, tmp_path):
     # bert-evaluate reads all of them.
     found = json.loads(run('evaluate', f'--workdir={workdir}', f'--data={records}'))['metrics']
     assert {'mlm_loss_de', 'mlm_loss_ko'} <= found.keys() and found['masked'] > guess.masked
-
-
-def test_what_is_of_no_language_is_measured_as_before():
-    sums = iter([{'mlm_loss': (6.0, 2.0), 'mlm_accuracy': (1.0, 2.0)}] * 2)
-    measures = held_out.measure(lambda params, batch: next(sums), None, [{}, {}])
-    assert measures.keys() == {'mlm_loss', 'mlm_accuracy', 'mlm_perplexity', 'masked'}
-    assert measures['mlm_loss'] == 3 and measures['masked'] == 4
-
-
-def test_the_published_shape_of_multilingual_bert():
-    """multi_cased_L-12_H-768_A-12: embeddings, encoder and pooler, counted by hand.
-
-    (119,547 + 512 + 2) x 768 + 2 x 768, twelve blocks of 7,087,872, and 768 x 768 + 768; with the
-    heads of pre-training 768 x 768 + 3 x 768 + 119,547 and 2 x 768 + 2 more.
-    """
-    config = load.load('bert_multilingual')
-    encoder = (119_547 + 512 + 2) * 768 + 2 * 768 + 12 * 7_087_872 + 768 * 768 + 768
-    heads = 768 * 768 + 3 * 768 + 119_547 + 2 * 768 + 2
-    assert encoder == 177_853_440
-    assert flops.parameter_count(config.model) == encoder + heads

@@ -11,28 +11,23 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.load import load
-from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.mesh import determinism
-from bert_jax.runs.pretraining import held_out, record_checks, train
+from bert_jax.runs.pretraining import held_out, records
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train import checkpoint
 from tests.helpers.records import example_columns
-from tests.helpers.terminal import Terminal, pictures, screen
 from tests.helpers.tiny_models import tokenizer
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -187,91 +182,6 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     assert rates == pytest.approx([1e37, 1e37])  # of a discarded step too
 
 
-@pytest.mark.slow
-def test_on_a_terminal_a_bar_follows_the_steps_and_is_gone_after_sigterm(folder):
-    """The window is made narrower under way."""
-    changes = (*SETTINGS, 'phases.0.steps=100000')
-    terminal = Terminal(
-        [
-            *(sys.executable, '-m', 'bert_jax.launch.pretrain', '--config=bert_tiny'),
-            *(f'--data={folder}/records', f'--workdir={folder}/watched'),
-            *(f'--set={change}' for change in changes),
-        ],
-        80,
-        JAX_NUM_CPU_DEVICES='1',
-        PYTHONPATH=str(ROOT),
-    )
-    some = lambda raw: sum('loss' in one for one in pictures(raw)) > 5
-    wide = pictures(terminal.read(some))
-    terminal.resize(40)
-    terminal.read(lambda raw: len(pictures(raw)) > 1)
-    narrow = pictures(terminal.read(lambda raw: len(pictures(raw)) > 5))
-    terminal.signal(signal.SIGTERM)
-    assert terminal.end() == 128 + signal.SIGTERM
-
-    assert re.fullmatch(
-        r'step \d+/100000  0%  loss \d\S*  mlm_accuracy \d\S*  [\d,.]+ steps/s  eta \d+:\d\d:\d\d',
-        wide[-1],
-    )
-    assert max(map(len, wide)) < 80 and max(map(len, narrow)) < 40
-    *lines, end = screen(terminal.raw)
-    assert end == '' and all(re.match(r'\d\d:\d\d:\d\d [IW] ', line) for line in lines), lines
-    assert any(' step 10/100000 train  loss ' in line for line in lines)
-
-
-@pytest.mark.parametrize('program', ['pretrain', 'finetune', 'feature_based'])
-def test_deterministic_is_asked_of_xla_before_jax_is_there(program):
-    """Behind what the user asks of XLA besides.
-
-    The command is refused afterwards, for what is missing.
-    """
-    code = f"""
-import os, sys
-from absl import flags
-from bert_jax.configs.errors import UserError
-from bert_jax.launch import {program}
-given = ['x', '--deterministic', '--task=none', '--init_from=none', '--workdir=none']
-flags.FLAGS(given[: None if '{program}' != 'pretrain' else 2])
-try:
-    {program}.main([])
-except UserError:
-    print('jax' in sys.modules, os.environ['XLA_FLAGS'])
-"""
-    environment = {**os.environ, 'XLA_FLAGS': '--xla_gpu_deterministic_ops=false --xla_foo=1'}
-    done = subprocess.run(
-        [sys.executable, '-c', code], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    jax_there, *options = done.stdout.split()
-    assert jax_there == 'False', done.stderr
-    assert options[:2] == environment['XLA_FLAGS'].split()
-    assert options[2:] == [
-        '--xla_gpu_deterministic_ops=true',
-        '--xla_gpu_exclude_nondeterministic_ops=true',
-    ]
-
-
-@pytest.mark.slow
-def test_programs_that_an_earlier_run_compiled_make_the_same_run(folder, tmp_path):
-    """The same weights and moments, and the same said of memory; nothing is compiled again."""
-    cached = {
-        'JAX_ENABLE_COMPILATION_CACHE': 'true',
-        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-        'XDG_CACHE_HOME': str(tmp_path),
-    }
-    kept, memory, saved = [], [], []
-    for name, environment in (('uncached', {}), ('cold', cached), ('warm', cached)):
-        ended, log = pretrain(folder, (0, name, []), **environment)
-        assert ended == ['0'], log
-        kept.append({path.name for path in tmp_path.rglob('*-cache')})
-        memory.append(re.findall(r'on each of 1 device.*', log))
-        metadata = folder / name / 'checkpoints/20/meta/metadata'
-        saved.append(json.loads(metadata.read_text())['fingerprints'])
-    assert kept[0] == set() and kept[1] == kept[2]
-    assert any(program.startswith('jit_train_step-') for program in kept[1])
-    assert saved[0] == saved[1] == saved[2]
-    assert len(memory[0]) == 1 and memory[0] == memory[1] == memory[2]
-
-
 def test_the_log_says_whether_a_resumed_run_is_the_same_to_the_bit(monkeypatch):
     monkeypatch.setenv('XLA_FLAGS', '')
     assert 'within rounding; bit for bit with --deterministic' in determinism.described('gpu')
@@ -301,7 +211,7 @@ def test_the_log_says_whether_a_resumed_run_is_the_same_to_the_bit(monkeypatch):
 )
 def test_records_that_a_model_cannot_read_are_refused(model, records_of, said):
     manifest = shards.Manifest(16, 4, 'static', 'nsp', 30_522, 'ab' * 32, 0, {}, {}, ())
-    call = lambda: record_checks.check_model_reads(
+    call = lambda: records.check_model_reads(
         dataclasses.replace(ModelConfig(), **model),
         dataclasses.replace(manifest, **records_of),
         'DIR',
@@ -474,16 +384,3 @@ def test_pairs_can_be_read_without_learning_what_they_are(folder):
         str(folder / 'without'), str(folder / 'unlabelled/records'), 'train'
     )
     assert measured['metrics']['mlm_loss'] > 0 and 'nsp_loss' not in measured['metrics']
-
-
-def test_settings_that_become_others_or_have_no_effect_are_said(caplog):
-    changes = ('runtime.gradient_exchange=all_to_all', 'runtime.dropout_rng=threefry_8bit')
-    config = apply(load('bert_tiny'), [*changes, 'model.hidden_dropout=0.002'])
-    packed = types.SimpleNamespace(packed=False)
-    records = types.SimpleNamespace(manifest=types.SimpleNamespace(spec=packed))
-    train.prepare(config, [records] * len(config.phases))
-    said = [record.message for record in caplog.records if record.levelname == 'WARNING']
-    assert [line.partition(',')[0].partition(':')[0] for line in said] == [
-        'runtime.gradient_exchange=all_to_all has no effect',
-        'model.hidden_dropout=0.002 becomes 0.00391',
-    ]

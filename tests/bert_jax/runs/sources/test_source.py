@@ -13,20 +13,17 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, tensor_bundle
-from bert_jax.inference import Bert, Predictor
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.launch import export
 from bert_jax.runs.sources import fitting, source
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.checkpoint import Checkpoints, load_params
-from bert_jax.train.state import TrainState
+from bert_jax.train.checkpoint import load_params
 
 GOLDEN = pathlib.Path(__file__).parents[3] / 'golden' / 'huggingface'
 WORDS = [
@@ -157,18 +154,6 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
         source.read_source(str(tmp_path / 'nowhere'))
 
 
-def test_entries_that_a_tokenizer_lacks_are_not_to_be_made_up(folder):
-    """A line of vocab.txt in place of an added token would silently split text otherwise."""
-    (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-2]) + '\n')
-    with pytest.raises(
-        UserError, match='where 2 tokens were added to it, the added_tokens.json or tokenizer.json'
-    ):
-        source.read_source(str(folder))
-    (folder / 'added_tokens.json').write_text('{"deep sea": 38, "farmhouse": 39}')
-    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    assert source.read_source(str(folder)).tokenizer.encode('Deep sea farmhouses') == [38, 39, 1]
-
-
 def padded(folder: pathlib.Path, rows: int) -> None:
     """Gives the word table so many rows, as resize_token_embeddings does, and likely ones."""
     tensors, rng = load_file(folder / 'model.safetensors'), np.random.RandomState(0)
@@ -180,7 +165,7 @@ def padded(folder: pathlib.Path, rows: int) -> None:
     (folder / 'config.json').write_text(json.dumps(config | {'vocab_size': rows}))
 
 
-@pytest.mark.parametrize('rows', [64, 128])
+@pytest.mark.parametrize('rows', [64])
 def test_rows_that_pad_a_word_table_are_kept_and_are_no_words(folder, tmp_path, rows):
     padded(folder, rows)
     there = source.read_source(str(folder))
@@ -213,16 +198,6 @@ def test_rows_that_pad_a_word_table_are_kept_and_are_no_words(folder, tmp_path, 
     (words,) = MaskFiller(there, rows)('word3 [MASK] sea')['masks']
     assert sorted(one['token'] for one in words) == sorted(WORDS)
     assert sum(one['probability'] for one in words) < 0.9
-
-
-def test_a_table_that_is_not_padded_as_is_usual_is_refused(folder):
-    for rows in (65, 192):  # 192 is a multiple of 64, but not the next
-        padded(folder, rows)
-        message = (
-            f'has 40 entries but its model {rows}: .* beyond the next multiple of 64 or 128, cut'
-        )
-        with pytest.raises(UserError, match=f'{message}.*embeddings.40. in transformers'):
-            source.read_source(str(folder))
 
 
 FINE_TUNED = schema.dumps(schema.FinetuneConfig())
@@ -382,52 +357,3 @@ def test_a_step_is_named_by_its_checkpoint(encoder, tmp_path):
     missing = f'{encoder}/checkpoints/99'
     with pytest.raises(UserError, match='no checkpoint that can be read'):
         source.read_source(missing)
-
-
-def rewritten(where: str, folder: pathlib.Path, change) -> str:
-    """A copy of a workdir whose newest checkpoint holds the arrays that `change` leaves."""
-    shutil.copytree(where, folder)
-    params, step = load_params(folder)
-    flat = change(traverse_util.flatten_dict(params, sep='/'))
-    shutil.rmtree(folder / 'checkpoints')
-    with Checkpoints(folder) as checkpoints:
-        params = traverse_util.unflatten_dict(flat, sep='/')
-        state = TrainState(params, {}, np.int32(step), np.int32(0))
-        checkpoints.save(state, {'kind': 'pretrain'})
-    return str(folder)
-
-
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [
-        (lambda name, leaf: None if name == 'encoder/layers/query/bias' else leaf, 'query/bias;'),
-        (lambda name, leaf: None if name == 'mlm/bias' else leaf, 'missing mlm/bias;'),
-        (
-            lambda name, leaf: leaf[:32] if name == 'encoder/embeddings/position' else leaf,
-            r'position: \(32, 32\) in the file, \(64, 32\) by .*config.json',
-        ),
-    ],
-)
-def test_a_run_whose_arrays_are_not_those_of_its_shape_is_refused(
-    encoder, tmp_path, change, message
-):
-    """Answers of zeros in their place would be another model's."""
-
-    def changed(flat):
-        kept = {name: change(name, leaf) for name, leaf in flat.items()}
-        return {name: leaf for name, leaf in kept.items() if leaf is not None}
-
-    where = rewritten(encoder, tmp_path / 'run', changed)
-    with pytest.raises(UserError, match=message):
-        source.read_source(where)
-
-
-def test_a_head_that_nobody_reads_may_be_absent(encoder, tmp_path):
-    """Fill-mask needs the masked-LM head alone; what answers pairs needs the other too."""
-    others = ('nsp/', 'encoder/pooler/')
-    kept = lambda flat: {n: leaf for n, leaf in flat.items() if not n.startswith(others)}
-    where = rewritten(encoder, tmp_path / 'run', kept)
-    text = 'the film was [MASK]'
-    assert Bert.load(where).fill_mask(text) == Bert.load(encoder).fill_mask(text)
-    with pytest.raises(UserError, match='BertForPreTraining needs pooler, nsp, which this model'):
-        Predictor.from_workdir(where)

@@ -13,24 +13,21 @@ import pathlib
 import struct
 import subprocess
 import sys
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.reports.page.svg import drawing
 from bert_jax.runs.workdir import plots
 from bert_jax.runs.workdir.metrics import (
     MetricWriter,
     describe,
     read_metrics,
-    status,
     truncate_after,
 )
 from bert_jax.runs.workdir.notes import Guess, note_guess
-from bert_jax.runs.workdir.plots import Chart, Curve, plot_run, plot_workdir, points
+from bert_jax.runs.workdir.plots import plot_run, plot_workdir
 from bert_jax.train.loop import LogEntry
 from tests.helpers.full_disk import files_of_at_most
 
@@ -52,46 +49,6 @@ def line(step):
         {'split': 'train', 'phase': 0, 'loss': np.float32(step / 2), 'learning_rate': 1e-3},
         100,
     )
-
-
-def test_lines_are_on_disk_at_once(tmp_path):
-    writer = MetricWriter(tmp_path / 'new' / 'run')
-    metrics = {'split': 'train', 'loss': np.float32(1.5), 'steps': 10, 'grad_norm': float('nan')}
-    writer.write(LogEntry(10, metrics, 100, eta=3.0))
-    text = (tmp_path / 'new/run/metrics.jsonl').read_text()
-    assert json.loads(text) == {
-        'step': 10,
-        'split': 'train',
-        'loss': 1.5,
-        'steps': 10,
-        'grad_norm': None,
-    }
-    writer.close()
-
-
-def test_after_a_resume_the_file_is_that_of_an_undisturbed_run(tmp_path):
-    write_steps(tmp_path / 'whole', range(10, 101, 10))
-    write_steps(tmp_path / 'parts', range(10, 71, 10))
-    with open(tmp_path / 'parts/metrics.jsonl', 'a') as file:
-        file.write('{"step": 80, "lo')  # killed in the middle of a line
-    write_steps(tmp_path / 'parts', range(50, 101, 10), resume_step=40)
-    assert (tmp_path / 'parts/metrics.jsonl').read_bytes() == (
-        tmp_path / 'whole/metrics.jsonl'
-    ).read_bytes()
-
-
-def test_a_metric_may_be_a_text_or_an_array(tmp_path):
-    writer = MetricWriter(tmp_path)
-    values = {'word': 'Donau', 'by_layer': np.array([0.5, np.nan]), 'one': np.array([0.25])}
-    writer.write(LogEntry(1, {'split': 'mine', **values, 'found': 0.5}, 9))
-    writer.close()
-    (written,) = read_metrics(tmp_path / 'metrics.jsonl')
-    assert written == {
-        'step': 1, 'split': 'mine', 'word': 'Donau', 'by_layer': [0.5, None], 'one': 0.25,
-        'found': 0.5,
-    }  # fmt: skip
-    (picture,) = plot_run(tmp_path / 'metrics.jsonl', tmp_path)
-    assert picture.endswith('scores.png')
 
 
 def test_truncate_after(tmp_path):
@@ -219,16 +176,6 @@ def test_describe():
     assert told({'split': 'eval', 'mlm_loss': 2.0}) == 'step 5/9 eval  mlm_loss 2'
 
 
-def test_a_bar_has_the_loss_then_accuracies_then_the_parts_of_the_loss():
-    values = {'split': 'train', 'phase': 0, 'mlm_loss': 5.5, 'nsp_loss': 0.75, 'grad_norm': 1.0}
-    values |= {'nsp_accuracy': 0.5, 'mlm_accuracy': 0.25, 'loss': 6.25, 'step_ms': 250.0}
-    assert status(LogEntry(20, values, 80, 15.0)).line() == (
-        'step 20/80  25%  loss 6.25  mlm_accuracy 0.25  nsp_accuracy 0.5  mlm_loss 5.5'
-        '  4.00 steps/s  eta 0:00:15'
-    )
-    assert status(LogEntry(1, {'split': 'train'}, 80)).line() == 'step 1/80  1%'
-
-
 def test_plots(tmp_path):
     write_steps(tmp_path, range(10, 101, 10))
     written = plot_run(tmp_path / 'metrics.jsonl', tmp_path / 'plots')
@@ -257,19 +204,6 @@ def curves_of(chart):
     return {curve.label: list(curve.points) for curve in chart.curves}
 
 
-def test_the_scores_of_fine_tuning_are_drawn_by_split_and_metric(tmp_path, drawn):
-    lines = [{'step': 5, 'split': 'train', 'loss': 1.0}, {'step': 5, 'split': 'dev', 'f1': None}]
-    lines += [{'step': step, 'split': 'dev', 'f1': step / 20} for step in (10, 20)]
-    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    plot_run(tmp_path / 'metrics.jsonl', tmp_path)
-    assert {name: curves_of(chart) for name, chart in drawn.items()} == {
-        'losses.png': {'loss': [(5, 1.0)]},
-        'scores.png': {'dev f1': [(10, 0.5), (20, 1.0)]},
-    }
-    assert [chart.unit for chart in drawn.values()] == ['nats', 'score']
-    assert all(chart.title for chart in drawn.values())
-
-
 def test_what_guessing_scores_is_a_line_of_each_picture_in_its_unit(tmp_path, drawn):
     lines = [{'step': step, 'split': 'eval', 'mlm_accuracy': 0.25} for step in (10, 20, 30)]
     lines += [
@@ -287,41 +221,3 @@ def test_what_guessing_scores_is_a_line_of_each_picture_in_its_unit(tmp_path, dr
     }
     assert curves_of(drawn['losses.png'])['mlm_loss, guessing'] == [(0, 7.5), (30, 7.5)]
     assert curves_of(drawn['scores.png'])['dev f1, guessing'] == [(0, 0.5), (30, 0.5)]
-
-
-def test_the_loss_of_a_regression_is_not_in_nats(tmp_path, drawn):
-    (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "split": "train", "loss": 2.0}\n')
-    (tmp_path / 'data.json').write_text('{"head": "regressor"}')
-    plot_run(tmp_path / 'metrics.jsonl', tmp_path)
-    assert drawn['losses.png'].unit == 'squared error'
-
-
-def test_a_spread_is_drawn_with_names_that_no_font_has(tmp_path):
-    """A glyph that is missing would be a warning, which fails here."""
-    groups = {'name=한국어': [0.5, 0.75], 'name=b': [1.0]}
-    plots.plot_spread(tmp_path, plots.Spread('f1', '', groups, 0.5))
-    assert (tmp_path / 'plots/spread.png').read_bytes().startswith(b'\x89PNG')
-
-
-def test_names_that_matplotlib_cannot_draw_are_one_line(tmp_path, caplog):
-    """Letters that its fonts have not, and a $, which begins mathematics there."""
-    chart = Chart('$x_{', 'nats', [Curve('中文 $\\frac{', [(0, 1), (1, 2)], 'main', 0)])
-    plots.save(tmp_path / 'a.png', chart)
-    (line,) = caplog.messages
-    assert line == f'{tmp_path}/a.png: no font here has the letters of some names: they are boxes'
-    plots.save(tmp_path / 'b.png', chart._replace(curves=[]))
-    assert len(caplog.messages) == 1 and (tmp_path / 'b.png').exists()
-    # A browser has them.
-    assert '中文' in ElementTree.tostring(drawing(chart, 'a chart'), encoding='unicode')
-
-
-def test_a_picture_without_numbers_is_left_out(tmp_path):
-    lines = [
-        {'step': 1, 'split': 'train', 'loss': None},
-        {'step': 2, 'split': 'train', 'loss': 3.0},
-    ]
-    assert points(lines, 'train', 'loss') == [(2, 3.0)]
-    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    assert [pathlib.Path(p).name for p in plot_run(tmp_path / 'metrics.jsonl', tmp_path)] == [
-        'losses.png'
-    ]

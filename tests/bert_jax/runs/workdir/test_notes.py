@@ -10,7 +10,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.notes import Guess, command_line, guesses, note_guess, note_start, starts
 from bert_jax.runs.workdir.workdir import Workdir
-from tests.helpers.full_disk import files_of_at_most
 
 LAUNCH = pathlib.Path(notes.__file__).parents[2] / 'launch'
 
@@ -45,17 +44,6 @@ def test_a_guess_takes_the_place_of_one_from_the_same_step(tmp_path):
     for guess in (second, first, second):
         note_guess(str(tmp_path), guess)
     assert guesses(Workdir(tmp_path)) == [first, second]
-
-
-def test_a_full_disk_and_damaged_notes_are_warnings(tmp_path, caplog):
-    with files_of_at_most(10):
-        note_guess(str(tmp_path), Guess(0, {'mlm_loss': 7.0}))
-    assert 'guessing.json: not written' in caplog.text and not list(tmp_path.iterdir())
-    (tmp_path / 'starts.json').write_text('[')
-    caplog.clear()
-    note_start(Workdir(tmp_path), 0)
-    assert 'starts.json: not written' in caplog.text
-    assert (tmp_path / 'starts.json').read_text() == '['
 
 
 @pytest.mark.parametrize('text', ['[]', '{}', '{"entries": [1]}', '{"entries": [{"a": 1}]}'])

@@ -171,19 +171,6 @@ def test_a_folder_that_cannot_be_written_in_is_one_line(tmp_path):
         pytest.fail('locked')
 
 
-def test_what_is_refused_leaves_no_folder_behind_and_what_was_there_stays(tmp_path):
-    (tmp_path / 'old').mkdir()
-    for name, left in (('new/run', False), ('old', True)):
-        with pytest.raises(UserError, match='refused'), lock(str(tmp_path / name)):
-            raise UserError('refused')
-        assert (tmp_path / name).exists() == left
-    assert not (tmp_path / 'new').exists()
-    with pytest.raises(UserError, match='refused'), lock(str(tmp_path / 'begun')):
-        (tmp_path / 'begun' / 'metrics.jsonl').write_text('{}\n')
-        raise UserError('refused')
-    assert (tmp_path / 'begun' / 'metrics.jsonl').exists()
-
-
 def test_a_sweeps_folder_takes_no_single_run_and_a_runs_folder_no_sweep(tmp_path):
     swept, single = tmp_path / 'swept', tmp_path / 'single'
     run(swept / 'runs/seed=0', 5)
@@ -195,9 +182,3 @@ def test_a_sweeps_folder_takes_no_single_run_and_a_runs_folder_no_sweep(tmp_path
     run(single, 5)
     with pytest.raises(UserError, match=f'--workdir={single} holds a single run'):
         Workdir(single).check_takes_sweep()
-
-
-def test_a_file_is_no_workdir_because_it_is_a_file(tmp_path):
-    (tmp_path / 'run').write_text('')
-    with pytest.raises(UserError, match='/run: it is a file; expected a workdir'):
-        Workdir(tmp_path / 'run').config()

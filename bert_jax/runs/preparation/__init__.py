@@ -1,0 +1,1 @@
+"""What comes before a run and is made once: a vocabulary, records of another program."""

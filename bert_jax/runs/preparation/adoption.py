@@ -1,0 +1,211 @@
+"""Records that another program made, taken under a manifest of ours.
+
+Owns which files may be taken and how they come into the folder. What a record must be is
+input_pipeline/records/foreign.py's.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.records import foreign
+from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest, ShardInfo
+from bert_jax.input_pipeline.text.inputs.listing import matching
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+
+# How the name of a half-made file or folder is known for that of its whole.
+_HALF = re.compile(r'\.(.+)\.[0-9a-f]{12}\.tmp')
+# What our manifests say of how records were made, and such records do not.
+UNKNOWN = (
+    'seed',
+    'text',
+    'dupe_factor',
+    'short_seq_prob',
+    'masked_lm_prob',
+    'mask_mix',
+    'whole_word',
+)
+
+
+class Adopted(NamedTuple):
+    """What was taken: the manifest that was written, and the first record's tokens."""
+
+    manifest: Manifest
+    first_tokens: list[str]
+
+
+def adopt(
+    patterns: Mapping[str, Sequence[str]], tokenizer_folder: str, output_folder: str, objective: str
+) -> Adopted:
+    """Read all records, bring them into the folder, and write a manifest and the tokenizer there.
+
+    Args:
+      patterns: the files of each split, as paths or globs.
+      tokenizer_folder: the tokenizer that the records were made with.
+      output_folder: where all records lie, or a new folder.
+      objective: what label 1 says.
+
+    Raises:
+      UserError: a record is wrong, or a folder holds something else.
+    """
+    # All that can be refused before hours of reading.
+    output = Path(output_folder)
+    if (output / MANIFEST).exists():
+        raise UserError(
+            f'--output={output}: has a {MANIFEST} already: bert-verify-data {output}'
+            ' compares its records with it'
+        )
+    splits = _files(patterns)
+    paths = [path for of_split in splits.values() for path in of_split]
+    tokenizer = Tokenizer.load(tokenizer_folder)
+    tokenizer.is_saved(output / 'tokenizer')
+    in_place = _lie_in(output, paths)
+
+    # Every byte of every file; the first record that is wrong refuses all.
+    ids = tokenizer.vocab_size, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+    reader = foreign.Reader(foreign.Vocabulary(*ids), pairs=objective != 'full_sentences')
+    with Progress('reading records', sum(p.stat().st_size for p in paths), 'MB', 1e6) as progress:
+        shards = [
+            reader.read(path, split, progress.update)
+            for split, of_split in splits.items()
+            for path in of_split
+        ]
+    manifest = _manifest(reader, tokenizer, patterns, objective, shards)
+
+    # The files, then what names them: a folder with a manifest is complete.
+    output.mkdir(parents=True, exist_ok=True)
+    if not in_place:
+        for half in output.glob('.*.tmp'):  # what an interrupted command has left, see _lie_in
+            shutil.rmtree(half) if half.is_dir() else half.unlink()
+        for path in paths:
+            _bring(path, output / path.name)
+    tokenizer.save(output / 'tokenizer')
+    manifest.save(output)
+    return Adopted(manifest, tokenizer.tokens(reader.first))
+
+
+def _manifest(
+    reader: foreign.Reader,
+    tokenizer: Tokenizer,
+    patterns: Mapping[str, Sequence[str]],
+    objective: str,
+    shards: Sequence[ShardInfo],
+) -> Manifest:
+    """Return the manifest of records that another program made."""
+    assert reader.spec is not None, 'no file without a record is read to its end'
+    return Manifest(
+        seq_len=reader.spec.seq_len,
+        max_predictions=reader.spec.max_predictions,
+        masking='static',
+        objective=objective,
+        vocab_size=tokenizer.vocab_size,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        seed=None,
+        options={
+            'made_by': "another program, in the format of google-research/bert's"
+            ' create_pretraining_data.py',
+            'input': list(patterns['train']),
+            'eval_input': list(patterns['eval']),
+            'objective': objective,
+            'unknown': list(UNKNOWN),
+        },
+        statistics={
+            'records': reader.counts,
+            'text': {},
+            'warnings': _doubts(reader.counts, reader.shows_mask),
+        },
+        files=tuple(shards),
+    )
+
+
+def _files(patterns: Mapping[str, Sequence[str]]) -> dict[str, list[Path]]:
+    """Find the files of each split; each may be named once, by path, name or content."""
+    # A manifest knows its files by name, and a record must not be learnt and scored.
+    splits: dict[str, list[Path]] = {}
+    seen: dict[str, Path] = {}
+    by_size: dict[int, list[Path]] = {}
+    for split, of_split in patterns.items():
+        if remote := [pattern for pattern in of_split if '://' in pattern]:
+            raise UserError(f'{remote[0]}: copy the records to a local folder first')
+        splits[split] = list(map(Path, matching(of_split).paths())) if of_split else []
+        for path in splits[split]:
+            if path.name in seen:
+                both = f'{seen[path.name]} and {path}'
+                raise UserError(
+                    f'{path.name}: two files of this name ({both}): a manifest knows files by'
+                    ' their names, and each is trained on or held out'
+                )
+            seen[path.name] = path
+
+            # Under another name, by a link or as a copy: few files have as many bytes.
+            alike = by_size.setdefault(path.stat().st_size, [])
+            if twins := [other for other in alike if _same(other, path)]:
+                raise UserError(
+                    f'{path}: holds the very records of {twins[0]}: leave one out, for each record'
+                    ' is trained on or held out, and once'
+                )
+            alike.append(path)
+    return splits
+
+
+def _lie_in(output: Path, paths: Sequence[Path]) -> bool:
+    """Tell whether the files lie in `output` already; UserError where it holds something else.
+
+    What an interrupted command has brought there is no other thing.
+    """
+    if all(path.parent.resolve() == output.resolve() for path in paths):
+        return True
+    sources = {path.name: path for path in paths}
+    for entry in output.iterdir() if output.is_dir() else [output] if output.exists() else []:
+        if half := _HALF.fullmatch(entry.name):
+            ours = half[1] in (*sources, 'tokenizer', MANIFEST)
+        else:
+            source = sources.get(entry.name)
+            ours = entry.name == 'tokenizer' or (source is not None and _same(source, entry))
+        if not (ours and output.is_dir()):
+            raise UserError(
+                f'--output={output}: is neither a new folder nor the one that all records lie in:'
+                ' name another'
+            )
+    return False
+
+
+def _same(path: Path, other: Path) -> bool:
+    """Tell whether two names are of one file, or of files of the same content."""
+    with reading(other):
+        return path.samefile(other) or filecmp.cmp(path, other, shallow=False)
+
+
+def _bring(source: Path, target: Path) -> None:
+    """Link the file under its new name, which takes no room, or copy it to another disk."""
+    # An interrupted command has brought it, and `_lie_in` has compared it.
+    if target.exists():
+        return
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        with source.open('rb') as file, atomic_file(target) as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+
+
+def _doubts(counts: dict[str, dict[str, Any]], shows_mask: int) -> list[str]:
+    """Return warnings about records that are sound, but perhaps not what is wanted."""
+    warnings = []
+    masked = sum(sums['masked'] for sums in counts.values())
+    if masked >= 100 and not shows_mask:
+        warnings.append(
+            f'none of {masked:,} predicted places shows [MASK]: made with another vocabulary than'
+            ' --tokenizer?'
+        )
+    if 'eval' not in counts:
+        warnings.append('nothing is held out: name files for it with --eval_input')
+    return warnings

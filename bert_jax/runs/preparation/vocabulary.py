@@ -1,0 +1,211 @@
+"""A tokenizer directory made from text: a vocabulary trained on it, or one that is extended.
+
+Owns how text is read, counted by language and mixed. Must not know how a vocabulary is trained
+(input_pipeline/tokenizer/vocabulary.py) or extended (extension.py there).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from absl import logging
+from etils import epath
+
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.preprocess import plan
+from bert_jax.input_pipeline.preprocess.languages import mixture, too_often
+from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.text.corpus import Report
+from bert_jax.input_pipeline.text.inputs.units import AnyUnit
+from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+
+
+class Text(NamedTuple):
+    """The text that words are counted in.
+
+    patterns, language_exponent, language_repeats: as the flags of bert-train-vocab have them;
+    options: how its files are read.
+    """
+
+    patterns: tuple[str, ...]
+    language_exponent: float | None
+    language_repeats: Sequence[str]
+    options: TextOptions
+
+    def counted(
+        self, table_of: Callable[[Iterable[str]], WordTable]
+    ) -> tuple[dict[str, WordTable], dict[str, float], Report]:
+        """Count the words of each language; return tables, repeats, and what was read.
+
+        The repeats say how often each language is taken, {} where none is named.
+
+        Args:
+          table_of: counts the words of lines.
+        """
+        read = Report()
+        units = plan.units_of('input', self.patterns, self.options, read)
+        tables, sizes, begun = {}, {}, 0
+        with Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6) as progress:
+            # In the order of languages, whose units are neighbours.
+            for language, group in itertools.groupby(units, lambda unit: unit.language):
+                members, report = list(group), Report()
+                tables[language] = table_of(self._lines(members, report, progress, begun))
+                sizes[language] = report.bytes
+                begun += sum(unit.bytes for unit in members)
+                read.merge(report)
+        logging.info('counted')
+        if '' in tables:
+            return tables, {}, read
+        for language, table in tables.items():
+            if not table.counts:
+                raise UserError(
+                    f'--input={language}=...: no words in the text of {language}: leave the'
+                    ' language out, or give it other text'
+                )
+
+        # By bytes: the pieces that records are weighed by are not there yet, and bytes are nearest
+        # to them over scripts (about five a piece).
+        repeats = mixture(sizes, self.language_exponent, self.language_repeats)
+        return tables, repeats, read
+
+    def _lines(
+        self, units: Sequence[AnyUnit], read: Report, progress: Progress, begun: int
+    ) -> Iterator[str]:
+        for unit in units:
+            for document in corpus.read_unit(unit, self.options, read):
+                yield from document.sentences
+            begun += unit.bytes
+            progress.update(begun)
+
+
+def train(options: VocabularyOptions, text: Text, output: epath.Path) -> list[str]:
+    """Train a vocabulary on the text and save its tokenizer; return lines about it."""
+    tables, repeats, read = text.counted(lambda lines: vocabulary.counted(lines, options))
+    tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
+    tokenizer.save(output)
+    lines = _read_lines(repeats, read, report.warnings)
+
+    # Of each language how well it fared, by itself.
+    for language, table in tables.items() if repeats else ():
+        fit = vocabulary.measure(tokenizer, table.counts, table.words, [])
+        lines.append(
+            f'{language}: {fit.words} words, counted {repeats[language]:.2f} times:'
+            f' {fit.characters_covered:.4%} of characters covered, {fit.unknown:.4%} of pieces'
+            f' unknown, {fit.fertility:.3f} pieces a word'
+        )
+    return [*lines, f'{output}: {options.model}, {report}']
+
+
+def extend(
+    directory: str,
+    text: Text,
+    words: str | None,
+    new_words: int,
+    min_frequency: int,
+    markers: Sequence[str],
+    output: epath.Path,
+) -> list[str]:
+    """Add new words to the tokenizer in `directory`; return lines about it.
+
+    Args:
+      directory: the tokenizer that is extended.
+      text: in which `new_words` words are looked for, where `words` names no file.
+      words: a file of words, one a line.
+      new_words: how many words of the text to add.
+      min_frequency: of a word of the text.
+      markers: tokens to add besides.
+      output: where the extended tokenizer goes.
+
+    Raises:
+      UserError: nothing is new.
+    """
+    tokenizer, lines, fit = Tokenizer.load(directory), list[str](), ''
+    if words:
+        listed = extension.normalize(tokenizer, _lines_of(words), words)
+        extended = extension.extend(tokenizer, listed)
+    elif text.patterns:
+        extended, lines, fit = _worthwhile(tokenizer, text, new_words, min_frequency)
+    else:
+        extended, markers = extension.mark(tokenizer, markers), ()
+    if markers:
+        marked = extension.mark(extended.tokenizer, markers)
+        counts = (a + b for a, b in zip(extended[1:], marked[1:], strict=True))
+        extended = extension.Extended(marked.tokenizer, *counts)
+
+    # A tokenizer equal to the old one would be taken for an extension.
+    if extended.tokenizer.fingerprint == tokenizer.fingerprint:
+        raise UserError(
+            f'--extend={directory}: no new words: all of them are entries already, or none'
+            ' would save a piece'
+        )
+    extended.tokenizer.save(output)
+    return [*lines, f'{output}: {extended}{fit}']
+
+
+def _worthwhile(
+    tokenizer: Tokenizer, text: Text, new_words: int, min_frequency: int
+) -> tuple[extension.Extended, list[str], str]:
+    """Add the words of the text that save most pieces; return lines about the text, and the fit."""
+
+    # Counted as the tokenizer sees them, casing and all: its own words are compared.
+    def table_of(lines: Iterable[str]) -> WordTable:
+        table = WordTable(tokenizer.normalizer.split)
+        for line in lines:
+            table.add(line)
+        table.fold()
+        return table
+
+    tables, repeats, read = text.counted(table_of)
+    table = _mixed(tables, repeats)
+
+    # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
+    chosen = extension.worthwhile(tokenizer, table.counts, new_words, min_frequency)
+    extended = extension.extend(tokenizer, chosen)
+    few = [f'only {len(chosen)} words of the text would save a piece']
+    lines = _read_lines(repeats, read, few if len(chosen) < new_words else [])
+
+    # How many pieces a word takes, on the same text: what the new words are for.
+    before, after = (
+        vocabulary.measure(t, table.counts, table.words, [])
+        for t in (tokenizer, extended.tokenizer)
+    )
+    fit = f'; {before.fertility:.3f} pieces a word before, {after.fertility:.3f} after'
+    return extended, lines, fit
+
+
+def _lines_of(words: str) -> list[str]:
+    """Read the lines of --words."""
+    file = epath.Path(words)
+    if not file.exists():
+        raise UserError(f'--words={file}: no such file')
+    with reading(file):
+        raw = file.read_bytes()
+
+    # utf-8-sig: some editors put a mark at the front, which would belong to the first word.
+    try:
+        return raw.decode('utf-8-sig').split('\n')
+    except UnicodeDecodeError as error:
+        why = f'{error.reason} at byte {error.start}'
+        raise UserError(f'--words={file}: is not UTF-8 ({why}): convert it') from None
+
+
+def _mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
+    """Return one table of all languages."""
+    if not repeats:
+        return tables['']
+    return WordTable.mixed([(table, repeats[language]) for language, table in tables.items()])
+
+
+def _read_lines(repeats: dict[str, float], read: Report, warnings: Sequence[str]) -> list[str]:
+    """Return the warnings about the text, and its size."""
+    every = (*(too_often(repeats) if repeats else ()), *read.lines(), *warnings)
+    return [
+        *(f'warning: {warning}' for warning in every),
+        f'{read.documents} documents, {read.sentences} lines, {read.bytes} bytes read',
+    ]
