@@ -321,20 +321,16 @@ def metrics(workdir: Path) -> list[dict[str, Any]]:
 
 def write_page(day: Day) -> None:
     """day.html: the machine, and a table of each part's figures."""
-    from bert_jax.reports.page.markup import element, table, text_of
-    from bert_jax.reports.page.style import SHEET
+    from bert_jax.reports.page.parts import Table, render
 
-    machine = table(
-        ('what', 'is'), [(k, str(v)) for k, v in day.found['machine'].items()], 'Machine'
-    )
+    rows = lambda facts: [(name, str(value)) for name, value in facts.items()]
+    machine = Table('Machine', ('what', 'is'), rows(day.found['machine']))
     parts = [
-        table(('figure', 'value'), [(k, str(v)) for k, v in figures.items()], name)
+        Table(name, ('figure', 'value'), rows(figures))
         for name, figures in day.found['parts'].items()
     ]
-    head = element('head', element('meta', charset='utf-8'), element('style', SHEET))
-    title = element('h1', f'{day.found["device"]}: {_MINUTES.value} minutes')
-    page = element('html', head, element('body', title, machine, *parts), lang='en')
-    (day.output / 'day.html').write_text(text_of(page))
+    title = f'{day.found["device"]}: {_MINUTES.value} minutes'
+    (day.output / 'day.html').write_text(render(title, [('Figures', [machine, *parts])]))
 
 
 def main(argv: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from absl import logging
 from etils import epath
@@ -69,6 +69,16 @@ PICTURES = {
     ),
     'learning_rate.png': ('Learning rate', '', 'train', ('learning_rate',)),
 }
+
+
+class Drawing(Protocol):
+    """What fills a pair of axes; the title is put above them by others."""
+
+    @property
+    def title(self) -> str: ...
+
+    def draw(self, axes: Axes) -> None:
+        """Draw on the axes."""
 
 
 class Curve(NamedTuple):
@@ -254,7 +264,7 @@ def plot_spread(folder: epath.PathLike, spread: Spread) -> None:
     save(Workdir(folder).plots / 'spread.png', spread)
 
 
-def save(path: epath.Path, drawing: Chart | Spread) -> None:
+def save(path: epath.Path, drawing: Drawing) -> None:
     """One picture as PNG, in a folder that is made; what keeps it from being drawn is a warning."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +285,7 @@ def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tu
     ]
 
 
-def figure(drawing: Chart | Spread, width: float, height: float) -> tuple[Figure, Axes]:
+def figure(drawing: Drawing, width: float, height: float) -> tuple[Figure, Axes]:
     """The drawing on a figure of so many inches, without a title or a legend.
 
     It is made without pyplot, which keeps global state and may look for a display.
@@ -296,7 +306,7 @@ def figure(drawing: Chart | Spread, width: float, height: float) -> tuple[Figure
     return made, axes
 
 
-def _save(path: epath.Path, drawing: Chart | Spread) -> None:
+def _save(path: epath.Path, drawing: Drawing) -> None:
     """One picture as PNG, with its title and its legend."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
