@@ -8,7 +8,6 @@ is lost and none comes twice. Must not know what the files hold.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
-from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import changed, read_note, write_note
 from bert_jax.runs.workdir.folder import lock
 
 _NOTE = 'progress.json'
@@ -39,13 +36,11 @@ class GrowingOutput:
         self.folder, self._output, self._identity = folder, output, identity
 
         # The note is the truth: files without one are what a killed process left.
-        noted = folder / _NOTE
-        note = read_object(noted, f'remove {folder} to begin anew') if noted.exists() else None
-        if note and note['identity'] != identity:
-            changed = [name for name in identity if note['identity'].get(name) != identity[name]]
+        note = read_note(folder / _NOTE, f'remove {folder} to begin again')
+        if note and (names_changed := changed(note['identity'], identity)):
             raise UserError(
-                f'{folder} holds the beginning of another run (other {", ".join(changed)}): remove'
-                ' it, or use the same settings to go on'
+                f'{folder} holds the beginning of another run (other {", ".join(names_changed)}):'
+                ' remove it, or use the same settings to go on'
             )
 
         # Files may be longer than noted (cut below), never shorter: then the disk lost something.
@@ -55,7 +50,7 @@ class GrowingOutput:
         for name, size in sizes.items():
             if not (folder / name).exists() or (folder / name).stat().st_size < size:
                 raise UserError(
-                    f'{folder / name} is shorter than it was: remove {folder} to begin anew'
+                    f'{folder / name} is shorter than it was: remove {folder} to begin again'
                 )
 
         # Cut back to the note: what stands behind it is half a record or one that comes again.
@@ -94,7 +89,7 @@ class GrowingOutput:
             'bad': self.bad,
             'bytes': {name: file.tell() for name, file in self._files.items()},
         }
-        atomic_write(epath.Path(self.folder / _NOTE), json.dumps(note) + '\n')
+        write_note(self.folder / _NOTE, note)
 
     def finish(self, facts: dict[str, Any], move: Callable[[], object]) -> None:
         """Notes beside the output what made it (OUTPUT.json), has `move` put the files where they
@@ -103,8 +98,8 @@ class GrowingOutput:
         # The description before the move: an output that is there without one is another program's.
         self.close()
         counts = {'records': self.records, 'bad_records': self.bad}
-        about = {**facts, **counts, 'identity': self._identity}
-        atomic_write(epath.Path(f'{self._output}.json'), json.dumps(about, indent=1) + '\n')
+        note = {**facts, **counts, 'identity': self._identity}
+        write_note(Path(f'{self._output}.json'), note, 1)
 
         # The folder last: until the files are in place it is what a next process goes on from.
         move()
@@ -159,23 +154,21 @@ def was_finished(output: str, identity: dict[str, Any]) -> bool:
     """Whether this output is there already, made by the same `identity`. UserError where something
     else is there.
     """
-    target, about = Path(output), Path(f'{output}.json')
-    if not target.exists():
+    if not Path(output).exists():
         return False
     try:
-        before = read_object(about).get('identity')
-    except UserError:  # none there, or another program's
-        before = None
+        note = read_note(Path(f'{output}.json')) or {}
+    except UserError:  # another program's
+        note = {}
+    before = note.get('identity')
 
     # The same settings made it: there is nothing to do.
     if before == identity:
         return True
 
     # Anything else is not overwritten; what differs is named where the description says it.
-    changed = []
-    if isinstance(before, dict):
-        changed = [name for name in identity if before.get(name) != identity[name]]
-    other = f' (other {", ".join(changed)})' if changed else ''
+    names = changed(before, identity) if isinstance(before, dict) else []
+    other = f' (other {", ".join(names)})' if names else ''
     raise UserError(
         f'--output={output} is there already, and not from these settings{other}: name another, or'
         ' remove it'
