@@ -60,7 +60,8 @@ def _sections(
     """Return the sections of the page that have any part."""
     pretraining = [entry for entry in opened if isinstance(entry, Run) and entry.pretraining]
     finetuning = [entry for entry in opened if entry not in pretraining]
-    words = [part for run in pretraining if sample_count for part in _words(run, sample_count, filled)]
+    shown = pretraining if sample_count else []
+    words = [part for run in shown for part in _words(run, sample_count, filled)]
     kinds = [kind for kind in (pretraining, finetuning) if kind]
     sections = [
         ('Pre-training', _pretraining(pretraining)),
