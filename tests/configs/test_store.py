@@ -17,7 +17,7 @@ def store(tmp_path):
 
 
 def fill(folder, name='made'):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text('x')
 
 
