@@ -43,7 +43,7 @@ def drawing(drawn: Drawing, label: str, height: float = _HEIGHT) -> str:
     settings = {'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}
     written = io.StringIO()
     with drawn_quietly(), matplotlib.rc_context(settings):
-        picture, axes = figure(drawn, _WIDTH, height)
+        picture, (axes,) = figure(_WIDTH, height, drawn)
         picture.patch.set_visible(False)
         axes.patch.set_visible(False)
         for line in axes.get_lines():

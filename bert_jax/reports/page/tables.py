@@ -69,9 +69,7 @@ def finetuning_results(runs: Sequence[Run]) -> Table:
         loss = f'{shown("loss", result["train_loss"])} ({shown("loss", result["chance_loss"])})'
         failed = 'failed' if result['failed'] else 'no'
         time = duration(result['seconds'])
-        rows.append(
-            [run.name, run.task, result['split'], run.standing, scores, loss, failed, time]
-        )
+        rows.append([run.name, run.task, result['split'], run.standing, scores, loss, failed, time])
     head = ['run', 'task', 'split', 'steps', 'scores', 'training loss', 'failed', 'time']
     return Table('Scores; in brackets what the same answer to every example has', head, rows)
 

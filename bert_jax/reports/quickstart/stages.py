@@ -142,9 +142,7 @@ def _lines(store: Store, pieces: int, text: Result, vocabulary: Result) -> Resul
     return store.make(
         'lines',
         {'text': text.key, 'vocabulary': vocabulary.key, 'pieces': pieces},
-        lambda folder: write_lines(
-            text.folder, folder, Tokenizer.load(vocabulary.folder), pieces
-        ),
+        lambda folder: write_lines(text.folder, folder, Tokenizer.load(vocabulary.folder), pieces),
     )
 
 

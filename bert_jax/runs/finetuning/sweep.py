@@ -52,7 +52,11 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
         logging.info(
-            'run %d of %d, %s: %s', number, len(runs), point.name, results.describe(result, done_before)
+            'run %d of %d, %s: %s',
+            number,
+            len(runs),
+            point.name,
+            results.describe(result, done_before),
         )
     if reused:
         logging.info('%d of %d runs were done before and are reused', reused, len(runs))
@@ -68,5 +72,5 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
     }
     atomic_write(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
     guessed = notes.guesses(Workdir(os.path.join(folder, 'runs', best['name'])))
-    plots.plot_spread(folder, results.spread(rows, guessed))
+    plots.save(Workdir(folder).plots / 'spread.png', results.spread(rows, guessed))
     return rows

@@ -248,7 +248,7 @@ def test_plots(tmp_path):
 def drawn(monkeypatch):
     """{name of the picture: what was to be drawn}."""
     found = {}
-    monkeypatch.setattr(plots, '_save', lambda path, drawing: found.update({path.name: drawing}))
+    monkeypatch.setattr(plots, '_save', lambda path, made, _: found.update({path.name: made[0]}))
     return found
 
 
@@ -298,8 +298,8 @@ def test_the_loss_of_a_regression_is_not_in_nats(tmp_path, drawn):
 def test_a_spread_is_drawn_with_names_that_no_font_has(tmp_path):
     """A glyph that is missing would be a warning, which fails here."""
     groups = {'name=한국어': [0.5, 0.75], 'name=b': [1.0]}
-    plots.plot_spread(tmp_path, plots.Spread('f1', '', groups, 0.5))
-    assert (tmp_path / 'plots/spread.png').read_bytes().startswith(b'\x89PNG')
+    plots.save(tmp_path / 'spread.png', plots.Spread('f1', '', groups, 0.5))
+    assert (tmp_path / 'spread.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_names_that_matplotlib_cannot_draw_are_one_line(tmp_path, caplog):
