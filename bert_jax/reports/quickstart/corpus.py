@@ -98,18 +98,19 @@ class Docstrings(Source):
         }
 
     def documents(self) -> Iterator[Document]:
+        """Yield the docstrings of the packages."""
         from bert_jax.reports.quickstart import docstrings
 
         return docstrings.read(self._packages)
 
     def cased(self, text: Path) -> bool:
-        del text
-        return False  # English, as the paper has it
+        """Return False: the text is English, and so as the paper has it."""
+        return False
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
+        """Write the task; of any length, for a docstring says at its beginning what it is about."""
         from bert_jax.reports.quickstart.tasks import library_task
 
-        del vocabulary, pieces  # a docstring says at its beginning what it is about
         library_task(read(text), folder)
 
 
@@ -185,6 +186,7 @@ class Corpus(Source):
         return not latin or self._options.language.split('-')[0] != 'en'
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
+        """Write the task, of passages that fit a row."""
         from bert_jax.input_pipeline.tokenizer import Tokenizer
         from bert_jax.reports.quickstart.tasks import mixing_task
 

@@ -99,6 +99,36 @@ def work(plan: Plan, steps: Sequence[Step]) -> Work:
     return Work(runs, total, tuple(sorted(unknown)), size)
 
 
+def outlook(plan: Plan, steps: Sequence[Step], tflops: float | None) -> str:
+    """Return what --dry_run prints: the steps that are left, their runs, time and disk.
+
+    Args:
+      plan: the study's.
+      steps: those that are asked for.
+      tflops: the rate to expect, in 10^12 FLOP a second; None: it is measured.
+    """
+    left = [step for step in steps if not plan.folder.done(step.name)]
+    text = [plan.study.title, f'{len(steps) - len(left)} of {len(steps)} steps are done; left:']
+    text += [f'  {step.about}' for step in left]
+    ahead = work(plan, steps)
+    counts = [f'{count} {kind}' for kind, count in ahead.runs.items() if count]
+    text.append(f'runs: {", ".join(counts) or "none"}')
+    if left:
+        speed, why = rate(plan, tflops)
+        days, hours = divmod(ahead.flops / speed / 3600, 24)
+        text.append(
+            f'time: {ahead.flops:.3g} FLOP at {speed / 1e12:.3g} TFLOP/s ({why}):'
+            f' {f"{days:.0f} days and " if days else ""}{hours:.1f} hours of training steps;'
+            ' starting, compiling, predicting and the feature-based approach are not in it'
+        )
+        if ahead.unknown:
+            text.append(f'not in it either, of unknown size: {", ".join(ahead.unknown)}')
+        sized = all(text.size for text in plan.inputs.texts.values())
+        without = '' if sized else ', without the records: --corpus is not given'
+        text.append(f'disk: about {ahead.bytes / 1e9:.2g} GB{without}')
+    return '\n'.join(text)
+
+
 def pretraining_flops(config: PretrainConfig, predictions: dict[int, int]) -> float:
     """Return the FLOPs of a whole run; `predictions`: of a row, by the length of rows."""
     return sum(

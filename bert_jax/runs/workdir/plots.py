@@ -143,14 +143,14 @@ class Spread(NamedTuple):
 
         for height, values in enumerate(self.groups.values()):
             axes.plot(values, [height] * len(values), 'o', color=INK, alpha=0.6, markersize=5)
-            # The mean as a bar; the sample standard deviation, which a single run has not.
+            # The mean as a bar; the sample standard deviation, which a single run does not have.
             sd = np.std(values, ddof=1) if len(values) > 1 else None
             axes.errorbar(
                 np.mean(values), height + 0.22, xerr=sd, fmt='|', color=INK, capsize=3, ms=9
             )
         if self.guess is not None:
             axes.axvline(self.guess, color=COMMON, linestyle=':', label='guessing')
-        # Fonts have plain letters all: a name with others is shown by its number, as in tables of it.
+        # All fonts have plain letters: a name with others is shown by its number, as in tables.
         names = [name if name.isascii() else f'{n}.' for n, name in enumerate(self.groups, 1)]
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(self.groups) - 0.4, -0.6)  # the first on top

@@ -1,7 +1,7 @@
 """Output that grows record by record, and survives its process being killed.
 
-Owns the hidden folder beside the output in which its files grow, and the note there of how far they
-are whole: what a killed process wrote after its last note is cut off by the next one, so no record
+Owns the hidden folder next to the output in which its files grow, and the note there of how far
+they are whole: what a killed process wrote after its last note is cut off by the next one, so no record
 is lost and none comes twice. Must not know what the files hold.
 """
 
@@ -53,7 +53,7 @@ class GrowingOutput:
                     f'{folder / name} is shorter than it was: remove {folder} to begin again'
                 )
 
-        # Cut back to the note: what stands behind it is half a record or one that comes again.
+        # Cut back to the note: what comes after it is half a record or one that comes again.
         self._files = {}
         for name in names:
             file = self._files[name] = open(folder / name, 'ab')  # noqa: SIM115 - closed by `close`
@@ -63,10 +63,15 @@ class GrowingOutput:
             logging.info('%s: goes on after %d records', folder, self.records)
 
     def append(self, records: int, contents: Mapping[str, bytes], bad: int = 0) -> None:
-        """Adds what `records` more records, `bad` ones among them, came to; they are safe when this
-        returns.
+        """Add what `records` more records came to, which are safe when this returns.
 
-        UserError where the disk takes no more.
+        Args:
+          records: their number.
+          contents: what is added to each file.
+          bad: how many of the records could not be read or answered.
+
+        Raises:
+          UserError: the disk takes no more.
         """
         # First the contents, down to the disk; the note after them may then promise them.
         try:
@@ -92,9 +97,7 @@ class GrowingOutput:
         write_note(self.folder / _NOTE, note)
 
     def finish(self, facts: dict[str, Any], move: Callable[[], object]) -> None:
-        """Notes beside the output what made it (OUTPUT.json), has `move` put the files where they
-        belong, and removes the folder.
-        """
+        """Note in OUTPUT.json what made it, call `move` for the files, and remove the folder."""
         # The description before the move: an output that is there without one is another program's.
         self.close()
         counts = {'records': self.records, 'bad_records': self.bad}
@@ -106,11 +109,11 @@ class GrowingOutput:
         shutil.rmtree(self.folder)
 
     def of_them_bad(self) -> str:
-        """The end of a line that counts the records: ', 3 of them bad records', or nothing."""
+        """Return the end of a line that counts records: ', 3 of them bad records', or nothing."""
         return f', {self.bad} of them bad records' if self.bad else ''
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         for file in self._files.values():
             with contextlib.suppress(OSError):  # what is not noted counts for nothing
                 file.close()
@@ -118,11 +121,17 @@ class GrowingOutput:
 
 @contextlib.contextmanager
 def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iterator[GrowingOutput]:
-    """The files `names` of the output, grown as far as an earlier process of the same `identity`
-    (JSON values) brought them.
+    """Open the files of an output, grown as far as an earlier process brought them.
 
-    The caller ends with `finish`. UserError where another identity, or another process, has them,
-    or the output is not local.
+    The caller ends with `finish`.
+
+    Args:
+      output: the output's path.
+      identity: what it is made from, as JSON values.
+      names: of the files.
+
+    Raises:
+      UserError: another identity, or another process, has them, or the output is not local.
     """
     # All that can be refused is refused before the first record is worked on.
     if '://' in output:
@@ -151,8 +160,10 @@ def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iter
 
 
 def was_finished(output: str, identity: dict[str, Any]) -> bool:
-    """Whether this output is there already, made by the same `identity`. UserError where something
-    else is there.
+    """Tell whether this output is there already, made by the same `identity`.
+
+    Raises:
+      UserError: something else is there.
     """
     if not Path(output).exists():
         return False
