@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import html
 import json
 import os
 import subprocess
@@ -320,15 +319,16 @@ def metrics(workdir: Path) -> list[dict[str, Any]]:
 
 def write_page(day: Day) -> None:
     """Write day.html: the machine, and a table of each part's figures."""
-    lines = ['<!doctype html><meta charset="utf-8"><style>td {padding: 0 1em}</style>']
-    lines.append(f'<h1>{html.escape(day.found["device"])}: {_MINUTES.value} minutes</h1>')
-    for name, figures in {'Machine': day.found['machine'], **day.found['parts']}.items():
-        rows = (
-            f'<tr><td>{html.escape(key)}<td>{html.escape(str(value))}'
-            for key, value in figures.items()
-        )
-        lines += [f'<h2>{name}</h2><table>', *rows, '</table>']
-    (day.output / 'day.html').write_text('\n'.join(lines) + '\n')
+    from bert_jax.reports.page.parts import Table, render
+
+    rows = lambda facts: [(name, str(value)) for name, value in facts.items()]
+    machine = Table('Machine', ('what', 'is'), rows(day.found['machine']))
+    parts = [
+        Table(name, ('figure', 'value'), rows(figures))
+        for name, figures in day.found['parts'].items()
+    ]
+    title = f'{day.found["device"]}: {_MINUTES.value} minutes'
+    (day.output / 'day.html').write_text(render(title, [('Figures', [machine, *parts])]))
 
 
 def main(argv: Sequence[str]) -> None:

@@ -38,11 +38,13 @@ class Point(NamedTuple, Generic[C]):
 
 
 def grid(config: C, text: str, change: Callable[..., C] = apply) -> list[Point[C]]:
-    """Every combination of the settings in `text`, applied to `config`, as points.
+    """Return every combination of the settings in `text`, applied to `config`, as points.
 
     A name of GRIDS in `text` stands for its settings. change: what applies them, as
-    change(config, sweep=...). Raises UserError for a malformed text, an
-    unknown setting, a bad value, and values that are equal.
+    change(config, sweep=...).
+
+    Raises:
+      UserError: the text is malformed, a setting is unknown, a value bad, or two are equal.
     """
     # A grid's name becomes its settings, so that from here on there are settings alone.
     spelled_out = ';'.join(GRIDS.get(item.strip(), item) for item in text.split(';'))
@@ -78,7 +80,7 @@ def grid(config: C, text: str, change: Callable[..., C] = apply) -> list[Point[C
 
 
 def _leaf(config: Section, name: str) -> object:
-    """The value of the setting with that dotted name."""
+    """Return the value of the setting with that dotted name."""
     value: object = config
     for field in name.split('.'):
         value = getattr(value, field)

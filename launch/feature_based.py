@@ -117,6 +117,7 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.runs.finetuning import finetuner, machine, results
     from bert_jax.runs.finetuning.approach import FineTuning
     from bert_jax.runs.finetuning.feature_based import FeatureBased
+    from bert_jax.runs.finetuning.sweep import run_sweep
     from bert_jax.runs.finetuning.task_data import TaskData, task_identity
     from bert_jax.runs.sources import source
     from bert_jax.runs.workdir import running
@@ -140,7 +141,7 @@ def main(argv: Sequence[str]) -> int:
 
         # A signal is no error: the run has saved, and its exit code is that of the signal.
         try:
-            rows = results.run_sweep(runs, options.workdir)
+            rows = run_sweep(runs, options.workdir)
         except machine.Stopped as stopped:
             return running.exit_code(stopped.signal_number, stopped.said)
         print(results.table(rows, task.metric))

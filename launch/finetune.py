@@ -97,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
 
     from bert_jax.runs.finetuning import finetuner, machine, results
     from bert_jax.runs.finetuning.approach import FineTuning
+    from bert_jax.runs.finetuning.sweep import run_sweep
     from bert_jax.runs.finetuning.task_data import TaskData, task_identity
     from bert_jax.runs.sources import source
     from bert_jax.runs.workdir import running
@@ -126,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             if points:
                 runs = [(fine_tuner, point) for point in points]
-                rows = results.run_sweep(runs, options.workdir)
+                rows = run_sweep(runs, options.workdir)
                 print(results.table(rows, task.metric))
             else:
                 result, done_before = fine_tuner.run(config, options.workdir)

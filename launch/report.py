@@ -1,4 +1,4 @@
-"""Shows runs and sweeps on one HTML page.
+"""Show runs and sweeps on one HTML page.
 
 It has their curves over each other and beside what guessing scores, filled masks, confusion, spread
 over seeds, the settings that differ, and the commands that make them again.
@@ -24,7 +24,7 @@ from bert_jax.configs.options import option
 
 @dataclass(frozen=True)
 class Options:
-    """What stands on the page, and where it goes."""
+    """The runs on the page, and where it goes."""
 
     workdir: tuple[str, ...] = option(
         (), 'folder of a run or a sweep; what stands beside the flags is taken as one too'
@@ -42,7 +42,7 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes the page, and says where it is."""
+    """Write the page, and say where it is."""
     options = flags.read(Options)
     folders = [*options.workdir, *argv[1:]]
     if not folders:

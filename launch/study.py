@@ -1,8 +1,7 @@
-"""Runs a study: rows that change a few settings of one recipe, each pre-trained and then judged on
-the same tasks, in one table.
+r"""Run a study: rows that change a few settings of one recipe, judged on the same tasks.
 
   bert-study --study=pretraining_tasks --scale=cpu --dry_run
-  bert-study --study=pretraining_tasks --scale=cpu --corpus=TEXT --workdir=DIR \\
+  bert-study --study=pretraining_tasks --scale=cpu --corpus=TEXT --workdir=DIR \
       --data_dir=mrpc=glue/MRPC --data_dir=sst2=glue/SST-2 ...
   bert-study --study=mine.py --corpus=TEXT --workdir=DIR [--only=ROW,...] [--seeds=0,1]
   bert-study --study=pretraining_tasks --scale=cpu --workdir=DIR --table
@@ -27,8 +26,6 @@ from bert_jax.mesh import before_jax
 
 if TYPE_CHECKING:
     from bert_jax.configs.studies.study import Study
-    from bert_jax.reports.studies.plan import Plan
-    from bert_jax.reports.studies.steps import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +66,7 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Makes what is left to make; returns 1 where a row has failed."""
+    """Make what is left to make, and return 1 where a row has failed."""
     del argv
     options = flags.read(Options)
     before_jax.set_up()  # for the steps that --dry_run times, as bert-pretrain's
@@ -109,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
     plan = Plan(study, read, folder)
     todo = plan.chosen(options.only, options.seeds)
     if options.dry_run:
-        print(outlook(plan, todo, options))
+        print(estimate.outlook(plan, todo, options.tflops))
         return 0
 
     # What would be in the way, before anything is written.
@@ -121,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def chosen(options: Options) -> Study:
-    """The study that --study and --scale name; the rows and seeds asked for are its own."""
+    """Return the study that --study and --scale name; the rows and seeds asked for are its own."""
     from bert_jax.configs.studies.study import load
 
     studies = load(options.study)
@@ -134,47 +131,19 @@ def chosen(options: Options) -> Study:
         )
     study = studies[scale]
     for row in options.only:
-        if row not in (names := [one.name for one in study.rows]):
+        if row not in (names := [each.name for each in study.rows]):
             raise unknown('only', row, names)
     for seed in options.seeds:
         if seed not in study.seeds:
-            raise unknown('seeds', str(seed), [str(one) for one in study.seeds])
+            raise unknown('seeds', str(seed), list(map(str, study.seeds)))
     return study
 
 
-def unknown(flag: str, name: str, known: Sequence[str]) -> UserError:
-    """What is raised for what a study does not have."""
+def unknown(flag: str, name: str, names: Sequence[str]) -> UserError:
+    """Return the refusal of what a study does not have."""
     return UserError(
-        f'--{flag}={name}: the study has {", ".join(known)}{did_you_mean(name, known)}'
+        f'--{flag}={name}: the study has {", ".join(names)}{did_you_mean(name, names)}'
     )
-
-
-def outlook(plan: Plan, steps: Sequence[Step], options: Options) -> str:
-    """What --dry_run prints."""
-    from bert_jax.reports.studies import estimate
-
-    left = [step for step in steps if not plan.folder.done(step.name)]
-    text = [plan.study.title, f'{len(steps) - len(left)} of {len(steps)} steps are done; left:']
-    text += [f'  {step.about}' for step in left]
-    work = estimate.work(plan, steps)
-    counts = [f'{count} {kind}' for kind, count in work.runs.items() if count]
-    text.append(f'runs: {", ".join(counts) or "none"}')
-    if left:
-        rate, why = estimate.rate(plan, options.tflops)
-        days, hours = divmod(work.flops / rate / 3600, 24)
-        text.append(
-            f'time: {work.flops:.3g} FLOP at {rate / 1e12:.3g} TFLOP/s ({why}):'
-            f' {f"{days:.0f} days and " if days else ""}{hours:.1f} hours of training steps;'
-            ' starting, compiling, predicting and the feature-based approach are not in it'
-        )
-        if work.unknown:
-            text.append(f'not in it either, of unknown size: {", ".join(work.unknown)}')
-        known = all(text.size for text in plan.inputs.texts.values())
-        text.append(
-            f'disk: about {work.bytes / 1e9:.2g} GB'
-            + ('' if known else ', without the records: --corpus is not given')
-        )
-    return '\n'.join(text)
 
 
 if __name__ == '__main__':

@@ -21,7 +21,7 @@ ROWS = (
 
 
 def get_studies() -> dict[str, Study]:
-    """The table at both scales."""
+    """Return the table at both scales."""
     return {
         'paper': Study(
             'Table 7: feature-based, BERT-base',

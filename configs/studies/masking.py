@@ -33,7 +33,7 @@ def _columns(task: Column, ner: Column) -> tuple[Column, ...]:
 
 
 def get_studies() -> dict[str, Study]:
-    """The table at both scales."""
+    """Return the table at both scales."""
     return {
         'paper': Study(
             'Table 8: masking (MASK/SAME/RND), BERT-base',

@@ -13,7 +13,7 @@ _PERPLEXITY = HeldOut('mlm_perplexity', 'LM ppl')
 
 
 def sizes(*shapes: tuple[int, int, int]) -> tuple[Row, ...]:
-    """A row for each (L, H, A), the feed-forward layer 4H wide."""
+    """Return a row for each (L, H, A), the feed-forward layer 4H wide."""
     return tuple(
         Row(
             f'L{layers} H{width} A{heads}',
@@ -29,7 +29,7 @@ def sizes(*shapes: tuple[int, int, int]) -> tuple[Row, ...]:
 
 
 def get_studies() -> dict[str, Study]:
-    """The table at both scales."""
+    """Return the table at both scales."""
     return {
         'paper': Study(
             'Table 6: model size',

@@ -36,7 +36,7 @@ CPU: tuple[Column, ...] = (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, sc
 
 
 def get_studies() -> dict[str, Study]:
-    """The table at both scales."""
+    """Return the table at both scales."""
     return {
         'paper': Study(
             'Table 5: pre-training tasks, BERT-base',

@@ -26,7 +26,7 @@ _ORDER: Changes = {'objective': 'sop', 'ngram': 3}
 
 
 def rows(byte_bpe: int, unigram: int, embedding_size: int) -> tuple[Row, ...]:
-    """The rows, with the sizes of the relatives' vocabularies and of ALBERT's embeddings."""
+    """Return the rows, with the sizes of the relatives' vocabularies and of ALBERT's embeddings."""
     roberta: Changes = {
         'model.family': 'roberta',
         'model.type_vocab_size': 1,
@@ -59,7 +59,7 @@ CPU: tuple[Column, ...] = (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, sc
 
 
 def get_studies() -> dict[str, Study]:
-    """The comparison at both scales."""
+    """Return the comparison at both scales."""
     return {
         'paper': Study(
             'BERT, RoBERTa and ALBERT of the same size and steps, BERT-base',

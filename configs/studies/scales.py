@@ -36,12 +36,12 @@ CPU_KEPT = 1100
 
 
 def paper() -> PretrainConfig:
-    """BERT-base as published, with a checkpoint kept every 100,000 steps."""
+    """Return BERT-base as published, with a checkpoint kept every 100,000 steps."""
     return overrides.apply(bert_base.get_config(), ['runtime.keep_every=100000'])
 
 
 def cpu() -> PretrainConfig:
-    """The recipe above."""
+    """Return the recipe above."""
     return PretrainConfig(
         name='study_cpu',
         model=ModelConfig(
@@ -81,7 +81,7 @@ PAPER_CASED: Changes = {'vocab_size': 28996, 'lower_case': False}
 
 
 def paper_glue(task: str, name: str, examples: int) -> Column:
-    """A GLUE task by accuracy, as tables 5, 6 and 8 have it."""
+    """Return a GLUE task by accuracy, as tables 5, 6 and 8 have it."""
     return Column(task, name, 'accuracy', learning_rates=GLUE_RATES, examples=examples)
 
 
@@ -108,7 +108,7 @@ _CPU_RATES = (1e-3, 3e-4, 1e-4)
 
 
 def cpu_column(task: str, name: str, metric: str, examples: int, **changes: int) -> Column:
-    """A task that is fine-tuned at the cpu scale."""
+    """Return a task that is fine-tuned at the cpu scale."""
     finetuning = {**_CPU, **changes}
     return Column(
         task,

@@ -1,11 +1,11 @@
-"""A small language beside large ones, at the same compute: is it better off alone?
+r"""A small language beside large ones, at the same compute: is it better off alone?
 
 Poro's question (arXiv 2404.01856), asked of an encoder: Korean with 2 MB of text alone, with four
 passes over it, and among English and German, where it is about 30 and about 10 % of the tokens, or
 as much as the exponents 0.3 to 1 give. Judged by the loss on held-out Korean. All rows have one
 vocabulary, --tokenizer, or their losses would be of other pieces.
 
-  --corpus=alone=ko=KOREAN \\
+  --corpus=alone=ko=KOREAN \
   --corpus=among=ko=KOREAN --corpus=among=en=ENGLISH --corpus=among=de=GERMAN
 
 KOREAN the same 2 MB in both. The shares of 30 and 10 % were worked out for 54 MB of English and
@@ -37,7 +37,7 @@ ROWS = (
 
 
 def get_studies() -> dict[str, Study]:
-    """The study at the scale of two cores."""
+    """Return the study at the scale of two cores."""
     return {
         'cpu': Study(
             'A small language beside large ones, 4 layers of 128',

@@ -13,7 +13,7 @@ from bert_jax.configs.studies.study import Row, Study
 
 
 def rows(*checkpoints: int) -> tuple[Row, ...]:
-    """The masked model and the left-to-right one, at these steps."""
+    """Return the masked model and the left-to-right one, at these steps."""
     masked, _, left_to_right, *_ = pretraining_tasks.ROWS
     return (
         dataclasses.replace(masked, name='masked LM', checkpoints=checkpoints),
@@ -22,7 +22,7 @@ def rows(*checkpoints: int) -> tuple[Row, ...]:
 
 
 def get_studies() -> dict[str, Study]:
-    """The figure at both scales."""
+    """Return the figure at both scales."""
     return {
         'paper': Study(
             'Accuracy after k steps, BERT-base',

@@ -161,7 +161,7 @@ class Study:
         ):
             if not names or len(set(names)) < len(names):
                 raise UserError(f'{what}: name one or more, each once, not {names}')
-        for name in (one.name for one in (*self.rows, *self.columns)):
+        for name in (each.name for each in (*self.rows, *self.columns)):
             if not name.strip() or re.search(r'[,|=\n]', name):
                 raise UserError(f'{name!r}: a name of a row or column is words without , | and =')
 
@@ -177,24 +177,28 @@ class Study:
             self._check_in_common(self.rows[0], row)
 
     def config(self, row: Row, seed: int | None = None) -> PretrainConfig:
-        """The pre-training of a row. UserError where its changes name no setting or do not fit."""
+        """Return the pre-training of a row.
+
+        Raises:
+          UserError: its changes name no setting or do not fit.
+        """
         changes = as_text(row.pretraining)
         config = overrides.apply(self.pretraining, changes)
         return config if seed is None else dataclasses.replace(config, seed=seed)
 
     def records_options(self, row: Row) -> dict[str, Value]:
-        """The options of a row's records."""
+        """Return the options of a row's records."""
         options = {**self.records, **row.records}
         # Said, because what bert-preprocess does by default holds nothing out where that would
         # be too little for pairs: rows with and without pairs would then read other text.
         return options if 'eval_input' in options else {'eval_fraction': HELD_OUT, **options}
 
     def vocabulary_options(self, row: Row) -> dict[str, Value]:
-        """The options of a row's vocabulary."""
+        """Return the options of a row's vocabulary."""
         return {**self.vocabulary, **row.vocabulary}
 
     def finetuning(self, row: Row, column: Column) -> list[str]:
-        """The changes of --set for a column that fine-tunes a row's encoder."""
+        """Return the changes of --set for a column that fine-tunes a row's encoder."""
         return as_text({**column.finetuning, **row.finetuning})
 
     def _check_row(self, row: Row) -> None:
@@ -222,55 +226,64 @@ class Study:
                 overrides.apply(FeatureConfig(), as_text(column.bilstm))
 
     def _check_in_common(self, first: Row, row: Row) -> None:
-        """UserError where two rows differ in what makes them comparable."""
-        phases = lambda one: [
-            (phase.seq_len, phase.steps, phase.batch_size) for phase in self.config(one).phases
+        """Check that two rows agree in what makes them comparable.
+
+        Raises:
+          UserError: they do not.
+        """
+        phases = lambda row: [
+            (phase.seq_len, phase.steps, phase.batch_size) for phase in self.config(row).phases
         ]
-        text = lambda one: (one.text, [self.records_options(one).get(name) for name in _TEXT])
+        text = lambda row: (row.text, [self.records_options(row).get(name) for name in _TEXT])
         facts: dict[Axis, tuple[Any, Any]] = {
             'text': (text(first), text(row)),
             'vocabulary': (self.vocabulary_options(first), self.vocabulary_options(row)),
             'sequences': (phases(first), phases(row)),
         }
-        for axis, (one, other) in facts.items():
-            if one != other and axis not in self.may_differ:
+        for axis, (base, other) in facts.items():
+            if base != other and axis not in self.may_differ:
                 raise UserError(
-                    f'rows {first.name!r} and {row.name!r} differ in {axis} ({one} and {other}), so'
+                    f'rows {first.name!r} and {row.name!r} differ in {axis} ({base} and {other}), so'
                     f' nothing else can be read off them: make them alike, or, if that is what'
                     f" the study is about, say may_differ=('{axis}',)"
                 )
 
 
-def _check_name(where: str, what: str, name: str, known: Sequence[str]) -> None:
-    """UserError for a name that is none of those there are."""
-    if name not in known:
+def _check_name(of: str, what: str, name: str, names: Sequence[str]) -> None:
+    """Check that a name is one of those there are.
+
+    Raises:
+      UserError: it is not.
+    """
+    if name not in names:
         raise UserError(
-            f'{where}: {what}={name!r} is none of {", ".join(known)}{did_you_mean(name, known)}'
+            f'{of}: {what}={name!r} is none of {", ".join(names)}{did_you_mean(name, names)}'
         )
 
 
 def as_text(changes: Changes) -> list[str]:
-    """Changes as --set and the flags of a command have them: NAME=VALUE."""
+    """Return changes as --set and the flags of a command have them: NAME=VALUE."""
     return [f'{name}={value_text(value)}' for name, value in changes.items()]
 
 
 def value_text(value: Value) -> str:
-    """A value as it is written on a command line."""
+    """Return a value as it is written on a command line."""
     if isinstance(value, tuple):
         return ','.join(map(str, value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def names() -> list[str]:
-    """The studies that this package ships."""
+    """Return the names of the studies that this package ships."""
     files = pathlib.Path(__file__).parent.glob('*.py')
     return sorted(file.stem for file in files if '\ndef get_studies()' in file.read_text())
 
 
 def load(name_or_path: str) -> dict[str, Study]:
-    """The studies of a shipped file's name or of a .py file of one's own, by scale.
+    """Return the studies of a shipped file or of a .py file of one's own, by scale.
 
-    UserError where there is none, or it is refused.
+    Raises:
+      UserError: there is none, or it is refused.
     """
     shipped = pathlib.Path(__file__).parent / f'{name_or_path}.py'
     path = shipped if name_or_path in names() else pathlib.Path(name_or_path)
@@ -293,9 +306,9 @@ def load(name_or_path: str) -> dict[str, Study]:
 
 
 @contextlib.contextmanager
-def _about(where: str) -> Iterator[None]:
-    """Puts the row and the column before what is refused of them."""
+def _about(of: str) -> Iterator[None]:
+    """Put the row and the column before what is refused of them."""
     try:
         yield
     except UserError as error:
-        raise UserError(f'{where}: {error}') from error
+        raise UserError(f'{of}: {error}') from error

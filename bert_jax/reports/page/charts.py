@@ -6,11 +6,11 @@ is bert_jax/runs/workdir/plots.py's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from bert_jax.reports.page.markup import Child, Element, element, folded, table
-from bert_jax.reports.page.runs import Run, Sweep
+from bert_jax.reports.page.parts import Figure, Figures, Folded, Key, Part, Table, Text
+from bert_jax.reports.page.runs import Run, Sweep, all_runs
 from bert_jax.reports.page.svg import drawing
 from bert_jax.reports.page.tables import NONE, shown
 from bert_jax.runs.finetuning import results
@@ -44,44 +44,52 @@ class Series(NamedTuple):
     colour: int
     run: Run
 
+    def splits(self, name: str) -> dict[str, Points]:
+        """Return the points of a metric by split, in its unit; splits without any are left out."""
+        lines = self.run.lines
+        by_split = {
+            split: in_unit(name, points(lines, split, name))
+            for split in dict.fromkeys(line['split'] for line in lines)
+        }
+        return {split: measured for split, measured in by_split.items() if measured}
+
 
 def series_of(opened: Sequence[Run | Sweep]) -> list[Series]:
-    """Every run, with its label and its colour."""
-    made: list[Series] = []
-    for one in opened:
-        if isinstance(one, Run):
-            labelled = [(one.name, one)]
-        else:
-            labelled = [
-                (f'{one.name}: {results.in_words(one.settings_of(run))}', run) for run in one.runs
-            ]
-        for label, run in labelled:
-            known = {series.label: series.colour for series in made}
-            colour = known[label] if label in known else len(known)
-            made.append(Series(label, colour, run))
-    return made
+    """Return every run, with its label and its colour."""
+    series: list[Series] = []
+    colours: dict[str, int] = {}
+    for entry in opened:
+        for run in all_runs([entry]):
+            label = entry.name
+            if isinstance(entry, Sweep):
+                label += f': {results.in_words(entry.settings_of(run))}'
+            series.append(Series(label, colours.setdefault(label, len(colours)), run))
+    return series
 
 
-def curves(series: Sequence[Series], kind: str) -> Element:
-    """A figure for each metric of these runs, whose baselines are alike; kind: what they are, for
-    the names of the figures.
+def curves(series: Sequence[Series], of: str) -> Part:
+    """Return a figure for each metric of these runs, whose baselines are alike.
+
+    Args:
+      series: the runs.
+      of: what they are, for the names of the figures.
     """
-    names = [name for name in _metrics(series) if any(_splits(s.run, name) for s in series)]
+    names = [name for name in _metrics(series) if any(each.splits(name) for each in series)]
     if not names:
-        return element('p', 'No log line yet, so there is nothing to draw.', class_='note')
-    return element('div', *(_figure(name, series, kind) for name in names), class_='charts')
+        return Text('No log line yet, so there is nothing to draw.')
+    return Figures([_figure(name, series, of) for name in names])
 
 
-def spread(sweep: Sweep) -> Element | None:
-    """Every seed of a sweep as a point, by settings; None while no run of it is done."""
+def spread(sweep: Sweep) -> list[Part]:
+    """Return every seed of a sweep as a point, by settings; nothing while no run of it is done."""
     rows = sweep.rows()
     if not rows:
-        return None
+        return []
     # What guessing scores is the same for all runs, and a run notes it when it begins.
     begun = max(sweep.runs, key=lambda run: len(run.guesses))
     picture = results.spread(rows, begun.guesses)
-    height = 1.0 + 0.42 * len(picture.groups)
-    svg = drawing(picture, f'{sweep.name}: {picture.title}', height)
+    label = f'{sweep.name}: {picture.title}'
+    svg = drawing(picture, label, 1.0 + 0.42 * len(picture.groups))
 
     # The numbers of the picture, group by group.
     metric, lines = rows[0]['metric'], []
@@ -96,29 +104,28 @@ def spread(sweep: Sweep) -> Element | None:
         counts = [f'{entry["runs"]}', f'{entry["failed"] or NONE}']
         lines.append([f'{number}. {settings}', *counts, *statistics, ', '.join(seeds)])
     guess = begun.guess(metric)
-    said = [f'{metric} on {rows[0]["split"]}']
-    if guess is not None:
-        said.append(f'guessing scores {shown(metric, guess)}')
-    if len(rows) < len(sweep.runs):
-        said.append(f'{len(rows)} of {len(sweep.runs)} runs are done')
-    head = ['settings', 'runs', 'failed', 'mean', 'sd', 'best', 'every run (its seed)']
+    caption = [f'{metric} on {rows[0]["split"]}']
     note = 'The bar beside the points is their mean and sample standard deviation.'
     if guess is not None:
+        caption.append(f'guessing scores {shown(metric, guess)}')
         note += ' The dotted line is what guessing scores.'
-    return element(
-        'div',
-        element('div', _captioned(picture.title, picture.unit, svg), class_='charts'),
-        element('p', note, class_='note'),
-        table(head, lines, '; '.join(said)),
-    )
+    if len(rows) < len(sweep.runs):
+        caption.append(f'{len(rows)} of {len(sweep.runs)} runs are done')
+    head = ['settings', 'runs', 'failed', 'mean', 'sd', 'best', 'every run (its seed)']
+    return [
+        Text(f'{sweep.name}: spread over seeds', 'heading'),
+        Figures([Figure(picture.title, picture.unit, svg, label)]),
+        Text(note),
+        Table('; '.join(caption), head, lines),
+    ]
 
 
 def _metrics(series: Sequence[Series]) -> list[str]:
-    """The metrics that have a chart, in their order."""
+    """Return the metrics that have a chart, in their order."""
     scored = dict.fromkeys(
         name
-        for one in series
-        for line in one.run.lines
+        for each in series
+        for line in each.run.lines
         if line['split'] != 'train'
         for name in line
         if name not in _NO_CHART
@@ -128,86 +135,58 @@ def _metrics(series: Sequence[Series]) -> list[str]:
     return [*first, *middle, *_LAST]
 
 
-def _splits(run: Run, name: str) -> dict[str, Points]:
-    """The points of a metric by split, in its unit; splits without any are left out."""
-    found = {line['split']: None for line in run.lines}
-    by_split = {split: in_unit(name, points(run.lines, split, name)) for split in found}
-    return {split: there for split, there in by_split.items() if there}
-
-
-def _figure(name: str, series: Sequence[Series], kind: str) -> Element:
-    """One metric of all runs that have it."""
-    by_run = [(one, splits) for one in series if (splits := _splits(one.run, name))]
+def _figure(name: str, series: Sequence[Series], of: str) -> Figure:
+    """Return one metric of all runs that have it."""
+    by_run = [(each, splits) for each in series if (splits := each.splits(name))]
     scored = any(split != 'train' for _, splits in by_run for split in splits)
     drawn, rows = [], []
-    for one, splits in by_run:
-        for split, found in splits.items():
-            # What is measured in training stands behind what is measured on other data.
+    for each, splits in by_run:
+        for split, measured in splits.items():
+            # What is measured in training is drawn behind what is measured on other data.
             thin = scored and split == 'train'
-            label = f'{one.label}, {split}' if scored else one.label
-            drawn.append(Curve(label, found, 'thin' if thin else 'main', one.colour))
+            label = f'{each.label}, {split}' if scored else each.label
+            drawn.append(Curve(label, measured, 'thin' if thin else 'main', each.colour))
             if not thin:
-                rows += [(one.run.name, split, step, value) for step, value in found]
+                rows += [(each.run.name, split, step, value) for step, value in measured]
     drawn.sort(key=lambda curve: curve.kind == 'main')  # and so is drawn first
     guessing = _guessing(name, by_run)
 
-    about = quantity(name)
+    named = quantity(name)
     if name == 'loss':
-        about = about._replace(unit=loss_unit(by_run[0][0].run.data))
-    chart = Chart(about.title, about.unit, [*drawn, *guessing])
-    keys = [
-        _key(label, colour)
-        for label, colour in dict.fromkeys((one.label, one.colour) for one, _ in by_run)
-    ]
+        named = named._replace(unit=loss_unit(by_run[0][0].run.data))
+    labels = dict.fromkeys((each.label, each.colour) for each, _ in by_run)
+    keys = [Key(label, f'run-{colour % len(COLOURS)}') for label, colour in labels]
     if any(curve.kind == 'thin' for curve in drawn):
-        keys.append(_key('thin: in training', None, 'thin'))
+        keys.append(Key('thin: in training', 'common', 'thin'))
     if guessing:
-        keys.append(_key('dotted: guessing', None, 'guess'))
-    legend = element('ul', *keys, class_='legend')
-    return _captioned(
-        about.title,
-        about.unit,
-        drawing(chart, f'{about.title}, {kind}'),
-        legend if len(keys) <= len(COLOURS) else folded(f'{len(keys)} colours', legend),
-        _numbers(name, about.unit, rows),
-    )
+        keys.append(Key('dotted: guessing', 'common', 'guess'))
+    label = f'{named.title}, {of}'
+    svg = drawing(Chart(named.title, named.unit, [*drawn, *guessing]), label)
+    return Figure(named.title, named.unit, svg, label, keys, _numbers(name, named.unit, rows))
 
 
 def _guessing(name: str, by_run: Sequence[tuple[Series, dict[str, Points]]]) -> list[Curve]:
-    """The lines of what guessing scores: one, where it is the same for all runs, in no run's
-    colour.
+    """Return the lines of what guessing scores.
+
+    It is one line, in no run's colour, where the score is the same for all runs.
     """
-    last = max(found[-1][0] for _, splits in by_run for found in splits.values())
-    lines = {tuple(levels(name, one.run.guesses, last)): one for one, _ in reversed(by_run)}
+    last = max(measured[-1][0] for _, splits in by_run for measured in splits.values())
+    lines = {tuple(levels(name, each.run.guesses, last)): each for each, _ in reversed(by_run)}
     lines.pop((), None)
     return [
-        Curve(f'{one.label}, guessing', line, 'guessing', one.colour if len(lines) > 1 else None)
-        for line, one in lines.items()
+        Curve(f'{each.label}, guessing', line, 'guessing', each.colour if len(lines) > 1 else None)
+        for line, each in lines.items()
     ]
 
 
-def _numbers(name: str, unit: str, rows: Sequence[tuple[str, str, float, float]]) -> Element:
-    """The points of a chart as a table; of very many a part, which its summary says."""
-    factor = quantity(name).factor
+def _numbers(name: str, unit: str, rows: Sequence[tuple[str, str, float, float]]) -> Folded:
+    """Return the points of a chart as a table; of very many a part, which its summary says."""
+    named = quantity(name)
     every = -(-len(rows) // _MOST_ROWS)
-    chosen = [row for place, row in enumerate(rows) if (len(rows) - 1 - place) % every == 0]
-    said = 'Numbers' if every == 1 else f'Numbers (one of {every})'
-    cells: Iterator[Sequence[Child]] = (
-        (run, split, f'{step:,}', shown(name, value / factor)) for run, split, step, value in chosen
-    )
-    caption = quantity(name).title + (f' ({unit})' if unit else '')
-    return folded(said, table(['run', 'split', 'step', name], cells, caption))
-
-
-def _captioned(title: str, unit: str, *parts: Element) -> Element:
-    caption = element('figcaption', f'{title} ')
-    if unit:
-        caption.append(element('small', f'({unit})'))
-    return element('figure', caption, *parts)
-
-
-def _key(label: str, colour: int | None, kind: str = '') -> Element:
-    """An entry of a legend."""
-    name = 'common' if colour is None else f'run-{colour % len(COLOURS)}'
-    mark = element('span', class_=f'key {kind}', style=f'color: var(--{name})', aria_hidden='true')
-    return element('li', mark, label)
+    cells = [
+        (run, split, f'{step:,}', shown(name, value / named.factor))
+        for run, split, step, value in rows[::-1][::every][::-1]  # the last is always there
+    ]
+    caption = named.title + (f' ({unit})' if unit else '')
+    summary = 'Numbers' if every == 1 else f'Numbers (one of {every})'
+    return Folded(summary, Table(caption, ['run', 'split', 'step', name], cells))

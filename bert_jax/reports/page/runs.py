@@ -42,28 +42,28 @@ class Run:
 
     @property
     def pretraining(self) -> bool:
-        """Whether it is of bert-pretrain, or of a program around the same loop."""
+        """Tell whether it is of bert-pretrain, or of a program around the same loop."""
         return isinstance(self.config, schema.PretrainConfig)
 
     @property
     def task(self) -> str:
-        """The name of the task of a fine-tuning run, without the folder of a task file."""
+        """Return the name of a fine-tuning run's task, without the folder of a task file."""
         return PurePath(self.data['task']).stem
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What a fine-tuning run is judged by, which is there when it is done."""
+        """Return what a fine-tuning run is judged by, which is there when it is done."""
         return next((r for r in self.results.values() if 'chance_loss' in r), None)
 
     @cached_property
     def step(self) -> int:
-        """The steps behind it, as far as its folder tells."""
+        """Return the steps that it has done, as far as its folder tells."""
         logged = self.lines[-1]['step'] if self.lines else 0
         return max(logged, self.workdir.newest_step())
 
     @property
     def standing(self) -> str:
-        """How far it is, in words."""
+        """Return how far it is, in words."""
         if isinstance(self.config, schema.PretrainConfig):
             total = self.config.total_steps
             return f'{self.step:,}' if self.step >= total else f'{self.step:,} of {total:,}'
@@ -71,22 +71,22 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """What its steps took, by its log lines; None before the first that tells."""
-        told = [line['seconds'] for line in self.lines if line.get('seconds') is not None]
-        return sum(told) if told else None
+        """Return what its steps took, by its log lines; None before the first that tells."""
+        times = [line['seconds'] for line in self.lines if line.get('seconds') is not None]
+        return sum(times) if times else None
 
     def guess(self, name: str) -> float | None:
-        """What guessing scores in a metric at the run's end; None where nobody knows."""
-        known = [guess.scores[name] for guess in self.guesses if name in guess.scores]
-        return known[-1] if known else None
+        """Return what guessing scores in a metric at the run's end; None where nobody knows."""
+        scores = [guess.scores[name] for guess in self.guesses if name in guess.scores]
+        return scores[-1] if scores else None
 
     def last(self, split: str, name: str) -> float | None:
-        """The last finite value of a metric; None without any."""
-        found = points(self.lines, split, name)
-        return found[-1][1] if found else None
+        """Return the last finite value of a metric; None without any."""
+        measured = points(self.lines, split, name)
+        return measured[-1][1] if measured else None
 
     def settings(self) -> dict[str, Any]:
-        """Every setting, and what it reads, by dotted names."""
+        """Return every setting, and what it reads, by dotted names."""
         return leaves(schema.to_dict(self.config)) | leaves({'data': self.data})
 
 
@@ -100,20 +100,20 @@ class Sweep:
 
     @cached_property
     def varied(self) -> list[str]:
-        """The names of the settings in which its runs differ."""
+        """Return the names of the settings in which its runs differ."""
         settings = [leaves(schema.to_dict(run.config)) for run in self.runs]
-        names = dict.fromkeys(name for one in settings for name in one)
-        states = lambda name: {(name in one, one.get(name)) for one in settings}
+        names = dict.fromkeys(name for of_run in settings for name in of_run)
+        states = lambda name: {(name in of_run, of_run.get(name)) for of_run in settings}
         return [name for name in names if len(states(name)) > 1]
 
     def settings_of(self, run: Run) -> dict[str, Any]:
-        """What makes a run of the sweep another than the others, with its seed."""
+        """Return what makes a run of the sweep another than the others, with its seed."""
         settings = leaves(schema.to_dict(run.config))
         names = [*(name for name in self.varied if name != 'seed'), 'seed']
         return {name: settings[name] for name in names if name in settings}
 
     def rows(self) -> list[dict[str, Any]]:
-        """The results of the runs that are done, each with its settings, as sweep.json has them."""
+        """Return the results of runs that are done, with their settings, as sweep.json has them."""
         return [
             {'name': run.name, 'settings': self.settings_of(run), **run.result}
             for run in self.runs
@@ -122,9 +122,10 @@ class Sweep:
 
 
 def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
-    """What lies in the folders, each once, in their order.
+    """Return what is in the folders, each once, in their order.
 
-    UserError where there is none, or one of them holds neither a run nor a sweep.
+    Raises:
+      UserError: there is none, or one of them holds neither a run nor a sweep.
     """
     if not folders:
         raise UserError('name the folders of one or more runs: --workdir=DIR')
@@ -134,8 +135,9 @@ def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
 
 
 def all_runs(opened: Sequence[Run | Sweep]) -> list[Run]:
-    """Every single run, those of sweeps too."""
-    return [run for one in opened for run in (one.runs if isinstance(one, Sweep) else (one,))]
+    """Return every single run, those of sweeps too."""
+    runs = (entry.runs if isinstance(entry, Sweep) else (entry,) for entry in opened)
+    return [run for members in runs for run in members]
 
 
 def _open(folder: str, name: str) -> Run | Sweep:
@@ -173,7 +175,7 @@ def _absolute(folder: str) -> str:
 
 
 def _short_names(folders: Sequence[str]) -> list[str]:
-    """As much of the end of each path as tells it from the others."""
+    """Return as much of the end of each path as tells it from the others."""
     names = []
     for folder in folders:
         parts = PurePath(folder).parts

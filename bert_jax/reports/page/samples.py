@@ -1,6 +1,6 @@
 """Held-out text with a word hidden, and what a pre-training run fills in before and after training.
 
-Owns which words are hidden: in each of the first held-out records the first masked place that is a
+Owns which words are hidden: in each of the first held-out records the first masked token that is a
 whole word. It must not know how a model answers (bert_jax/inference/mask_filler.py).
 """
 
@@ -30,9 +30,7 @@ class Hidden(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A hidden word, and the likeliest words at the start of the run and now, with their
-    probabilities.
-    """
+    """A hidden word, and the likeliest (word, probability) at the start of the run and now."""
 
     hidden: Hidden
     first: list[tuple[str, float]]
@@ -48,10 +46,11 @@ class Samples(NamedTuple):
 
 
 def samples(run: Run, count: int, top: int = 3) -> Samples:
-    """So many hidden words of the run's held-out records, each with its `top` best answers.
+    """Return hidden words of the run's held-out records, each with its `top` best answers.
 
-    UserError, which says why, where the run has no checkpoint yet, its records are gone or hold
-    nothing out, or its model has no head for masked words.
+    Raises:
+      UserError: the run has no checkpoint yet, its records are gone or hold nothing out, or its
+        model has no head for masked words.
     """
     from bert_jax.inference.mask_filler import MASK, MaskFiller
     from bert_jax.runs.sources.source import read_source
@@ -76,15 +75,15 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     answers = []
     for source in (first, now):
         fill = MaskFiller(source, top)
-        found = [fill(f'{text.before}{MASK}{text.after}')['masks'][0] for text in texts]
-        answers.append([[(a['token'], a['probability']) for a in words] for words in found])
+        filled = [fill(f'{text.before}{MASK}{text.after}')['masks'][0] for text in texts]
+        answers.append([[(a['token'], a['probability']) for a in words] for words in filled])
     return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers, strict=True)])
 
 
 def _first_weights(
     config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None
 ) -> tuple[dict[str, Any], str]:
-    """The weights that a run began with, made or read again, and what they are in words."""
+    """Return the weights that a run began with, made or read again, and what they are in words."""
     from bert_jax.runs.sources import word_network
 
     begun = word_network.is_workdir(init_from)
@@ -111,7 +110,7 @@ def _first_weights(
 
 
 def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
-    """A hidden word of each held-out record that has a whole one, in the order of the records."""
+    """Yield a hidden word of each held-out record that has a whole one, in their order."""
     from bert_jax.input_pipeline.records.shards import Manifest
     from bert_jax.input_pipeline.records.stream import RecordStream
 
@@ -122,42 +121,36 @@ def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
         raise UserError(f'{records} holds nothing out')
     for batch in RecordStream(records, 'eval', 64, 0, 'numpy').evaluation():
         for row in range(int(batch['example_weights'].sum())):
-            found = _hidden_word({name: column[row] for name, column in batch.items()}, tokenizer)
-            if found:
-                yield found
+            word = _hidden_word({name: column[row] for name, column in batch.items()}, tokenizer)
+            if word:
+                yield word
 
 
 def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden | None:
-    """The first masked place of a record that is a whole word, in the text around it."""
-    # The text as it was: masked places hold [MASK], or another word.
+    """Return the first masked token of a record that is a whole word, in the text around it."""
+    # The text as it was: masked positions have [MASK], or another word.
     ids, masked = row['input_ids'].copy(), row['masked_lm_weights'] > 0
-    places = row['masked_lm_positions'][masked]
-    ids[places] = row['masked_lm_ids'][masked]
+    positions = row['masked_lm_positions'][masked]
+    ids[positions] = row['masked_lm_ids'][masked]
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id}
 
-    for place in places.tolist():
+    for at in positions.tolist():
         # A whole word: it begins one, and what follows begins another.
-        (token,) = tokenizer.tokens(ids[place : place + 1])
-        ends = place + 1 == len(ids) or ids[place + 1] in special
-        whole = tokenizer.starts_word[ids[place]] and (
-            ends or tokenizer.starts_word[ids[place + 1]]
-        )
-        if not whole or ids[place] in special or not any(map(str.isalpha, token)):
+        (token,) = tokenizer.tokens(ids[at : at + 1])
+        ends = at + 1 == len(ids) or ids[at + 1] in special or tokenizer.starts_word[ids[at + 1]]
+        whole = tokenizer.starts_word[ids[at]] and ends
+        if not whole or ids[at] in special or not any(map(str.isalpha, token)):
             continue
 
         # Its side of the pair, as far as every piece of it is known.
-        first = last = place
-        while first > max(0, place - _AROUND) and ids[first - 1] not in special:
+        first = last = at
+        while first > max(0, at - _AROUND) and ids[first - 1] not in special:
             first -= 1
-        while last + 1 < min(len(ids), place + _AROUND) and ids[last + 1] not in special:
+        while last + 1 < min(len(ids), at + _AROUND) and ids[last + 1] not in special:
             last += 1
-        before, after = (
-            tokenizer.decode(ids[first:place]),
-            tokenizer.decode(ids[place + 1 : last + 1]),
+        before, word, after = map(
+            tokenizer.decode, (ids[first:at], ids[at : at + 1], ids[at + 1 : last + 1])
         )
-        if len(before) + len(after) < 20:
-            continue  # nothing to guess by
-        return Hidden(
-            f'{before.lstrip()} ', tokenizer.decode(ids[place : place + 1]).strip(), after
-        )
+        if len(before) + len(after) >= 20:  # else there is nothing to guess by
+            return Hidden(f'{before.lstrip()} ', word.strip(), after)
     return None

@@ -1,93 +1,65 @@
-"""Drawings as SVG inside a page, in the page's own colours and letters.
+"""Pictures of bert_jax/runs/workdir/plots.py as SVG inside a page, in the page's own colours.
 
-Owns what of matplotlib's SVG has no place in a page: its addresses, its fonts and its colours. It
-must not know what is drawn.
+Owns what of matplotlib's SVG does not belong in a page: its addresses, names and colours.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from xml.etree import ElementTree
 
-from bert_jax.reports.page.markup import Element, element
-from bert_jax.runs.workdir.plots import (
-    COLOURS,
-    COMMON,
-    GRID,
-    INK,
-    Chart,
-    Spread,
-    drawn_quietly,
-    figure,
+from bert_jax.runs.workdir.plots import COLOURS, COMMON, GRID, Drawing, drawn_quietly, figure
+
+# page.html has a value of each for a light and for a dark screen.
+_VARIABLES = {
+    **{colour: f'run-{number}' for number, colour in enumerate(COLOURS)},
+    GRID: 'grid',
+    COMMON: 'common',
+}
+_CHANGES = (
+    (r'<\?xml.*?(?=<svg)|<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>', ''),
+    (r'<svg [^>]*(viewBox="[^"]*")[^>]*>', r'<svg \1>'),
+    ('xlink:href', 'href'),
+    # A curve shows its name where a pointer rests on it.
+    (r'<g id="curve ([^"]*)">', r'<g><title>\1</title>'),
 )
 
-# The page has a value of each for a light and for a dark screen (style.py).
-VARIABLES = {
-    **{colour: f'var(--run-{place})' for place, colour in enumerate(COLOURS)},
-    INK: 'var(--ink)',
-    GRID: 'var(--grid)',
-    COMMON: 'var(--common)',
-}
-_COLOUR = re.compile(r'#[0-9a-f]{6}')
-
-# Inches: so narrow that its letters are still read on a telephone, where it is as wide as this.
+# Inches: as narrow as a telephone's screen, so that letters are read there.
 _WIDTH, _HEIGHT = 4.6, 2.9
 
 
-def drawing(drawn: Chart | Spread, label: str, height: float = _HEIGHT) -> Element:
-    """The <svg> of a chart, as wide as its place; `label` is what a screen reader says of it."""
+def drawing(drawn: Drawing, label: str, height: float = _HEIGHT) -> str:
+    """Return the <svg> of a picture, as wide as the page lets it be.
+
+    Args:
+      drawn: what is drawn.
+      label: what no other picture of the page has, for the names of its parts.
+      height: in inches, for a width of 4.6.
+    """
     import matplotlib
 
-    # 'none' keeps letters as text, which the browser sets; equal drawings get equal bytes by the
-    # salt of their names and without the date.
-    # The browser has the letters that matplotlib's fonts have not.
-    with (
-        drawn_quietly(),
-        matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}),
-    ):
-        made, axes = figure(drawn, _WIDTH, height)
-        made.patch.set_visible(False)
+    # 'none' keeps letters as text, which the browser sets: it has those that matplotlib's fonts
+    # lack. Equal pictures get equal bytes by the salt of their names and without the date.
+    settings = {'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}
+    written = io.StringIO()
+    with drawn_quietly(), matplotlib.rc_context(settings):
+        picture, (axes,) = figure(_WIDTH, height, drawn)
+        picture.patch.set_visible(False)
         axes.patch.set_visible(False)
-        for line, curve in zip(axes.get_lines(), drawn.curves if isinstance(drawn, Chart) else ()):
-            line.set_gid(f'curve {curve.label}')
-        written = io.BytesIO()
-        made.savefig(written, format='svg', metadata={'Date': None, 'Creator': None})
-    root = ElementTree.fromstring(written.getvalue())
-    references = set(re.findall(rb'#[\w-]+', written.getvalue()))
+        for line in axes.get_lines():
+            if not line.get_label().startswith('_'):  # a name of matplotlib's own
+                line.set_gid(f'curve {line.get_label()}')
+        nothing = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
+        picture.savefig(written, format='svg', metadata=nothing)
 
-    # A curve tells its name where a pointer rests on it. Other names of parts would stand on the
-    # page as often as there are drawings, and only those that are referred to are of use.
-    for node in root.iter():
-        name = node.attrib.pop('id', '')
-        if name.startswith('curve '):
-            node.insert(0, element('title', name.removeprefix('curve ')))
-        elif f'#{name}'.encode() in references:
-            node.set('id', name)
-    _plain(root)
-    for name in ('width', 'height', 'version'):
-        root.attrib.pop(name, None)
-    root.attrib |= {'role': 'img', 'aria-label': label}
-    return root
+    svg = written.getvalue()
+    for pattern, replacement in _CHANGES:
+        svg = re.sub(pattern, replacement, svg, flags=re.DOTALL)
+    # Other names are the same in all pictures; only those that are referred to are of use.
+    referred = set(re.findall(r'#([\w-]+)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in referred else '', svg)
+    return re.sub(r'(fill|stroke): (#[0-9a-f]{6})', _variable, svg)
 
 
-def _plain(node: Element) -> None:
-    """Takes away namespaces and whatever names an address, and puts the page's colours in."""
-    for child in list(node):
-        if child.tag.endswith(('}metadata', '}style')):
-            node.remove(child)
-        else:
-            _plain(child)
-    node.tag = node.tag.rpartition('}')[2]
-
-    # xlink:href="#..." is href="#..." in a page; colours stand in `style`, fonts too.
-    attributes = {name.rpartition('}')[2]: value for name, value in node.attrib.items()}
-    if 'style' in attributes:
-        style = _COLOUR.sub(lambda found: _variable(found[0]), attributes['style'])
-        attributes['style'] = re.sub(r'font: ([\d.]+px) [^;]*', r'font-size: \1', style)
-    node.attrib.clear()
-    node.attrib.update(attributes)
-
-
-def _variable(colour: str) -> str:
-    return VARIABLES.get(colour) or 'var(--ink)'
+def _variable(match: re.Match[str]) -> str:
+    return f'{match[1]}: var(--{_VARIABLES.get(match[2], "ink")})'

@@ -1,6 +1,6 @@
 """The tables of the page: what runs came to, in what they differ, how they are made again.
 
-Owns which numbers stand beside which, and how they are written. It must not know charts.
+Owns which numbers are shown together, and how they are written. It must not know charts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.reports.page.markup import Child, Element, element, folded, table
+from bert_jax.reports.page.parts import Folded, Part, Table, Text
 from bert_jax.reports.page.runs import Run, Sweep, all_runs
 from bert_jax.runs.workdir.plots import quantity
 
@@ -18,72 +18,64 @@ NONE = '–'
 
 
 def shown(name: str, value: Any) -> str:
-    """A value of metrics.jsonl as the page has it: accuracies in per cent, the rest as it is."""
+    """Return a value of metrics.jsonl as text: accuracies in per cent, other values as they are."""
     if not isinstance(value, int | float):
         return NONE if value is None else str(value)
-    about = quantity(name)
-    match about.unit:
+    named = quantity(name)
+    match named.unit:
         case '%':
-            return f'{value * about.factor:.1f} %'
+            return f'{value * named.factor:.1f} %'
         case 'tokens a second':
             return f'{value:,.0f}'
     return f'{value:.3g}' if name == 'learning_rate' else f'{value:.4f}'
 
 
-def pretraining_results(runs: Sequence[Run]) -> Element:
-    """The last evaluation on held-out records of each run, beside what guessing scores on them."""
+def pretraining_results(runs: Sequence[Run]) -> Table:
+    """Return each run's last scores on held-out records, with what guessing scores on them."""
     names = [
         name
         for name in ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'loss', 'accuracy')
         if any(run.last('eval', name) is not None for run in runs)
     ]
-    head = ['run', 'steps', *(f'{quantity(name).title} ({name})' for name in names), 'time']
     rows = [
         [
             run.name,
             run.standing,
-            *(_beside_guess(name, run.last('eval', name), run.guess(name)) for name in names),
+            *(_with_guess(name, run.last('eval', name), run) for name in names),
             duration(run.seconds),
         ]
         for run in runs
     ]
-    return table(
-        head, rows, 'Last evaluation on held-out records; in brackets what guessing scores'
+    return Table(
+        'Last evaluation on held-out records; in brackets what guessing scores',
+        ['run', 'steps', *(f'{quantity(name).title} ({name})' for name in names), 'time'],
+        rows,
     )
 
 
-def finetuning_results(runs: Sequence[Run]) -> Element:
-    """The scores of each run on the split that it is judged by."""
-    rows: list[list[Child]] = []
+def finetuning_results(runs: Sequence[Run]) -> Table:
+    """Return the scores of each run on the split that it is judged by."""
+    rows = []
     for run in runs:
         result = run.result
         if result is None:
             rows.append([run.name, run.task, NONE, run.standing, NONE, NONE, NONE, NONE])
             continue
         scores = ', '.join(
-            f'{name} {_beside_guess(name, value, run.guess(name))}'
+            f'{name} {_with_guess(name, value, run)}'
             for name, value in result['metrics'].items()
             if not name.endswith('total')
         )
         loss = f'{shown("loss", result["train_loss"])} ({shown("loss", result["chance_loss"])})'
-        rows.append(
-            [
-                run.name,
-                run.task,
-                result['split'],
-                run.standing,
-                scores,
-                loss,
-                'failed' if result['failed'] else 'no',
-                duration(result['seconds']),
-            ]
-        )
+        failed = 'failed' if result['failed'] else 'no'
+        time = duration(result['seconds'])
+        rows.append([run.name, run.task, result['split'], run.standing, scores, loss, failed, time])
     head = ['run', 'task', 'split', 'steps', 'scores', 'training loss', 'failed', 'time']
-    return table(head, rows, 'Scores; in brackets what the same answer to every example has')
+    return Table('Scores; in brackets what the same answer to every example has', head, rows)
 
 
-def scored_afterwards(runs: Sequence[Run]) -> Element | None:
-    """What bert-evaluate has found since, split by split; None where it has not been run."""
+def scored_afterwards(runs: Sequence[Run]) -> list[Part]:
+    """Return what bert-evaluate has scored since, split by split; nothing where it has not run."""
     rows = [
         [run.name, split, f'{result["step"]:,}', name, shown(name, value)]
         for run in runs
@@ -91,102 +83,92 @@ def scored_afterwards(runs: Sequence[Run]) -> Element | None:
         if result is not run.result
         for name, value in result['metrics'].items()
     ]
-    if not rows:
-        return None
-    made = table(['run', 'split', 'step', 'metric', 'value'], rows, 'Scored by bert-evaluate')
-    return folded(f'Scored by bert-evaluate ({len(rows)} numbers)', made)
+    caption = 'Scored by bert-evaluate'
+    table = Table(caption, ['run', 'split', 'step', 'metric', 'value'], rows)
+    return [Folded(f'{caption} ({len(rows)} numbers)', table)] if rows else []
 
 
-def differences(opened: Sequence[Run | Sweep]) -> list[Element]:
-    """The settings in which runs of a kind differ, then, folded, all others."""
-    found = [_values(one) for one in opened]
-    names = list(dict.fromkeys(name for values in found for name in values))
-    columns = [dict.fromkeys(names, NONE) | values for values in found]
-    cells = {name: [column[name] for column in columns] for name in names}
+def differences(opened: Sequence[Run | Sweep]) -> list[Part]:
+    """Return the settings in which runs of a kind differ, then, folded, all others."""
+    columns = [_values(entry) for entry in opened]
+    names = list(dict.fromkeys(name for values in columns for name in values))
+    cells = {name: [values.get(name, NONE) for values in columns] for name in names}
     differ = [name for name in names if len(set(cells[name])) > 1]
-    made: list[Element] = []
+    parts: list[Part] = []
     if differ:
-        head = ['setting', *(one.name for one in opened)]
-        made.append(table(head, [[name, *cells[name]] for name in differ], 'What differs'))
+        head = ['setting', *(entry.name for entry in opened)]
+        parts.append(Table('What differs', head, [[name, *cells[name]] for name in differ]))
     elif len(opened) > 1:
-        made.append(element('p', 'They have the same settings, and read the same.', class_='note'))
+        parts.append(Text('They have the same settings, and read the same.'))
     same = [[name, cells[name][0]] for name in names if name not in differ]
-    said = 'All settings' if len(opened) == 1 else f'{len(same)} settings that all have alike'
-    made.append(folded(said, table(['setting', 'value'], same, said)))
-    return made
+    caption = 'All settings' if len(opened) == 1 else f'{len(same)} settings that all have alike'
+    return [*parts, Folded(caption, Table(caption, ['setting', 'value'], same))]
 
 
-def reproduction(one: Run | Sweep) -> list[Element]:
-    """The commands that make a run, or all runs of a sweep, and what they were made on."""
-    runs = all_runs([one])
+def reproduction(entry: Run | Sweep) -> list[Part]:
+    """Return the commands that make a run, or all runs of a sweep, and what they were made on."""
+    runs = all_runs([entry])
     starts = [start for run in runs for start in run.starts]
+    heading = Text(entry.name, 'heading')
     if not starts:
         note = (
             'Made by a version that kept no commands: these are the same settings again, in a'
             ' folder of their own.'
         )
-        made = [element('p', note, class_='note')]
-        return [*made, *(element('pre', _from_settings(run)) for run in runs[:1])]
+        commands = [Text(_from_settings(run), 'commands') for run in runs[:1]]
+        return [heading, Text(note), *commands]
 
     # The runs of a sweep have one command, and a run that was stopped the same several times.
-    commands = dict.fromkeys(f'cd {shlex.quote(s.folder)}\n{s.command}' for s in starts)
+    lines = dict.fromkeys(f'cd {shlex.quote(s.folder)}\n{s.command}' for s in starts)
     machines = dict.fromkeys(
-        (s.devices, f'{s.cpus}', s.system, *(f'{k} {v}' for k, v in s.versions.items()))
+        (s.devices, f'{s.cpus}', s.system, ', '.join(f'{k} {v}' for k, v in s.versions.items()))
         for s in starts
     )
     resumed = [f'{s.step:,}' for s in starts if s.step]
-    rows = [
-        ['begun', min(s.time for s in starts)],
-        *([['gone on with, after step', ', '.join(resumed)]] if resumed else []),
-    ]
-    for devices, cpus, system, *versions in machines:
-        rows += [
-            ['devices', devices],
-            ['CPUs', cpus],
-            ['system', system],
-            ['versions', ', '.join(versions)],
-        ]
-    return [
-        *(element('pre', command) for command in commands),
-        table(['', ''], rows, f'What {one.name} was made on'),
-    ]
+    rows = [['begun', min(s.time for s in starts)]]
+    if resumed:
+        rows.append(['gone on with, after step', ', '.join(resumed)])
+    for machine in machines:
+        rows += map(list, zip(('devices', 'CPUs', 'system', 'versions'), machine, strict=True))
+    commands = [Text(line, 'commands') for line in lines]
+    return [heading, *commands, Table(f'What {entry.name} was made on', ['', ''], rows)]
 
 
 def duration(seconds: float | None) -> str:
-    """1:02:03, or 45 s."""
+    """Return a time as 1:02:03, or as 45 s."""
     if seconds is None:
         return NONE
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining = divmod(round(seconds), 60)
     if not minutes:
         return f'{seconds:.0f} s'
-    return f'{minutes // 60}:{minutes % 60:02}:{rest:02}'
+    return f'{minutes // 60}:{minutes % 60:02}:{remaining:02}'
 
 
-def _beside_guess(name: str, value: float | None, guess: float | None) -> str:
+def _with_guess(name: str, value: float | None, run: Run) -> str:
+    guess = run.guess(name)
     return shown(name, value) + (f' ({shown(name, guess)})' if guess is not None else '')
 
 
-def _values(one: Run | Sweep) -> dict[str, str]:
-    """Every setting as text; of a sweep all values that its runs have."""
-    found: dict[str, dict[str, None]] = {}
-    for run in all_runs([one]):
+def _values(entry: Run | Sweep) -> dict[str, str]:
+    """Return every setting as text; of a sweep all values that its runs have."""
+    values: dict[str, dict[str, None]] = {}
+    for run in all_runs([entry]):
         for name, value in run.settings().items():
-            found.setdefault(name, {})[_plain(value)] = None
-    return {name: ', '.join(values) for name, values in found.items()}
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            values.setdefault(name, {})[text] = None
+    return {name: ', '.join(texts) for name, texts in values.items()}
 
 
 def _from_settings(run: Run) -> str:
-    """The command for a run whose own is not known."""
-    folder, config = str(run.workdir), f'--config={run.workdir.config_file}'
+    """Return the command for a run whose own is not known."""
     if run.pretraining:
-        init = [f'--init_from={run.data["init_from"]}'] if 'init_from' in run.data else []
-        words = ['bert_jax.launch.pretrain', config, '--data=RECORDS', *init]
+        command, options = 'pretrain', {'data': 'RECORDS'}
+        names = [name for name in ('init_from',) if name in run.data]
     else:
-        data = run.data
-        options = [f'--{name}={data[name]}' for name in ('task', 'data_dir', 'init_from')]
-        words = ['bert_jax.launch.finetune', config, *options]
-    return shlex.join(['python', '-m', *words, f'--workdir={folder}-again'])
+        command, options = 'finetune', {}
+        names = ['task', 'data_dir', 'init_from']
+    options |= {name: run.data[name] for name in names}
+    words = [f'--{name}={value}' for name, value in options.items()]
+    config = f'--config={run.workdir.config_file}'
+    module = f'bert_jax.launch.{command}'
+    return shlex.join(['python', '-m', module, config, *words, f'--workdir={run.workdir}-again'])

@@ -16,6 +16,8 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.reports.quickstart.commands import say
+from bert_jax.reports.quickstart.text_split import Document, hashed, read, split
 
 # Enough for several megabytes of prose and ten classes of a task.
 PACKAGES = 20
@@ -29,42 +31,62 @@ class Source(abc.ABC):
     Attributes:
       title: what it is.
       question: what the task asks.
+      group: what is held out together, in words.
       inputs: what it depends on, as JSON values.
-      line_pieces: its sentences are cut to lines of so many word pieces for pre-training, if any.
+      line_pieces: how many word pieces its lines for pre-training have at most; None: it has a
+        sentence a line.
     """
 
     title: str
     question: str
+    group: str
     inputs: dict[str, Any]
-    line_pieces: int | None
+    line_pieces: int | None = None
 
     @abc.abstractmethod
-    def make(self, folder: Path) -> None:
-        """Writes the text folder (bert_jax/reports/quickstart/text_split.py)."""
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents, in their order."""
 
     @abc.abstractmethod
     def cased(self, text: Path) -> bool:
-        """Whether the vocabulary of the text folder should tell capitals and accents apart."""
+        """Tell whether a vocabulary of the text folder should have capitals and accents."""
 
     @abc.abstractmethod
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
-        """Writes the fine-tuning task cut from the text folder.
+        """Write the fine-tuning task cut from the text folder.
 
-        `pieces`: word pieces of the vocabulary that a row of the model has room for.
+        Args:
+          text: the text folder.
+          vocabulary: the tokenizer's folder.
+          pieces: word pieces of the vocabulary that a row of the model has room for.
+          folder: the task's.
         """
+
+    def make(self, folder: Path) -> None:
+        """Write the text folder (bert_jax/reports/quickstart/text_split.py)."""
+        counts = split(self.documents(), folder)
+        train, held_out, dropped = counts['train'], counts['held_out'], counts['dropped']
+        say(
+            f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
+            f' {train["documents"]:,} documents to learn from;'
+            f' {held_out["bytes"] / 1e6:.1f} MB held out'
+            f' ({held_out["groups"]:,} of {train["groups"] + held_out["groups"]:,} {self.group});'
+            f' {dropped["documents"]:,} documents and {dropped["sentences"]:,} sentences dropped as'
+            ' copies'
+        )
 
 
 class Docstrings(Source):
     """The documentation of the installed packages with most Python source."""
 
     question = 'which library does a docstring come from?'
-    line_pieces = None
+    group = 'modules'
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
-        from bert_jax.reports.quickstart import docstrings
+        from bert_jax.reports.quickstart.docstrings import installed_packages
 
-        self._packages = docstrings.installed_packages(PACKAGES)
+        self._packages = installed_packages(PACKAGES)
         if not self._packages:
             raise UserError(
                 'no Python packages are installed here: install this one with its dependencies, or'
@@ -75,28 +97,28 @@ class Docstrings(Source):
             'packages': {p.name: [p.distribution, p.version, p.bytes] for p in self._packages}
         }
 
-    def make(self, folder: Path) -> None:
-        from bert_jax.reports.quickstart import docstrings, text_split
-        from bert_jax.reports.quickstart.stages import say
+    def documents(self) -> Iterator[Document]:
+        """Yield the docstrings of the packages."""
+        from bert_jax.reports.quickstart import docstrings
 
-        counts = text_split.split(docstrings.read(self._packages), str(folder))
-        say(describe(counts, 'modules'))
+        return docstrings.read(self._packages)
 
     def cased(self, text: Path) -> bool:
-        del text
-        return False  # English, as the paper has it
+        """Return False: the text is English, and so as the paper has it."""
+        return False
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
-        from bert_jax.reports.quickstart import tasks, text_split
+        """Write the task; of any length, for a docstring says at its beginning what it is about."""
+        from bert_jax.reports.quickstart.tasks import library_task
 
-        del vocabulary, pieces  # a docstring says at its beginning what it is about
-        tasks.library_task(text_split.read(str(text)), str(folder))
+        library_task(read(text), folder)
 
 
 class Corpus(Source):
     """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
 
     question = 'is a passage whole, or mixed with another?'
+    group = 'parts of documents'
     # Three lines to a row: of fewer, next sentence prediction could seldom take the next.
     line_pieces = 10
 
@@ -104,58 +126,38 @@ class Corpus(Source):
         from etils import epath
 
         from bert_jax.input_pipeline.text.corpus import units
-        from bert_jax.reports.quickstart.stages import fingerprint
 
         # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._options, self._limit = patterns, options, limit
         chosen = [file for unit in units(patterns, options) for file in unit.files()]
-        files = fingerprint(sorted({Path(file.path) for file in chosen if '://' not in file.path}))
+        paths = sorted({Path(file.path) for file in chosen if '://' not in file.path})
+        files: list[list[Any]] = [
+            [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths
+        ]
         remote = [file for file in chosen if '://' in file.path]
         files += [[file.path, file.bytes, epath.Path(file.path).stat().mtime] for file in remote]
         self.title = ', '.join(patterns)
         self.inputs = {'corpus': files, 'options': dataclasses.asdict(options), 'limit': limit}
 
-    def make(self, folder: Path) -> None:
-        from bert_jax.reports.quickstart import text_split
-        from bert_jax.reports.quickstart.stages import say
+    def documents(self) -> Iterator[Document]:
+        """Yield parts of the documents with the smallest hashes that together keep the limit.
 
-        counts = text_split.split(self._sample(), str(folder))
-        say(describe(counts, 'parts of documents'))
-
-    def cased(self, text: Path) -> bool:
-        # Lower-casing strips accents too: of other languages than English it takes more than it
-        # gives, and it takes Hangul and other scripts apart.
-        return self._options.language.split('-')[0] != 'en' or not is_latin(text / 'train.txt')
-
-    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
-        from bert_jax.input_pipeline.tokenizer import Tokenizer
-        from bert_jax.reports.quickstart import tasks, text_split
-
-        tokenizer, documents = Tokenizer.load(vocabulary), text_split.read(str(text))
-        tasks.mixing_task(documents, tokenizer, pieces, str(folder))
-
-    def _sample(self) -> Iterator[Any]:
-        """The documents with the smallest hashes that together stay within the limit.
-
-        In the order of the text.
+        They are in the order of the text.
         """
         from bert_jax.input_pipeline.text.corpus import Report, read_documents
-        from bert_jax.reports.quickstart.stages import say
-        from bert_jax.reports.quickstart.text_split import Document, hashed
 
         # A heap of what is kept, largest hash on top: the smallest hashes are a sample that does
         # not depend on the order of the files, and memory holds no more than the limit.
-        kept: list[tuple[float, int, int, Document]] = []
+        kept: list[tuple[float, int, int, str, list[str]]] = []
         report, size, total = Report(), 0, 0
         for number, raw in enumerate(read_documents(self._patterns, self._options, report)):
             name = f'{raw.name[0]}:{raw.name[1]}'
-            document = Document(name, name, '', tuple(raw.sentences))
 
             # Over the limit the largest hash goes, but one document always stays.
             length = sum(len(sentence.encode()) for sentence in raw.sentences)
             total += length
             size += length
-            heapq.heappush(kept, (-hashed(f'sample {name}'), number, length, document))
+            heapq.heappush(kept, (-hashed(f'sample {name}'), number, length, name, raw.sentences))
             while size > self._limit and len(kept) > 1:
                 size -= heapq.heappop(kept)[2]
         for line in report.lines():  # invalid bytes, lines that were cut
@@ -166,34 +168,31 @@ class Corpus(Source):
             amount = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
             say(f'{self.title}: {amount}, documents chosen by a hash (--corpus_mb for more)')
         # In parts, and not as a whole: of a document on one side alone nothing could be asked.
-        for _, _, _, whole in sorted(kept, key=lambda item: item[1]):
-            for i in range(0, len(whole.sentences), PART_SENTENCES):
-                sentences = whole.sentences[i : i + PART_SENTENCES]
-                yield dataclasses.replace(whole, group=f'{whole.group} {i}', sentences=sentences)
+        for _, _, _, name, sentences in sorted(kept, key=lambda item: item[1]):
+            for i in range(0, len(sentences), PART_SENTENCES):
+                part = tuple(sentences[i : i + PART_SENTENCES])
+                yield Document(name, f'{name} {i}', '', part)
+
+    def cased(self, text: Path) -> bool:
+        """Tell whether the text is other than English in Latin letters.
+
+        Lower-casing strips accents too: of other languages than English it takes more than it
+        gives, and it takes Hangul and other scripts apart.
+        """
+        with open(text / 'train.txt', encoding='utf-8') as file:
+            # The blocks of Latin letters, accents and all, end at U+024F.
+            letters = [c for c in file.read(200_000) if c.isalpha()]
+        latin = 2 * sum(c < '\u0250' for c in letters) > len(letters)
+        return not latin or self._options.language.split('-')[0] != 'en'
+
+    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
+        """Write the task, of passages that fit a row."""
+        from bert_jax.input_pipeline.tokenizer import Tokenizer
+        from bert_jax.reports.quickstart.tasks import mixing_task
+
+        mixing_task(read(text), Tokenizer.load(vocabulary), pieces, folder)
 
 
 def source(corpus: Sequence[str] | None, options: TextOptions, limit: int) -> Source:
-    """The source that --corpus names; the docstrings without one."""
+    """Return the source that --corpus names; the docstrings without one."""
     return Corpus(corpus, options, limit) if corpus else Docstrings()
-
-
-def describe(counts: dict[str, Any], groups: str) -> str:
-    """One line about a text folder."""
-    # Groups are what is held out together: modules, or documents.
-    train, held_out, dropped = counts['train'], counts['held_out'], counts['dropped']
-    return (
-        f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
-        f' {train["documents"]:,} documents to learn from;'
-        f' {held_out["bytes"] / 1e6:.1f} MB held out'
-        f' ({held_out["groups"]:,} of {train["groups"] + held_out["groups"]:,} {groups});'
-        f' {dropped["near_copy_documents"]:,} documents and {dropped["near_copy_sentences"]:,}'
-        ' sentences dropped as near-duplicates'
-    )
-
-
-def is_latin(path: Path) -> bool:
-    """Whether most letters of a text are Latin, judged by its first 200,000 characters."""
-    with open(path, encoding='utf-8') as file:
-        # The blocks of Latin letters, accents and all, end at U+024F.
-        letters = [c for c in file.read(200_000) if c.isalpha()]
-    return 2 * sum(c < '\u0250' for c in letters) > len(letters)

@@ -2,8 +2,8 @@
 
 English prose that every installation already has: no download, nothing third-party in
 this repository. Owns which packages are read, where their docstrings are (found with
-`ast`, so nothing is imported or run) and how they are cleaned to prose. It must not know
-what the text is for: what is held out is text_split.py's, near-duplicates near_duplicates.py's.
+`ast`, so nothing is imported or run) and what of them is prose. Sentences are cut by
+input_pipeline/text/lines.py; what is held out is text_split.py's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
 
-import sentencex
-
+from bert_jax.input_pipeline.text.lines import Report, Text, TextOptions
 from bert_jax.reports.quickstart.text_split import Document
 
 # Installers and test tools come and go in an environment; the corpus should not change with them.
@@ -49,16 +48,15 @@ class Package:
 
     @property
     def bytes(self) -> int:
-        """Size of its Python source."""
+        """Return the size of its Python source."""
         return sum(size for _, size in self.files)
 
 
 def installed_packages(limit: int = 20) -> list[Package]:
-    """The `limit` installed packages with most Python source, the smallest first.
+    """Return the `limit` installed packages with most Python source, the smallest first.
 
-    Smallest first because near_duplicates keeps the first of two equal texts, and where a
-    large package repeats another's text (tensorflow keras', jax numpy's) the small one is
-    the author.
+    Smallest first because of two equal sentences the first is kept, and where a large package
+    repeats another's text (tensorflow keras', jax numpy's) the small one is the author.
     """
     # By the name that is imported: one distribution may bring several packages.
     by_name: dict[str, Package] = {}
@@ -76,14 +74,11 @@ def installed_packages(limit: int = 20) -> list[Package]:
             ):
                 files.setdefault(Path(file.parts[0]).stem, []).append((str(file), file.size or 0))
 
-        # Two distributions may share a name (google): the larger stands for it.
+        # Two distributions may share a name (google): the larger is taken.
+        root = str(distribution.locate_file(''))
         for name, members in files.items():
             package = Package(
-                name,
-                distribution.name,
-                distribution.version,
-                tuple(sorted(members)),
-                str(distribution.locate_file('')),
+                name, distribution.name, distribution.version, tuple(sorted(members)), root
             )
             if name not in by_name or package.bytes > by_name[name].bytes:
                 by_name[name] = package
@@ -94,7 +89,7 @@ def installed_packages(limit: int = 20) -> list[Package]:
 
 
 def read(packages: Iterable[Package], workers: int = 2) -> Iterator[Document]:
-    """The documents of the packages, in the order of packages, files and places in the file.
+    """Yield the documents of the packages, in the order of packages, files and lines.
 
     A document is the docstring of one definition with MIN_SENTENCES or more sentences of
     prose; what a module's shorter ones say is one document more. Its label is the package,
@@ -108,7 +103,7 @@ def read(packages: Iterable[Package], workers: int = 2) -> Iterator[Document]:
 
 
 def _read_module(job: tuple[str, str, str]) -> list[Document]:
-    """The documents of one file; a file that does not parse has none."""
+    """Return the documents of one file; a file that does not parse has none."""
     package, root, file = job
     try:
         source = (Path(root) / file).read_bytes()
@@ -121,7 +116,7 @@ def _read_module(job: tuple[str, str, str]) -> list[Document]:
     # A definition with enough prose is a document; the short ones of a module are one together, or
     # much of the text would be lost.
     documents, short = [], []
-    for name, text in _docstrings(tree):
+    for name, text in _docstrings(tree, ''):
         sentences = to_sentences(text)
         if len(sentences) >= MIN_SENTENCES:
             documents.append(Document(package, file, name, tuple(sentences)))
@@ -132,173 +127,78 @@ def _read_module(job: tuple[str, str, str]) -> list[Document]:
     return documents
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(dotted name, docstring) of the module and of each definition in it, in order."""
-    # Depth first, in the order of the file; conditions are looked into, for definitions hide there.
-    todo: list[tuple[str, ast.AST]] = [('', tree)]
-    while todo:
-        name, node = todo.pop(0)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            text = ast.get_docstring(node, clean=False)
-            if text:
-                yield name, text
-
-        # Functions inside of functions too: some have documentation.
-        inner = [
-            c
-            for c in ast.iter_child_nodes(node)
-            if isinstance(c, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.Try))
-        ]
-        todo[:0] = [
-            (f'{name}.{c.name}'.strip('.') if hasattr(c, 'name') else name, c) for c in inner
-        ]
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-# --- cleaning: lines -> paragraphs -> sentences ---------------------------------------
-
-_UNDERLINE = re.compile(r'^[-=~^"*+#]{3,}$')
-_SKIPPED_SECTIONS = {'references', 'reference', 'see also', 'methods', 'bibliography', 'signature'}
-_PROSE_DIRECTIVES = {
-    'note',
-    'warning',
-    'tip',
-    'important',
-    'caution',
-    'hint',
-    'attention',
-    'admonition',
-}
-_DIRECTIVE = re.compile(r'^\.\.(?:\s+([\w:-]+?)::)?(?:\s+(.*))?$')
-_HEADING = re.compile(r'^[A-Z][\w ]{1,24}:$')
-_TABLE = re.compile(r'^[\s|+=\-:*]+$|^\||\|$|^[+=]{3,}')
-_NUMPY_PARAMETER = re.compile(r'^[*\w][\w*., ]* : ')
-_FIELD = re.compile(r'^:(\w+)[^:]*:\s*(.*)$')
-_PARAMETER = re.compile(r'^[`*]{0,2}[A-Za-z_][\w.]*[`*]{0,2}(?:\s?\([^)]*\))?\s*:(?:\s+|$)')
-_BULLET = re.compile(r'^(?:[-*+\u2022]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+')
-_CODE = re.compile(
-    r'^(?:import |from [\w.]+ import|def |class \w+[(:]|return |print\(|with .*:$|for .* in .*:$|if'
-    r' .*:$|else:$|[@$%!#])'
-    r'|^[\w.\[\], ]+ [-+*/]?= |^[\w.]+\(.*\)?[,;]?$|^[\])}]'
-)
+def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, docstring) of a module or definition and of all inside, in order."""
+    documented = isinstance(node, (ast.Module, *_DEFINITIONS))
+    if documented and (text := ast.get_docstring(node, clean=False)):
+        yield name, text
+    # Conditions are looked into, for definitions hide there, and functions inside of functions.
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _DEFINITIONS):
+            yield from _docstrings(child, f'{name}.{child.name}'.strip('.'))
+        elif isinstance(child, (ast.If, ast.Try)):
+            yield from _docstrings(child, name)
 
 
-def paragraphs(docstring: str) -> list[str]:
-    """The prose of a docstring.
+# What becomes of a docstring's lines, in this order: what holds others goes first. An empty line
+# ends a paragraph.
+_SKIPPED = r'(?i:references?|see also|methods|bibliography|signature)'
+_UNDERLINE = r'[-=~^"*+#]{3,}$'
+_NOTES = r'(?:note|warning|tip|important|caution|hint|attention|admonition)'
+_LINES = [
+    (re.compile(pattern, re.MULTILINE), replacement)
+    for pattern, replacement in (
+        (r'^ *(```|~~~)[\s\S]*?(?:^ *\1.*$|\Z)', ''),  # fenced code
+        # Sections that are no prose: numpy's to the next heading, Google's as far as is indented.
+        (rf'^{_SKIPPED}\n{_UNDERLINE}[\s\S]*?(?=^\S.*\n{_UNDERLINE}|\Z)', ''),
+        (rf'^( *){_SKIPPED}:\n(?:\1 +\S.*\n?|\s*\n)*', '\n'),
+        (r'^ *>>>.*(?:\n.*\S.*)*', ''),  # doctests, to the next empty line
+        # Directives with their blocks; but the text of notes and warnings is prose.
+        (rf'^( *)\.\.(?! {_NOTES}::)(?: .*)?$(?:\n(?:\1 +\S.*)?$)*', ''),
+        (rf'^ *\.\. {_NOTES}::', '\n'),
+        (rf'^.*\n *{_UNDERLINE}', ''),  # headings
+        (r'^ *[A-Z][\w ]{1,24}:$', ''),
+        (r'^[\s|+=\-:*]+$|^ *\|.*|.*\|$|^ *[+=]{3,}.*', ''),  # tables
+        (  # code, by the look of a line
+            r'^ *(?:import |from [\w.]+ import|def |class \w+[(:]|return |print\(|with .*:$'
+            r'|for .* in .*:$|if .*:$|else:$|[@$%!#]|[\])}]).*'
+            r'|^ *[\w.\[\], ]+ [-+*/]?= .*|^ *[\w.]+\(.*\)?[,;]?$',
+            '',
+        ),
+        # Parameters: numpy's style has name and type on a line, reST's and Google's before text.
+        (r'^ *[*\w][\w*., ]* : .*|^( *)\S+(?: \S+){0,2}\n(?=\1 +\S)', '\n'),
+        (r'^ *:r?type[^:]*:.*', ''),
+        (r'^ *:\w+[^:]*:', '\n'),
+        # A bullet or a parameter begins a paragraph.
+        (r'^ *(?:[-*+\u2022]|\(?\d{1,2}[.)]|\(?[a-z]\)) +', '\n'),
+        (r'^ *[`*]{0,2}[A-Za-z_][\w.]*[`*]{0,2}(?: ?\([^)]*\))? *:(?: +|$)', '\n'),
+        (r'::$', ':'),
+    )
+]
 
-    Code, doctest lines, tables, parameter types, citations and headings are left out.
-    """
-    # The state of a reader of lines: whether it is inside a code fence, a doctest, a section that
-    # is skipped, or an indented block that belongs to a directive at `block_indent`.
-    lines = inspect.cleandoc(docstring).split('\n')
-    prose: list[str] = []
-    current: list[str] = []
-    fence, doctest, skipped, block_indent = False, False, False, None
+# Markup within a paragraph.
+_INLINE = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r':[\w:+-]+:(?=`)', ''),  # :func:`name`
+        (r'`([^`<>]*?)\s*<[^`]*>`_*', r'\1'),  # `text <url>`_
+        (r'!?\[([^\]]*)\]\([^)]*\)', r'\1'),  # [text](url)
+        (r'\s*\[[\w*, -]{1,12}\]_', ''),  # [1]_
+        # A sentence with an address would have a hole: it is refused below.
+        (r'(?:https?|ftp)://\S+|www\.\S+|\S+@\S+\.\w+', '~'),
+        (r'`~?|(?<!\w)\*\*|\*\*(?!\w)', ''),
+        (r'(?<![\w*])\*(?=\w)|(?<=\w)\*(?![\w*])', ''),
+        (r'(?<=\w)_(?!\w)', ''),  # reference_
+        # The modules of a class: a dot before a capital would end a sentence.
+        (r'(?<![\w.])(?:[a-z_]\w*\.)+(?=[A-Z])', ''),
+        (r'\s+', ' '),
+    )
+]
 
-    def close() -> None:
-        if current:
-            prose.append(' '.join(current))
-            current.clear()
-
-    for number, line in enumerate(lines):
-        text, indent = line.strip(), len(line) - len(line.lstrip())
-        following = lines[number + 1] if number + 1 < len(lines) else ''
-
-        # First what ends a paragraph whatever else it is: fences and empty lines.
-        if text.startswith(('```', '~~~')):
-            close()
-            fence = not fence
-            continue
-        if not text:
-            close()
-            doctest = False
-            continue
-
-        # Inside of something that is left out.
-        if fence:
-            continue
-        if block_indent is not None:
-            if indent > block_indent:
-                continue
-            block_indent = None
-
-        # Headings: a line with an underline; those of some sections take the section away.
-        if _UNDERLINE.match(text):
-            continue
-        if _UNDERLINE.match(following.strip()) and len(following.strip()) >= len(text) - 2:
-            close()
-            skipped = text.lower() in _SKIPPED_SECTIONS
-            continue
-
-        # Doctests go on to the next empty line: what they print follows without a mark.
-        if text.startswith('>>>'):
-            close()
-            doctest = True
-        if doctest or skipped:
-            continue
-
-        # Directives: of notes and warnings the text is prose, of all others the block is skipped.
-        directive = _DIRECTIVE.match(text)
-        if directive:
-            close()
-            kind, rest = directive.groups()
-            if kind in _PROSE_DIRECTIVES:
-                current += [rest] if rest else []
-            else:
-                block_indent = indent
-            continue
-
-        # Google's headings ("Args:"): only the line goes, and of some sections the block below it.
-        if _HEADING.match(text):
-            close()
-            if text[:-1].lower() in _SKIPPED_SECTIONS:
-                block_indent = indent
-            continue
-
-        # Tables and code, by the look of a line.
-        if _TABLE.search(text) or _CODE.match(text):
-            close()
-            continue
-
-        # Parameters: numpy's style has name and type on a line, reST's and Google's before the
-        # text.
-        following_indent = len(following) - len(following.lstrip()) if following.strip() else 0
-        if _NUMPY_PARAMETER.match(text) or (following_indent > indent and len(text.split()) < 4):
-            close()  # a parameter's name and type: what it means follows, indented
-            continue
-        field = _FIELD.match(text)
-        if field:
-            close()
-            text = '' if field[1] in {'type', 'rtype'} else field[2]
-
-        # What begins as a bullet or a parameter begins a paragraph.
-        stripped = _PARAMETER.sub('', _BULLET.sub('', text))
-        if stripped != text:
-            close()
-
-        # reST's mark for "code follows".
-        if stripped.endswith('::'):
-            block_indent = indent
-            stripped = stripped[:-1]
-        if stripped:
-            current.append(stripped)
-    close()
-    return prose
-
-
-# Markup within a line, in this order: what holds others goes first.
-_INLINE = (
-    (re.compile(r':[\w:+-]+:(?=`)'), ''),  # :func:`name`
-    (re.compile(r'`([^`<>]*?)\s*<[^`]*>`_*'), r'\1'),  # `text <url>`_
-    (re.compile(r'!?\[([^\]]*)\]\([^)]*\)'), r'\1'),  # [text](url)
-    (re.compile(r'\s*\[[\w*, -]{1,12}\]_'), ''),  # [1]_
-    # A sentence with an address would have a hole: it is refused below.
-    (re.compile(r'(?:https?|ftp)://\S+|www\.\S+|\S+@\S+\.\w+'), '~'),
-    (re.compile(r'`~?|(?<!\w)\*\*|\*\*(?!\w)'), ''),
-    (re.compile(r'(?<![\w*])\*(?=\w)|(?<=\w)\*(?![\w*])'), ''),
-    (re.compile(r'(?<=\w)_(?!\w)'), ''),  # reference_
-    (re.compile(r'\s+'), ' '),
-)
-# How prose is told: words, plain characters, and signs that hardly stand in any.
+# How prose is told: words, plain characters, and signs that hardly occur in any.
 _WORD = re.compile(r"[A-Za-z][A-Za-z'\u2019-]+|\b[AaI]\b")
 _PLAIN = re.compile(r"[A-Za-z ,.;'\u2019-]")
 _NOT_PROSE = re.compile(
@@ -309,36 +209,24 @@ _NOT_PROSE = re.compile(
 
 
 def to_sentences(docstring: str) -> list[str]:
-    """The docstring's sentences of prose.
+    """Return the docstring's sentences of prose.
 
-    Of at least MIN_WORDS words, mostly letters, and at most MAX_SENTENCE_CHARS characters.
+    They have at least MIN_WORDS words, mostly letters, and at most MAX_SENTENCE_CHARS characters.
+    Code, doctest lines, tables, parameter types, citations and headings are left out.
     """
-    sentences = []
-    for paragraph in paragraphs(docstring):
-        # Markup goes first: sentences are cut where full stops stand, and addresses have many.
-        for pattern, replacement in _INLINE:
-            paragraph = pattern.sub(replacement, paragraph)
-        for sentence in _split(paragraph):
-            if _is_prose(sentence):
-                sentences.append(sentence)
-    return sentences
-
-
-def _split(paragraph: str) -> list[str]:
-    """Sentences of a paragraph; one that would end inside a dotted name (`tf.Tensor`) goes on."""
-    sentences = ['']
-
-    # Pieces come with the white space after them: one without goes on in the next.
-    for piece in sentencex.segment('en', paragraph):
-        if sentences[-1] and not sentences[-1][-1].isspace():
-            sentences[-1] += piece
-        else:
-            sentences.append(piece)
-    return [s.strip() for s in sentences[1:]]
+    text = inspect.cleandoc(docstring)
+    for pattern, replacement in _LINES:
+        text = pattern.sub(replacement, text)
+    # Markup goes before sentences are cut where full stops are: addresses have many.
+    paragraphs = re.split(r'\n\s*\n', text)
+    for pattern, replacement in _INLINE:
+        paragraphs = [pattern.sub(replacement, paragraph) for paragraph in paragraphs]
+    reader = Text('', TextOptions(segment=True), Report(), segment=True)
+    return [sentence for sentence in reader.document('\n'.join(paragraphs)) if _is_prose(sentence)]
 
 
 def _is_prose(sentence: str) -> bool:
-    """Whether it is worth reading: enough words, hardly any symbols."""
+    """Tell whether a sentence is worth reading: enough words, hardly any symbols."""
     return (
         len(sentence) <= MAX_SENTENCE_CHARS
         and len(_WORD.findall(sentence)) >= MIN_WORDS

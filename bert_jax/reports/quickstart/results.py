@@ -1,7 +1,7 @@
 """The quickstart's numbers, as results.json has them.
 
 Each is read from a file that a stage has written (counts, manifest, metrics, sweeps), or counted
-from the records. Owns which numbers there are, beside which baseline, and when pre-training is said
+from the records. Owns which numbers there are, with which baseline, and when pre-training is said
 to have won. It must not know how any of them came about, nor what is said of them (report.py).
 """
 
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.reports.quickstart.stages import Stages
+from bert_jax.configs.files.store import Store
+from bert_jax.reports.quickstart.stages import sweeps
 from bert_jax.runs.workdir import notes
 
 if TYPE_CHECKING:
@@ -29,24 +30,25 @@ SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_los
 SAMPLES = 6
 
 
-def gather(stages: Stages, title: str, question: str, filled: Samples | str) -> dict[str, Any]:
-    """All results of finished stages, as JSON values.
+def gather(store: Store, title: str, question: str, filled: Samples | str) -> dict[str, Any]:
+    """Return all results of finished stages, as JSON values.
 
-    `filled`: what `fill_in` gave. Accuracies are fractions, losses nats, times seconds.
+    Accuracies are fractions, losses nats, times seconds.
+
+    Args:
+      store: the stages.
+      title: what the text is.
+      question: what the task asks.
+      filled: what `fill_in` gave.
     """
-    # Only finished stages are here, so every file below is there.
-    folders = {name: stage.folder for name, stage in stages.done.items()}
-    sweeps = {
-        int(name.removeprefix('finetune_')): folder
-        for name, folder in folders.items()
-        if name.startswith('finetune_')
-    }
+    folders = {name: stage.folder for name, stage in store.results.items()}
+    by_size = {size: folders[name] for size, name in sweeps(list(folders)).items()}
     return {
         'text': {'source': title, **read_object(folders['text'] / 'counts.json')},
         'pretraining': pretraining(folders['pretrain'], folders['records']),
         'samples': filled_in(filled),
-        'finetuning': finetuning(folders['task'], question, sweeps),
-        'seconds': {name: stage.seconds for name, stage in stages.done.items()},
+        'finetuning': finetuning(folders['task'], question, by_size),
+        'seconds': {name: stage.seconds for name, stage in store.results.items()},
         'machine': {
             'python': platform.python_version(),
             'system': f'{platform.system()} {platform.machine()}',
@@ -57,7 +59,7 @@ def gather(stages: Stages, title: str, question: str, filled: Samples | str) -> 
 
 
 def pretraining(folder: Path, records: Path) -> dict[str, Any]:
-    """The pre-training run: its scores on all held-out records, beside what guessing scores."""
+    """Return the scores of a run on all held-out records, and what guessing scores on them."""
     from bert_jax.runs.pretraining.baselines import baselines
     from bert_jax.runs.workdir.metrics import read_metrics
     from bert_jax.runs.workdir.workdir import Workdir
@@ -78,12 +80,12 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
     fill = manifest['statistics']['text']['train']['fill']
 
-    # Every evaluation beside the same guess.
+    # Every evaluation with the same guess.
     def scores(measured: dict[str, Any]) -> dict[str, float]:
-        return {name: measured[name] for name in SCORES} | {
-            'nats_gained': guess.unigram_nll - measured['mlm_loss']
-        }
+        gained = guess.unigram_nll - measured['mlm_loss']
+        return {name: measured[name] for name in SCORES} | {'nats_gained': gained}
 
+    metrics = final['metrics']
     return {
         'config': config['name'],
         'vocab_size': manifest['vocab_size'],
@@ -96,11 +98,7 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
             for split in ('train', 'eval')
         },
         'tokens_per_s': fill * pieces / seconds if seconds else 0.0,
-        'final': {
-            **scores(final['metrics']),
-            'masked': round(final['metrics']['masked']),
-            'examples': round(final['metrics']['examples']),
-        },
+        'final': scores(metrics) | {name: round(metrics[name]) for name in ('masked', 'examples')},
         'curve': [
             {'step': line['step'], 'examples': round(line['examples']), **scores(line)}
             for line in lines
@@ -118,7 +116,7 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
 
 
 def fill_in(folder: Path) -> Samples | str:
-    """What the pre-training run fills into masked words of held-out text, or why it cannot."""
+    """Return what a run fills into masked words of held-out text, or why it cannot."""
     from bert_jax.reports.page.runs import Run, open_all
     from bert_jax.reports.page.samples import samples
 
@@ -131,10 +129,11 @@ def fill_in(folder: Path) -> Samples | str:
 
 
 def filled_in(filled: Samples | str) -> dict[str, Any]:
-    """What `fill_in` gave, as JSON values.
+    """Return what `fill_in` gave, as JSON values.
 
-    texts: `before`, `word`, `after` are the text, `first` and `now` the likeliest words as
-    (word, probability); began: what the first weights were; why: why there are no texts, else ''.
+    Returns:
+      texts: `before`, `word`, `after` are the text, `first` and `now` the likeliest words as
+      (word, probability); began: what the first weights were; why: why there are no texts, else ''.
     """
     if isinstance(filled, str):
         return {'texts': [], 'began': '', 'why': filled}
@@ -145,15 +144,13 @@ def filled_in(filled: Samples | str) -> dict[str, Any]:
     return {'texts': texts, 'began': filled.began, 'why': ''}
 
 
-def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:
-    """The accuracies of the sweeps by training set size, beside the most frequent label's."""
-    # The labels in the order of the file; predictions carry their places.
-    labels = [
-        json.loads(line)['label']
-        for line in (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
-    ]
+def finetuning(task: Path, question: str, by_size: dict[int, Path]) -> dict[str, Any]:
+    """Return the accuracies of the sweeps by training set size, and the most frequent label's."""
+    # The labels in the order of the file; predictions have their indices.
+    examples = (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
+    labels = [json.loads(line)['label'] for line in examples]
     rows = []
-    for size, folder in sorted(sweeps.items()):
+    for size, folder in by_size.items():
         sweep = read_object(folder / 'sweep.json')
 
         # All runs of a sweep take the same number of steps.
@@ -184,10 +181,7 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
 
 
 def _right(predictions: Path, labels: list[str]) -> list[bool]:
-    """Which held-out examples a run answered as labelled.
-
-    `predictions` is its file of (index, answer).
-    """
+    """Return which held-out examples a run answered as labelled, by its file of predictions."""
     # The first line names the columns.
     rows = (line.split('\t') for line in predictions.read_text(encoding='utf-8').splitlines()[1:])
     answers = {int(index): answer for index, answer in rows}
@@ -195,32 +189,35 @@ def _right(predictions: Path, labels: list[str]) -> list[bool]:
 
 
 def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any]:
-    """The difference of two mean accuracies, its standard error, and the verdict: 'wins', 'loses'
-    or 'no clear difference'.
+    """Return the difference of two mean accuracies, its standard error, and the verdict.
 
-    `source`, `random`: for each run, which examples were right. Two things are up to chance, and
-    both are counted: the seeds, by the spread of the runs' accuracies, and which examples happen
-    to be held out, by the spread over examples of the difference (the same examples on both
-    sides). A difference is clear beyond two standard errors; with one run a side, never.
+    Two things are up to chance, and both are counted: the seeds, by the spread of the runs'
+    accuracies, and which examples happen to be held out, by the spread over examples of the
+    difference (the same examples on both sides). A difference is clear beyond two standard errors;
+    with one run a side, never.
+
+    Args:
+      source: for each run from the pre-trained weights, which examples were right.
+      random: the same of the runs from random weights.
+
+    Returns:
+      'difference', 'standard_error', and 'verdict': 'wins', 'loses' or 'no clear difference'.
     """
     # With one run a side nothing is known of the spread over seeds.
     means = [[statistics.fmean(run) for run in runs] for runs in (source, random)]
     difference = statistics.fmean(means[0]) - statistics.fmean(means[1])
-    if min(map(len, means)) < 2:
-        return {'difference': difference, 'standard_error': None, 'verdict': 'no clear difference'}
-
-    # The same examples on both sides: the spread of their differences is smaller than that of the
-    # sides, for an example that is hard is hard for both.
-    by_example = [
-        statistics.fmean(a) - statistics.fmean(b)
-        for a, b in zip(zip(*source), zip(*random), strict=True)
-    ]
-    of_examples = statistics.variance(by_example) / len(by_example)
-    of_seeds = sum(statistics.variance(runs) / len(runs) for runs in means)
-    error = math.sqrt(of_examples + of_seeds)
-
-    # About 95 %, were the errors normal.
-    verdict = 'no clear difference'
-    if abs(difference) > 2 * error:
-        verdict = 'wins' if difference > 0 else 'loses'
+    error, verdict = None, 'no clear difference'
+    if min(map(len, means)) > 1:
+        # The same examples on both sides: the spread of their differences is smaller than that of
+        # the sides, for an example that is hard is hard for both.
+        by_example = [
+            statistics.fmean(a) - statistics.fmean(b)
+            for a, b in zip(zip(*source), zip(*random), strict=True)
+        ]
+        of_examples = statistics.variance(by_example) / len(by_example)
+        of_seeds = sum(statistics.variance(runs) / len(runs) for runs in means)
+        error = math.sqrt(of_examples + of_seeds)
+        # About 95 %, were the errors normal.
+        if abs(difference) > 2 * error:
+            verdict = 'wins' if difference > 0 else 'loses'
     return {'difference': difference, 'standard_error': error, 'verdict': verdict}

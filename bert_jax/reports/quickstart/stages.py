@@ -1,177 +1,252 @@
-"""A job of several stages in one folder, each done once for the same inputs.
+"""The stages of the quickstart: from a text to fine-tuned models, each made once.
 
-Owns the record of a stage (stages/NAME.json: a hash of its inputs, whether it is done, how
-long it took), and so what a second run reuses. It must not know what the stages do.
+Owns what a stage is made from and by which commands; each names those before it by their keys, so
+that what they change makes it again. It must not know where the text comes from (corpus.py), nor
+what the results are (results.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import shlex
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, cast
 
-from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import Result, Store
+from bert_jax.configs.options import option
+from bert_jax.reports.quickstart.commands import run
+
+if TYPE_CHECKING:
+    from bert_jax.configs.schema import PretrainConfig
+    from bert_jax.reports.quickstart.corpus import Source
+
+# Of English and Korean text alike, about; decides how many differently masked copies are made.
+BYTES_PER_TOKEN = 4.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Done:
-    """A finished stage.
+class Options:
+    """The text, and how much is spent on it."""
 
-    key: the hash of its inputs, which is an input of the stages after it. seconds: what it took.
-    """
+    workdir: str = option('runs/quickstart', 'folder of everything that is made')
+    corpus: tuple[str, ...] | None = option(
+        None,
+        'your own text, a glob, as often as there are texts; documents stand between blank lines '
+        '(default: docstrings of the installed packages)',
+    )
+    language: str = option(
+        'en', 'language code of --corpus: how sentences end, and whether --cased is meant'
+    )
+    cased: Literal['auto', 'yes', 'no'] = option(
+        'auto',
+        'whether the vocabulary keeps capitals and accents; auto: no for English in Latin letters,'
+        ' yes for all else',
+    )
+    corpus_mb: float = option(
+        12,
+        'of a larger --corpus use about that many megabytes, documents chosen by a hash',
+        bounds=(0.01, None),
+    )
+    vocab_size: int = option(8000, 'entries of the vocabulary', bounds=(100, 1 << 24))
+    steps: int | None = option(
+        None,
+        "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on"
+        ' 2 cores)',
+        bounds=(1, None),
+    )
+    finetune_steps: int | None = option(
+        None,
+        'steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py has)',
+        bounds=(1, None),
+    )
+    train_examples: tuple[int, ...] = option(
+        (80, 400, 2000), 'sizes of the fine-tuning set', commas=True
+    )
+    finetune_runs: int = option(
+        3, 'fine-tuning runs (seeds 0, 1, ...) for each size and starting point', bounds=(1, None)
+    )
+    seed: int = option(
+        0,
+        'seeds the records, and initialisation and data order of pre-training',
+        bounds=(0, None),
+    )
 
-    folder: Path
-    key: str
-    seconds: float
+    def sizes(self) -> list[int]:
+        """Return the sizes in --train_examples, ascending, each once.
 
-
-class Stage(NamedTuple):
-    """What `Stages.run` takes.
-
-    inputs: what it is made from, as JSON values. make: fills its folder.
-    """
-
-    name: str
-    inputs: dict[str, Any]
-    make: Callable[[Path], None]
-
-
-class Stages:
-    """The stages of the job in `workdir`.
-
-    Attributes:
-      workdir: the folder of everything.
-      done: the stages that `run` has finished or found finished, by name, in their order.
-    """
-
-    def __init__(self, workdir: str):
-        self.workdir = Path(workdir)
-        self.done: dict[str, Done] = {}
-
-    def run(self, name: str, inputs: dict[str, Any], make: Callable[[Path], None]) -> Done:
-        """Calls `make(folder)`, unless the folder was made from equal `inputs` (JSON values)
-        before.
-
-        A stage that was interrupted goes on in its folder; one made from other inputs is made
-        again from nothing. Raises UserError where the folder holds what no stage has made.
+        Raises:
+          UserError: one of them is no size.
         """
-        # Inputs as sorted JSON, so that the key does not depend on the order of the code.
-        folder, record = self.workdir / name, self.workdir / 'stages' / f'{name}.json'
-        key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-        before = read_object(record) if record.exists() else None
-        if before is None and folder.exists():
+        if not self.train_examples or min(self.train_examples) < 1:
+            given = ','.join(map(str, self.train_examples))
             raise UserError(
-                f'{folder} exists, and was not made by this command: use another --workdir'
+                f'--train_examples={given}: must be whole numbers above 0, separated by commas'
             )
-
-        # Made before from the same: nothing to do. The folder may have been deleted by hand.
-        if before and before['key'] == key and before['done'] and folder.exists():
-            say(f'{name}: reused, made from the same inputs in {before["seconds"]:.0f} s')
-            self.done[name] = Done(folder, key, before['seconds'])
-            return self.done[name]
-        # From here on it is made: anew, or on from where it was.
-        earlier = 0.0
-        if before and before['key'] == key:
-            say(f'{name}: goes on where it was interrupted')
-            earlier = before['seconds']
-        else:
-            say(f'{name}: made again, its inputs have changed' if before else name)
-            shutil.rmtree(folder, ignore_errors=True)
-        # The record first, so that a folder that is there after a crash is known as ours.
-        state: dict[str, Any] = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
-        new_folders = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
-        _write(record, state)
-
-        # Also after a crash or ^C the time counts, and `done` stays False: the next run goes on.
-        start = time.perf_counter()
-        try:
-            make(folder)
-            state['done'] = True
-        except UserError:  # a refusal is not gone on with, and leaves nothing
-            shutil.rmtree(folder, ignore_errors=True)
-            record.unlink()
-            for path in new_folders:
-                path.rmdir()
-            raise
-        finally:
-            if record.exists():
-                state['seconds'] = earlier + time.perf_counter() - start
-                _write(record, state)
-        say(f'{name}: done in {state["seconds"]:.0f} s')
-        self.done[name] = Done(folder, key, state['seconds'])
-        return self.done[name]
+        return sorted(set(self.train_examples))
 
 
-def command(name: str, *arguments: str) -> list[str]:
-    """Returns the command NAME with its arguments, as it runs from the current folder.
+def make(options: Options, source: Source, store: Store) -> None:
+    """Make all stages in their order, those that are done aside."""
+    from bert_jax.configs.load import load
 
-    It is the script for who has called `bert-quickstart`, else the module. Either is of the
-    environment that this program runs in, which need not be active: plain `python` may be another.
+    # The text first, for it is split there: what is held out is seen by no later stage.
+    config = cast('PretrainConfig', load('quickstart'))
+    pieces = config.phases[0].seq_len - 2  # without [CLS] and [SEP]
+    text = store.make('text', source.inputs, source.make)
+    vocabulary = _vocabulary(store, options, source.cased(text.folder), text)
+    made_of = {'text': text.key, 'vocabulary': vocabulary.key}
+    task = store.make(
+        'task',
+        {**made_of, 'question': source.question, 'pieces': pieces},
+        lambda folder: source.make_task(text.folder, vocabulary.folder, pieces, folder),
+    )
+    lines = text
+    if source.line_pieces:
+        lines = _lines(store, source.line_pieces, text, vocabulary)
+    records = _records(store, options, config, text, lines, vocabulary)
+    pretrained = _pretrain(store, options, config, records)
+
+    # A size that the text cannot give is replaced by all there is.
+    with open(task.folder / 'train.jsonl', encoding='utf-8') as file:
+        available = sum(1 for _ in file)
+    for size in sorted({min(size, available) for size in options.sizes()}):
+        _finetune(store, options, size, pieces + 2, task, pretrained)
+
+
+def _vocabulary(store: Store, options: Options, cased: bool, text: Result) -> Result:
+    """Learn the vocabulary from the training side alone; `cased`: what --cased=auto means."""
+    if options.cased != 'auto':
+        cased = options.cased == 'yes'
+    case = '--nolower_case' if cased else '--lower_case'
+    arguments = [f'--vocab_size={options.vocab_size}', case]
+    files = [f'--input={text.folder}/train.txt']
+    return store.make(
+        'vocabulary',
+        {'text': text.key, 'arguments': arguments},
+        lambda folder: run('train_vocab', *files, f'--output={folder}', *arguments),
+    )
+
+
+def _lines(store: Store, pieces: int, text: Result, vocabulary: Result) -> Result:
+    """Write the text in lines that are short against a row.
+
+    Of sentences as long as a row next sentence prediction gets hardly any pair of neighbours: four
+    of five pairs would be random ones.
     """
-    # What Python was started with: sys.argv names the command's file, whichever way it was called.
-    called = Path(sys.orig_argv[1]) if sys.orig_argv[1:] else Path()
-    if called.name.startswith('bert-'):
-        # Beside the script that was called; by its name alone where a shell would find the same.
-        script = called.absolute().with_name(app.script_name(name))
-        typed = script.name if shutil.which(script.name) == str(script) else _short(script)
-        return [typed, *arguments]
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.reports.quickstart.pieces import write_lines
 
-    # A package of the user's in the current folder may have our name: -P passes it.
-    passing_over = [] if Path.cwd() == Path(__file__).parents[3] else ['-P']
-    return [
-        _short(Path(sys.executable)),
-        *passing_over,
-        '-m',
-        f'bert_jax.launch.{name}',
-        *arguments,
+    return store.make(
+        'lines',
+        {'text': text.key, 'vocabulary': vocabulary.key, 'pieces': pieces},
+        lambda folder: write_lines(text.folder, folder, Tokenizer.load(vocabulary.folder), pieces),
+    )
+
+
+def _records(
+    store: Store,
+    options: Options,
+    config: PretrainConfig,
+    text: Result,
+    lines: Result,
+    vocabulary: Result,
+) -> Result:
+    """Write records: as many copies of the text, each with masks of its own, as will be read.
+
+    `lines` is the text as it is to be read: its own folder, or that of `_lines`.
+    """
+    # Word pieces that pre-training will read, over those that the text has. Ten copies are the
+    # original's dupe_factor, and enough.
+    phase = config.phases[0]
+    pieces_read = (options.steps or phase.steps) * phase.batch_size * phase.seq_len
+    counts = json.loads((text.folder / 'counts.json').read_text())
+    pieces_held = counts['train']['bytes'] / BYTES_PER_TOKEN
+    arguments = [
+        f'--seq_len={phase.seq_len}',
+        f'--dupe_factor={min(10, math.ceil(pieces_read / pieces_held))}',
+        f'--seed={options.seed}',
     ]
 
+    # Paths are left out of the inputs: the keys of the stages name what is there.
+    files = [
+        f'--input={lines.folder}/train.txt',
+        f'--eval_input={lines.folder}/held_out.txt',
+        f'--tokenizer={vocabulary.folder}',
+    ]
+    return store.make(
+        'records',
+        {'lines': lines.key, 'vocabulary': vocabulary.key, 'arguments': arguments},
+        lambda folder: run('preprocess', *files, f'--output={folder}', *arguments),
+    )
 
-def _short(path: Path) -> str:
-    """The path from the current folder where it lies below it: it is read by people."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+def _pretrain(store: Store, options: Options, config: PretrainConfig, records: Result) -> Result:
+    """Pre-train BERT-Tiny by a preset, and evaluate it on all held-out records."""
+    from bert_jax.configs.schema import to_dict
+
+    # The vocabulary's real size: a small text may give fewer entries than were asked for.
+    manifest = json.loads((records.folder / 'manifest.json').read_text())
+    changes = [f'seed={options.seed}', f'model.vocab_size={manifest["vocab_size"]}']
+
+    # Warm-up and evaluations in proportion, as in the preset.
+    if options.steps:
+        changes += [
+            f'phases.0.steps={options.steps}',
+            f'optimizer.warmup_steps={options.steps // 15}',
+            f'runtime.eval_every={math.ceil(options.steps / 6)}',
+        ]
+    data = f'--data={records.folder}'
+
+    def fill(folder: Path) -> None:
+        workdir = f'--workdir={folder}'
+        sets = [f'--set={change}' for change in changes]
+        run('pretrain', f'--config={config.name}', data, workdir, *sets)
+        run('evaluate', workdir, data)
+
+    # The whole preset is an input, so that a changed one makes the run again.
+    inputs = {'records': records.key, 'config': to_dict(config), 'changes': changes}
+    return store.make('pretrain', inputs, fill)
 
 
-def binary(name: str, *arguments: str) -> None:
-    """Runs the command NAME, its output going to the terminal.
+def _finetune(
+    store: Store, options: Options, size: int, seq_len: int, task: Result, pretrained: Result
+) -> None:
+    """Fine-tune on `size` examples, from the pre-trained and from random weights.
 
-    Ends this program where it fails.
+    With several seeds, and in the same number of steps at every size.
     """
-    # Printed as a user would type it.
-    line = command(name, *arguments)
-    say('$ ' + shlex.join(line))
-    code = subprocess.run(line, check=False).returncode
-    if code:
-        say(
-            f'{app.script_name(name)} failed (exit code {code}), see above; the same command goes'
-            ' on from here'
-        )
-        sys.exit(code if code > 0 else 128 - code)
+    from bert_jax.configs.presets import quickstart_finetune as recipe
+
+    # rounded down to whole steps there
+    epochs = (options.finetune_steps or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
+
+    # Both starting points in one sweep: they share the compiled programs.
+    sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
+    arguments = [
+        f'--set=max_seq_length={seq_len}',
+        f'--set=train_examples={size}',
+        f'--set=epochs={epochs:.10f}',
+        f'--sweep={sweep}',
+    ]
+    files = [f'--task={task.folder}/task.json', f'--init_from={pretrained.folder}']
+    command = ['finetune', '--config=quickstart_finetune', *files]
+    inputs = {
+        'task': task.key,
+        'pretrain': pretrained.key,
+        'config': Path(recipe.__file__).read_text(),
+        'arguments': arguments,
+    }
+    store.make(
+        f'finetune_{size}',
+        inputs,
+        lambda folder: run(*command, f'--workdir={folder}', *arguments),
+    )
 
 
-def say(message: str) -> None:
-    """A line of progress."""
-    print(f'[{time.strftime("%H:%M:%S")}] {message}', flush=True)
-
-
-def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
-    """Names, sizes and times of change of a user's files, which tell whether they are as before."""
-    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    # Whole or not at all: a record cut in half would be nobody's folder.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, json.dumps(data, indent=2) + '\n')
+def sweeps(folders: Sequence[str]) -> dict[int, str]:
+    """Return the names of fine-tuning stages by their sizes, ascending."""
+    names = [name for name in folders if name.startswith('finetune_')]
+    return dict(sorted((int(name.removeprefix('finetune_')), name) for name in names))

@@ -1,5 +1,4 @@
-"""Fine-tuning tasks cut from a text folder (see text_split.py), with labels that the text itself
-gives.
+"""Fine-tuning tasks cut from a text folder (see text_split.py), labelled by the text itself.
 
 Two tasks: which library does a docstring come from, and is a passage whole or mixed with another.
 Owns how their examples are chosen, balanced and cleared of what would give the label away, and
@@ -73,7 +72,7 @@ class NameRemover:
         self._short = tuple(sorted(name for name in names if len(name) <= 4))
 
     def __call__(self, text: str) -> str:
-        """The text without the names, the module aliases and the words made with one."""
+        """Return the text without the names, the module aliases and the words made with one."""
         return re.sub(r'\s+', ' ', _TOKEN.sub(self._clean, text)).strip()
 
     def _clean(self, match: re.Match) -> str:
@@ -91,7 +90,7 @@ class NameRemover:
         )
 
     def _tells(self, word: str) -> bool:
-        """Whether a word holds a library's name.
+        """Tell whether a word holds a library's name.
 
         A long one anywhere, a short one at the beginning of a part (`JaxArray`, `is_tf`).
         """
@@ -104,11 +103,11 @@ class NameRemover:
 
 
 def library_task(
-    documents: Iterable[Document], directory: str, min_train: int = 200, min_held_out: int = 50
+    documents: Iterable[Document], folder: Path, min_train: int = 200, min_held_out: int = 50
 ) -> Path:
-    """Writes the task: which library does a docstring come from?
+    """Write the task: which library does a docstring come from? Return its file.
 
-    Its classes as `classification` chooses them.
+    Its classes are those that `classification` chooses.
     """
     documents = list(documents)
 
@@ -124,7 +123,7 @@ def library_task(
             yield Example(document.label, document.held_out, text, source)
 
     few = f'the installed packages have {min_train} docstrings or more: too few for a task; install'
-    return classification(examples(), directory, min_train, min_held_out, f'{few} the dependencies')
+    return classification(examples(), folder, min_train, min_held_out, f'{few} the dependencies')
 
 
 # --- is a passage whole, or mixed with another? ----------------------------------------
@@ -138,14 +137,17 @@ MIN_WORDS = 6
 
 
 def mixing_task(
-    documents: Iterable[Document], tokenizer: Tokenizer, pieces: int, directory: str
+    documents: Iterable[Document], tokenizer: Tokenizer, pieces: int, folder: Path
 ) -> Path:
-    """Writes the task: is a passage whole, or mixed with another?
+    """Write the task: is a passage whole, or mixed with another? Return its file.
 
     Passages have at most `pieces` word pieces, and half as many at least. Every second of them has
     exchanged every second word with another passage, at the same place and on the same side of the
     split. So no word by itself gives the label away, nor its place: what tells is which words
-    stand together. UserError where there are too few.
+    stand together.
+
+    Raises:
+      UserError: there are too few passages.
     """
     sides: dict[bool, list[Example]] = {False: [], True: []}
     for document in documents:
@@ -153,8 +155,8 @@ def mixing_task(
             source = f'{document.group} {i}'
             sides[document.held_out].append(Example('', document.held_out, text, source))
     splits = {
-        split: _mixed_by_half(sides[outside], tokenizer, pieces, most)
-        for split, outside, most in (('train', False, MAX_TRAIN), ('dev', True, MAX_HELD_OUT))
+        split: _mixed_by_half(sides[outside], tokenizer, pieces, limit)
+        for split, outside, limit in (('train', False, MAX_TRAIN), ('dev', True, MAX_HELD_OUT))
     }
     counts = [len(rows) for rows in splits.values()]
     if counts[0] < MIN_TRAIN or counts[1] < MIN_HELD_OUT:
@@ -162,13 +164,13 @@ def mixing_task(
             f'the text has {counts[0]} passages to learn from and {counts[1]} to be scored on: a'
             f' task needs {MIN_TRAIN} and {MIN_HELD_OUT}; give more text'
         )
-    return write(Path(directory), splits, [WHOLE, MIXED])
+    return write(folder, splits, [WHOLE, MIXED])
 
 
 def _mixed_by_half(
-    examples: list[Example], tokenizer: Tokenizer, pieces: int, most: int
+    examples: list[Example], tokenizer: Tokenizer, pieces: int, limit: int
 ) -> list[dict[str, str]]:
-    """At most `most` rows of a task, by turns two that are whole and two that are mixed."""
+    """Return at most `limit` rows of a task, by turns two whole ones and two mixed ones."""
     rows: list[dict[str, str]] = []
     shuffled = sorted(examples, key=_order)
     for pair in zip(shuffled[::2], shuffled[1::2]):
@@ -188,7 +190,7 @@ def _mixed_by_half(
             {'text': text, 'label': label, 'source': example.source}
             for text, example in zip(texts, pair)
         ]
-        if len(rows) >= most:
+        if len(rows) >= limit:
             break
 
     # As many of both labels.
@@ -208,13 +210,15 @@ class Example(NamedTuple):
 
 
 def classification(
-    examples: Iterable[Example], directory: str, min_train: int, min_held_out: int, few: str
+    examples: Iterable[Example], folder: Path, min_train: int, min_held_out: int, few: str
 ) -> Path:
-    """Writes a task; returns its file.
+    """Write a task, and return its file.
 
     The classes are the labels with most examples (at most MAX_CLASSES, each with at least
-    `min_train` and `min_held_out`), balanced within each split by a hash of the sources. Raises
-    UserError, ending in `few`, where fewer than MIN_CLASSES labels have enough.
+    `min_train` and `min_held_out`), balanced within each split by a hash of the sources.
+
+    Raises:
+      UserError: fewer than MIN_CLASSES labels have enough; the line ends in `few`.
     """
     # By side, then by label: a class must have enough on both sides.
     sides: dict[bool, dict[str, list[Example]]] = {
@@ -236,12 +240,12 @@ def classification(
     if len(classes) < MIN_CLASSES:
         raise UserError(f'{len(classes)} of {few}')
     splits = {}
-    for split, side, most in (
+    for split, side, limit in (
         ('train', sides[False], MAX_TRAIN),
         ('dev', sides[True], MAX_HELD_OUT),
     ):
         # As many of each class, so that the commonest label is no answer.
-        size = min(most // len(classes), *(len(side[label]) for label in classes))
+        size = min(limit // len(classes), *(len(side[label]) for label in classes))
         chosen = [e for label in classes for e in sorted(side[label], key=_order)[:size]]
 
         # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
@@ -250,11 +254,11 @@ def classification(
             for example in sorted(chosen, key=_order)
             if example.text
         ]
-    return write(Path(directory), splits, classes)
+    return write(folder, splits, classes)
 
 
 def _order(example: Example) -> float:
-    """Where an example stands in a shuffle that depends on its source alone."""
+    """Return the key of an example in a shuffle that depends on its source alone."""
     return hashed(f'task {example.source}')
 
 
@@ -262,7 +266,7 @@ def _order(example: Example) -> float:
 
 
 def write(folder: Path, splits: dict[str, list[dict[str, str]]], labels: list[str]) -> Path:
-    """Writes a JSONL file for each split, and task.json; returns the latter.
+    """Write a JSONL file for each split, and task.json; return the latter.
 
     `splits`: the rows of 'train' and 'dev', each with a text, its label and where it comes from.
     """

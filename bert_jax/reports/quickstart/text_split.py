@@ -1,8 +1,8 @@
 """A corpus cut into the text to learn from and the text to be tested on.
 
 Owns the held-out rule, a stable hash of the name of what is held out together (a module,
-a document), and the files of a text folder. Near-duplicates are dropped over the whole corpus
-first, so that none lies on both sides. It must not know where the documents come from.
+a document), and the files of a text folder. A sentence that was there before is dropped over the
+whole corpus first, so that none is on both sides. It must not know where the documents come from.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file, atomic_write
-from bert_jax.reports.quickstart.near_duplicates import NearDuplicates
 
 TRAIN, HELD_OUT, DOCUMENTS, COUNTS = 'train.txt', 'held_out.txt', 'documents.jsonl', 'counts.json'
 # More than the usual few percent: tasks are cut from the held-out side too.
 HELD_OUT_FRACTION = 0.22
 # Of either side; a random next sentence needs another document to come from.
 MIN_DOCUMENTS = 4
+# Of a document without what was there before; one sentence has no neighbour.
+MIN_SENTENCES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,103 +40,72 @@ class Document:
     held_out: bool = False
 
 
-def is_group_held_out(group: str, fraction: float = HELD_OUT_FRACTION) -> bool:
-    """Whether a group is held out.
-
-    A matter of its name alone, so the same on every machine and in every run.
-    """
-    return hashed(group) < fraction
-
-
 def hashed(name: str) -> float:
-    """A number in [0, 1) that depends on the name alone."""
+    """Return a number in [0, 1) that depends on the name alone."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], 'big') / 2**64
 
 
-def split(
-    documents: Iterable[Document], directory: str, fraction: float = HELD_OUT_FRACTION
-) -> dict[str, Any]:
-    """Writes a text folder and returns its counts, which counts.json holds as well.
+def split(documents: Iterable[Document], directory: Path) -> dict[str, Any]:
+    """Write a text folder and return its counts, which counts.json holds as well.
 
     The folder: train.txt and held_out.txt, a sentence a line, a blank line between
-    documents; documents.jsonl, every document with its names and side. Of two near-duplicates
-    the first is kept. Raises UserError where either side has too few documents.
+    documents; documents.jsonl, every document with its names and side. Of two equal sentences,
+    capitals aside, the first is kept. Whether a group is held out is a matter of its name alone,
+    so the same on every machine and in every run.
+
+    Raises:
+      UserError: either side has too few documents.
     """
-    # Near-duplicates over both sides together, in the order of the text, before the side is chosen.
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    copies, sides = NearDuplicates(), {False: _Side(), True: _Side()}
+    directory.mkdir(parents=True, exist_ok=True)
+    seen: set[str] = set()
+    groups: dict[str, set[str]] = {'train': set(), 'held_out': set()}
+    # Bytes as written, blank lines included: what the records stage counts on.
+    counts = {side: {'groups': 0, 'documents': 0, 'sentences': 0, 'bytes': 0} for side in groups}
+    dropped = {'documents': 0, 'sentences': 0}
     with (
-        atomic_file(folder / TRAIN, 'w') as train,
-        atomic_file(folder / HELD_OUT, 'w') as held_out,
-        atomic_file(folder / DOCUMENTS, 'w') as listed,
+        atomic_file(directory / TRAIN, 'w') as train,
+        atomic_file(directory / HELD_OUT, 'w') as held_out,
+        atomic_file(directory / DOCUMENTS, 'w') as listed,
     ):
         # All three files at once, each whole or not at all.
         for document in documents:
-            sentences = copies.unseen(document.sentences)
-            if sentences:
-                outside = is_group_held_out(document.group, fraction)
-                kept = dataclasses.replace(document, sentences=tuple(sentences), held_out=outside)
-                text = '\n'.join(sentences) + '\n\n'
-                (held_out if outside else train).write(text)
-                listed.write(json.dumps(dataclasses.asdict(kept), ensure_ascii=False) + '\n')
-                sides[outside].add(kept, text)
-
-        # Inside of the block, so that a refusal leaves none of the files.
-        for outside in (False, True):
-            if sides[outside].documents < MIN_DOCUMENTS:
-                raise UserError(
-                    f'the text has {sides[False].documents} documents to learn from and'
-                    f' {sides[True].documents} to hold out, near-duplicates dropped: each needs'
-                    f' {MIN_DOCUMENTS} (a document is what stands between blank lines)'
-                )
-
-    # Last, and with it the folder is complete.
-    counts = {
-        'train': sides[False].counts(),
-        'held_out': sides[True].counts(),
-        'dropped': {
-            'near_copy_documents': copies.removed.documents + copies.removed.too_short,
-            'near_copy_sentences': copies.removed.sentences,
-        },
-    }
-    atomic_write(folder / COUNTS, json.dumps(counts, indent=2) + '\n')
-    return counts
-
-
-def read(directory: str) -> Iterator[Document]:
-    """The documents of a text folder, in their order."""
-    with open(Path(directory) / DOCUMENTS, encoding='utf-8') as file:
-        for line in file:
-            # Field by field, so that a file of another version fails here and not later.
-            data = json.loads(line)
-            yield Document(
-                data['label'],
-                data['group'],
-                data['name'],
-                tuple(data['sentences']),
-                data['held_out'],
+            sentences: dict[str, str] = {}
+            for sentence in document.sentences:
+                sentences.setdefault(sentence.lower(), sentence)
+            new = tuple(text for key, text in sentences.items() if key not in seen)
+            if len(new) < MIN_SENTENCES:
+                dropped['documents'] += 1
+                continue
+            # What is dropped must not make others drop.
+            seen |= sentences.keys()
+            dropped['sentences'] += len(document.sentences) - len(new)
+            outside = hashed(document.group) < HELD_OUT_FRACTION
+            kept = dataclasses.replace(document, sentences=new, held_out=outside)
+            text = '\n'.join(new) + '\n\n'
+            (held_out if outside else train).write(text)
+            listed.write(json.dumps(dataclasses.asdict(kept), ensure_ascii=False) + '\n')
+            side = 'held_out' if outside else 'train'
+            groups[side].add(document.group)
+            counts[side]['groups'] = len(groups[side])
+            counts[side]['documents'] += 1
+            counts[side]['sentences'] += len(new)
+            counts[side]['bytes'] += len(text.encode())
+        if min(side['documents'] for side in counts.values()) < MIN_DOCUMENTS:
+            raise UserError(
+                f'the text has {counts["train"]["documents"]} documents to learn from and'
+                f' {counts["held_out"]["documents"]} to hold out, copies dropped: each needs'
+                f' {MIN_DOCUMENTS} (a document is what stands between blank lines)'
             )
 
+    # Last, and with it the folder is complete.
+    facts = {**counts, 'dropped': dropped}
+    atomic_write(directory / COUNTS, json.dumps(facts, indent=2) + '\n')
+    return facts
 
-class _Side:
-    """Counts one side of the split."""
 
-    def __init__(self) -> None:
-        # Bytes as written, blank lines included: what the records stage counts on.
-        self.documents = self.sentences = self.bytes = 0
-        self.groups: set[str] = set()
-
-    def add(self, document: Document, text: str) -> None:
-        self.documents += 1
-        self.sentences += len(document.sentences)
-        self.bytes += len(text.encode())
-        self.groups.add(document.group)
-
-    def counts(self) -> dict[str, int]:
-        return {
-            'groups': len(self.groups),
-            'documents': self.documents,
-            'sentences': self.sentences,
-            'bytes': self.bytes,
-        }
+def read(directory: Path) -> Iterator[Document]:
+    """Yield the documents of a text folder, in their order."""
+    with open(directory / DOCUMENTS, encoding='utf-8') as file:
+        for line in file:
+            facts = json.loads(line)
+            yield Document(**{**facts, 'sentences': tuple(facts['sentences'])})

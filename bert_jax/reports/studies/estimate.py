@@ -1,7 +1,7 @@
 """What a study will take: runs, time and disk, before it begins.
 
 Owns the arithmetic; FLOPs are of bert_jax/costs/flops.py, and the rate at which they are made is
-measured: told by the user, read from runs that are done, or timed here for some seconds. It counts
+measured: given by the user, read from runs that are done, or timed here for some seconds. It counts
 training steps alone: to start, to compile and to predict is not in it.
 """
 
@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply
@@ -49,35 +50,35 @@ class Work:
 
 
 def work(plan: Plan, steps: Sequence[Step]) -> Work:
-    """What these steps take, those that are done left out."""
+    """Return what these steps take, those that are done left out."""
     left = {step.name for step in steps if not plan.folder.done(step.name)}
-    runs = dict.fromkeys(('vocabulary', 'records', 'pretraining', 'finetune', 'feature_based'), 0)
-    for name in left:
-        runs[name.partition('/')[0]] += 1
+    kinds = ('vocabulary', 'records', 'pretraining', 'finetune', 'feature_based')
+    runs = {kind: sum(name.startswith(f'{kind}/') for name in left) for kind in kinds}
     total = size = 0.0
 
-    # Pre-training: its sequences, and its checkpoints.
-    for run in {one.step: one for one in plan.pretraining.values()}.values():
+    for (row, _), run in plan.pretraining.items():
+        # Records: by the text that is read, once for each pass, with as much meanwhile.
+        for length, name in run.records.items():
+            if name in left:
+                left.discard(name)
+                size += records_bytes(plan, row, length)
+
+        # Pre-training: its sequences, and its checkpoints. Rows may share one.
         if run.step in left:
-            total += pretraining_flops(run.config, _predictions(plan, run.step))
+            left.discard(run.step)
+            total += pretraining_flops(run.config, _predictions(plan, row, run.config))
             kept = run.config.runtime
             saves = kept.keep_checkpoints + 2
             if kept.keep_every:
                 saves += run.config.total_steps // kept.keep_every
             size += saves * _STATE * flops.parameter_count(run.config.model)
 
-    # Records: by the text that is read, once for each pass, with as much beside it meanwhile.
-    for (row, _), run in plan.pretraining.items():
-        for length, name in run.records.items():
-            if name in left:
-                left.discard(name)
-                chosen = next(one for one in plan.study.rows if one.name == row)
-                size += records_bytes(plan, chosen.text, length, _options(plan, row))
-
     # The cells: as many trainings as a sweep has points.
     unknown = set()
+    columns = {column.name: column for column in plan.study.columns}
+    rows = {line.name: line.row for line in plan.lines()}
     for (line, head, seed), step in plan.cells.items():
-        column = next(one for one in plan.study.columns if one.name == head)
+        column = columns[head]
         if step not in left or not isinstance(column, Column):
             continue
         left.discard(step)
@@ -86,24 +87,50 @@ def work(plan: Plan, steps: Sequence[Step]) -> Work:
         if kind == 'finetune':
             points *= max(1, len(column.learning_rates))
         runs[kind] += points - 1
-        of = next(one.row for one in plan.lines() if one.name == line)
-        model = plan.pretraining[of.name, seed].config.model
+        model = plan.pretraining[rows[line].name, seed].config.model
         size += points * _WEIGHT * flops.parameter_count(model, pretraining=False)
         size += _STATE * flops.parameter_count(model, pretraining=False)
         if kind == 'finetune':
-            config = apply(_recipe(column), plan.study.finetuning(of, column))
+            config = apply(_recipe(column), plan.study.finetuning(rows[line], column))
             examples = config.train_examples or column.examples
-            total += (
-                points
-                * (examples * config.epochs)
-                * flops.training_flops_per_sequence(model, config.max_seq_length, 0)
-            )
+            sequence = flops.training_flops_per_sequence(model, config.max_seq_length, 0)
+            total += points * examples * config.epochs * sequence
             unknown |= set() if examples else {head}
     return Work(runs, total, tuple(sorted(unknown)), size)
 
 
+def outlook(plan: Plan, steps: Sequence[Step], tflops: float | None) -> str:
+    """Return what --dry_run prints: the steps that are left, their runs, time and disk.
+
+    Args:
+      plan: the study's.
+      steps: those that are asked for.
+      tflops: the rate to expect, in 10^12 FLOP a second; None: it is measured.
+    """
+    left = [step for step in steps if not plan.folder.done(step.name)]
+    text = [plan.study.title, f'{len(steps) - len(left)} of {len(steps)} steps are done; left:']
+    text += [f'  {step.about}' for step in left]
+    ahead = work(plan, steps)
+    counts = [f'{count} {kind}' for kind, count in ahead.runs.items() if count]
+    text.append(f'runs: {", ".join(counts) or "none"}')
+    if left:
+        speed, why = rate(plan, tflops)
+        days, hours = divmod(ahead.flops / speed / 3600, 24)
+        text.append(
+            f'time: {ahead.flops:.3g} FLOP at {speed / 1e12:.3g} TFLOP/s ({why}):'
+            f' {f"{days:.0f} days and " if days else ""}{hours:.1f} hours of training steps;'
+            ' starting, compiling, predicting and the feature-based approach are not in it'
+        )
+        if ahead.unknown:
+            text.append(f'not in it either, of unknown size: {", ".join(ahead.unknown)}')
+        sized = all(text.size for text in plan.inputs.texts.values())
+        without = '' if sized else ', without the records: --corpus is not given'
+        text.append(f'disk: about {ahead.bytes / 1e9:.2g} GB{without}')
+    return '\n'.join(text)
+
+
 def pretraining_flops(config: PretrainConfig, predictions: dict[int, int]) -> float:
-    """FLOPs of a whole run; `predictions`: of a row, by the length of rows."""
+    """Return the FLOPs of a whole run; `predictions`: of a row, by the length of rows."""
     return sum(
         phase.steps
         * phase.batch_size
@@ -113,7 +140,11 @@ def pretraining_flops(config: PretrainConfig, predictions: dict[int, int]) -> fl
 
 
 def check_disk(folder: Path, needed: float) -> None:
-    """UserError where the disk of a study's folder is too small for what is left to write."""
+    """Check that the disk of a study's folder has room for what is left to write.
+
+    Raises:
+      UserError: it has not.
+    """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     if free < needed:
@@ -124,10 +155,10 @@ def check_disk(folder: Path, needed: float) -> None:
         )
 
 
-def rate(plan: Plan, told: float | None) -> tuple[float, str]:
-    """(FLOP a second, where that is known from)."""
-    if told:
-        return told * 1e12, 'as --tflops says'
+def rate(plan: Plan, given: float | None) -> tuple[float, str]:
+    """Return (FLOP a second, from what that is known)."""
+    if given:
+        return given * 1e12, 'as --tflops says'
     # A run has no metrics before its first log line.
     files = [Workdir(plan.folder.of(run.step)).metrics_file for run in plan.pretraining.values()]
     measured = [
@@ -144,7 +175,7 @@ def rate(plan: Plan, told: float | None) -> tuple[float, str]:
 
 
 def timed(config: PretrainConfig) -> float:
-    """FLOP a second of the first phase's step on this machine, on a batch of noise."""
+    """Return the FLOP a second of the first phase's step here, on a batch of noise."""
     import jax
     import numpy as np
 
@@ -155,8 +186,8 @@ def timed(config: PretrainConfig) -> float:
     # tell how long it takes to start a step.
     phase, devices = config.phases[0], jax.device_count()
     length, count = phase.seq_len, math.ceil(0.15 * phase.seq_len)
-    one = flops.training_flops_per_sequence(config.model, length, count)
-    rows = min(phase.batch_size, max(8, int(_TIMED_FLOPS / one)))
+    sequence = flops.training_flops_per_sequence(config.model, length, count)
+    rows = min(phase.batch_size, max(8, int(_TIMED_FLOPS / sequence)))
     rows = math.ceil(rows / devices) * devices
     small = dataclasses.replace(
         config,
@@ -180,41 +211,39 @@ def timed(config: PretrainConfig) -> float:
             jax.block_until_ready(state.params)
             steps += 1
         seconds = time.perf_counter() - start
-    return steps * rows * one / seconds
+    return steps * rows * sequence / seconds
 
 
-def _options(plan: Plan, row: str) -> dict[str, object]:
-    return dict(plan.study.records_options(next(one for one in plan.study.rows if one.name == row)))
+def _options(plan: Plan, name: str) -> dict[str, Any]:
+    """Return the options of the records of the row `name`."""
+    row = next(row for row in plan.study.rows if row.name == name)
+    return {'masked_lm_prob': 0.15, **plan.study.records_options(row)}
 
 
-def _predictions(plan: Plan, step: str) -> dict[int, int]:
-    """Masked places of a row by its length, as bert-preprocess has it."""
-    row, config = next(
-        (row, run.config) for (row, _), run in plan.pretraining.items() if run.step == step
-    )
+def _predictions(plan: Plan, row: str, config: PretrainConfig) -> dict[int, int]:
+    """Return how many masked tokens a row has by its length, as bert-preprocess has it."""
     options = _options(plan, row)
-    share = float(str(options.get('masked_lm_prob', 0.15)))
-    most = options.get('max_predictions')
-    return {
-        phase.seq_len: int(str(most)) if most else math.ceil(phase.seq_len * share)
-        for phase in config.phases
-    }
+    lengths = {phase.seq_len for phase in config.phases}
+    given, share = options.get('max_predictions'), options['masked_lm_prob']
+    return {length: given or math.ceil(length * share) for length in lengths}
 
 
-def records_bytes(plan: Plan, text: str, length: int, options: dict[str, object]) -> float:
-    """Of the records of a text, about, and of what the job writes on the way."""
+def records_bytes(plan: Plan, name: str, length: int) -> float:
+    """Return about the size of a row's records, and of what the job writes on the way."""
     from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
 
+    options = _options(plan, name)
     dynamic = options.get('masking') == 'dynamic'
-    passes = int(str(options.get('dupe_factor') or (1 if dynamic else 10)))
-    share = float(str(options.get('masked_lm_prob', 0.15)))
-    row = most_bytes(RecordSpec(length, math.ceil(length * share), 'static'), 30522)
-    rows = plan.inputs.text(text).size / BYTES_PER_PIECE * passes / length
+    passes = options.get('dupe_factor') or (1 if dynamic else 10)
+    masked = math.ceil(length * options['masked_lm_prob'])
+    row = most_bytes(RecordSpec(length, masked, 'static'), 30522)
+    text = next(each.text for each in plan.study.rows if each.name == name)
+    rows = plan.inputs.texts[text].size / BYTES_PER_PIECE * passes / length
     return 2 * rows * row
 
 
 def _recipe(column: Column) -> FinetuneConfig:
-    """The paper's recipe for a column's task."""
+    """Return the paper's recipe for a column's task."""
     kinds = {'squad': 'span', 'tagging': 'tagging', 'multiple_choice': 'choice'}
     family = BY_NAME.get(column.task)
     kind = kinds.get(family.__name__.rpartition('.')[2], '') if family else ''

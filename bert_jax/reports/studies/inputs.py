@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.configs.errors import UserError, did_you_mean
-from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import changed, digest, read_note, write_note
 from bert_jax.configs.studies.study import Column, HeldOut, Study
 
 # In a folder's study.json, and in place of what is not known to a --dry_run.
@@ -45,14 +45,6 @@ class Inputs:
     tasks: Mapping[str, Input]
     tokenizer: Input | None
 
-    def text(self, name: str) -> Input:
-        """The text of that name."""
-        return self.texts[name]
-
-    def task(self, column: Column) -> Input:
-        """The task of a column."""
-        return self.tasks[column.name]
-
 
 def given(
     study: Study,
@@ -61,19 +53,27 @@ def given(
     tokenizer: str,
     needed: bool,
 ) -> Inputs:
-    """What the flags name. UserError where something is not there or, if `needed`, not named.
+    """Return what the flags name.
 
-    corpus: PATTERN or NAME=PATTERN, as often as there are; data_dir: COLUMN=FOLDER or TASK=FOLDER.
+    Args:
+      study: what reads it.
+      corpus: PATTERN or NAME=PATTERN, as often as there are.
+      data_dir: COLUMN=FOLDER or TASK=FOLDER.
+      tokenizer: a folder, or ''.
+      needed: whether all must be named.
+
+    Raises:
+      UserError: something is not there or, if `needed`, not named.
     """
     columns = [column for column in study.columns if isinstance(column, Column)]
     texts = _texts(study, corpus, needed)
     folders = _named('data_dir', data_dir)
-    known = {name for column in columns for name in (column.name, column.task)}
+    names = {name for column in columns for name in (column.name, column.task)}
     for name in folders:
-        if name not in known:
+        if name not in names:
             raise UserError(
                 f'--data_dir={name}={folders[name]}: the study has no column or task'
-                f' {name!r}{did_you_mean(name, known)}'
+                f' {name!r}{did_you_mean(name, names)}'
             )
 
     tasks = {}
@@ -89,15 +89,15 @@ def given(
 
 
 def remembered(folder: Path, study: Study) -> Inputs:
-    """What was read before in a study's folder, for a table of what is there.
+    """Return what was read before in a study's folder, for a table of what is there.
 
-    UserError where that is nothing.
+    Raises:
+      UserError: that is nothing.
     """
     file = folder / FILE
     if not file.exists():
         raise UserError(f'--workdir={folder}: no study was run there (no {FILE} in it)')
     kept = read_object(file)
-    unknown = Input(_UNKNOWN)
     tokenizer = Input(kept['tokenizer']) if kept.get('tokenizer') else None
     return Inputs(
         {row.text: Input(kept['texts'].get(row.text, _UNKNOWN)) for row in study.rows},
@@ -105,48 +105,47 @@ def remembered(folder: Path, study: Study) -> Inputs:
             column.name: Input(kept['tasks'].get(column.task, _UNKNOWN))
             for column in study.columns
             if isinstance(column, Column)
-        }
-        or {'': unknown},
+        },
         tokenizer,
     )
 
 
 def remember(folder: Path, study: Study, inputs: Inputs) -> None:
-    """Notes what the studies of a folder read. UserError where they have read something else."""
+    """Note what the studies of a folder read.
+
+    Raises:
+      UserError: they have read something else.
+    """
     file = folder / FILE
-    kept = read_object(file) if file.exists() else {'texts': {}, 'tasks': {}, 'tokenizer': None}
+    before = read_note(file)
+    kept = before or {'texts': {}, 'tasks': {}}
     now = {
         'texts': {name: text.identity for name, text in inputs.texts.items()},
         'tasks': {
-            column.task: inputs.task(column).identity
+            column.task: inputs.tasks[column.name].identity
             for column in study.columns
             if isinstance(column, Column)
         },
     }
     for what, flag in (('texts', 'corpus'), ('tasks', 'data_dir')):
-        for name, identity in now[what].items():
-            if kept[what].get(name, identity) != json.loads(json.dumps(identity)):
+        for name in changed(kept[what], now[what]):
+            if name in kept[what] and name in now[what]:
                 raise UserError(
                     f'--{flag}: {name or "the text"} is not what the studies in {folder} have read'
                     ' (its files have other names or sizes): use another --workdir'
                 )
     tokenizer = inputs.tokenizer.identity if inputs.tokenizer else None
-    if file.exists() and kept['tokenizer'] != json.loads(json.dumps(tokenizer)):
+    if before and digest(before['tokenizer']) != digest(tokenizer):
         raise UserError(
             f'--tokenizer: the studies in {folder} have read another, or trained their own: use'
             ' another --workdir'
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    merged = {
-        'texts': {**kept['texts'], **now['texts']},
-        'tasks': {**kept['tasks'], **now['tasks']},
-        'tokenizer': tokenizer,
-    }
-    atomic_write(file, json.dumps(merged, indent=2) + '\n')
+    merged = {what: {**kept[what], **now[what]} for what in now}
+    write_note(file, {**merged, 'tokenizer': tokenizer}, 2)
 
 
 def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input]:
-    """The texts that the rows name."""
+    """Return the texts that the rows name."""
     from bert_jax.input_pipeline.preprocess.languages import split_inputs
     from bert_jax.input_pipeline.text.inputs.listing import matching
 
@@ -154,10 +153,10 @@ def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input
     patterns: dict[str, list[str]] = {}
     for text in corpus:
         # A name is asked for by a row; else the = belongs to the path.
-        name, equals, rest = text.partition('=')
+        name, equals, pattern = text.partition('=')
         if not (equals and name in names):
-            name, rest = '', text
-        patterns.setdefault(name, []).append(rest)
+            name, pattern = '', text
+        patterns.setdefault(name, []).append(pattern)
     texts = {}
     for name in names:
         if name in patterns:
@@ -192,7 +191,7 @@ def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input
 
 
 def _task(study: Study, column: Column, folder: str, needed: bool) -> Input:
-    """The task of a column and its files."""
+    """Return the task of a column and its files."""
     task, file = column.task, Path(column.task)
     described = task.endswith('.json')
     if not folder and described and file.is_file():
@@ -218,7 +217,11 @@ def _task(study: Study, column: Column, folder: str, needed: bool) -> Input:
 
 
 def _check_task(study: Study, column: Column, folder: str) -> None:
-    """UserError for what is no task, and where it has not what the column asks of it."""
+    """Check that there is such a task, with what the column asks of it.
+
+    Raises:
+      UserError: there is none, or it lacks that.
+    """
     from bert_jax.input_pipeline.tasks import load_task
 
     task = load_task(column.task, folder)
@@ -237,15 +240,15 @@ def _check_task(study: Study, column: Column, folder: str) -> None:
 
 
 def _of_task(file: Path) -> list[list[Any]]:
-    """[name, size] of the files that a task file names, beside it."""
+    """Return [name, size] of the files that a task file names, in its folder."""
     named = json.loads(file.read_text()).get('files', {}).values()
-    names = [name for one in named for name in ([one] if isinstance(one, str) else one)]
+    names = [name for each in named for name in ([each] if isinstance(each, str) else each)]
     paths = [file.parent / name for name in names]
     return [[path.name, path.stat().st_size] for path in paths if path.is_file()]
 
 
 def _files(folder: str | Path) -> list[list[Any]]:
-    """[name, size] of the files in a folder, hidden ones aside."""
+    """Return [name, size] of the files in a folder, hidden ones aside."""
     return [
         [entry.name, entry.stat().st_size]
         for entry in sorted(Path(folder).iterdir())
@@ -254,11 +257,11 @@ def _files(folder: str | Path) -> list[list[Any]]:
 
 
 def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
-    """{NAME: VALUE} of a flag that is given as NAME=VALUE."""
-    found = {}
+    """Return {NAME: VALUE} of a flag that is given as NAME=VALUE."""
+    values = {}
     for text in given:
         name, equals, value = text.partition('=')
         if not equals or not name or not value:
             raise UserError(f'--{flag}={text}: expected NAME=FOLDER, as in --{flag}=mrpc=glue/MRPC')
-        found[name] = value
-    return found
+        values[name] = value
+    return values

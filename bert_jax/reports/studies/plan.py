@@ -38,7 +38,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        """The row's name, with its step where it has several."""
+        """Return the row's name, with its step where it has several."""
         return self.row.name if self.checkpoint is None else f'{self.row.name} @{self.checkpoint}'
 
 
@@ -81,11 +81,11 @@ class Plan:
                         self.cells[key] = self._cell(line, column, seed)
 
     def lines(self) -> list[Line]:
-        """The lines of the table."""
+        """Return the lines of the table."""
         return [line for row in self.study.rows for line in lines_of(row)]
 
     def chosen(self, rows: tuple[str, ...], seeds: tuple[int, ...]) -> list[Step]:
-        """The steps that these rows and seeds need, () for all of them, in their order."""
+        """Return the steps that these rows and seeds need, () for all of them, in their order."""
         rows = rows or tuple(row.name for row in self.study.rows)
         lines = {line.name for line in self.lines() if line.row.name in rows}
         ends = {
@@ -93,7 +93,7 @@ class Plan:
             for (line, _, seed), step in self.cells.items()
             if line in lines and seed in (seeds or self.study.seeds)
         }
-        # What they need, and what that needs: a step stands behind those it needs.
+        # What they need, and what that needs: a step comes after those it needs.
         for name in reversed(self.steps):
             if name in ends:
                 ends |= set(self.steps[name].needs)
@@ -104,10 +104,10 @@ class Plan:
         return step.name
 
     def _vocabulary(self, row: Row) -> tuple[str | None, Any]:
-        """(the step that makes it, by what it is known); no step where a tokenizer was given."""
+        """Return (step that makes it, what it is known by); no step where a tokenizer is given."""
         if self.inputs.tokenizer:
             return None, self.inputs.tokenizer.identity
-        text = self.inputs.text(row.text)
+        text = self.inputs.texts[row.text]
         options = self.study.vocabulary_options(row)
         inputs = {'text': text.identity, 'options': _plain(options, VocabularyOptions)}
 
@@ -119,7 +119,7 @@ class Plan:
         return self._add(Step(name, f'vocabulary of {row.name}', inputs, commands)), name
 
     def _tokenizer(self, step: str | None) -> str:
-        """The folder of the vocabulary."""
+        """Return the folder of the vocabulary."""
         if step:
             return str(self.folder.of(step))
         assert self.inputs.tokenizer
@@ -127,7 +127,7 @@ class Plan:
 
     def _records(self, row: Row, seq_len: int) -> str:
         vocabulary, key = self._vocabulary(row)
-        text = self.inputs.text(row.text)
+        text = self.inputs.texts[row.text]
         options = {**self.study.records_options(row), 'seq_len': seq_len}
         decided = _plain(options, PreprocessOptions, TextOptions)
         inputs = {'text': text.identity, 'vocabulary': key, 'options': decided}
@@ -139,9 +139,9 @@ class Plan:
                 [*text.flags, tokenizer, f'--output={folder}', *flags_of(options)],
             )
 
-        about = f'records of {row.name}, {seq_len} word pieces a row'
+        what = f'records of {row.name}, {seq_len} word pieces a row'
         name = name_of('records', inputs)
-        return self._add(Step(name, about, inputs, commands, (vocabulary,) if vocabulary else ()))
+        return self._add(Step(name, what, inputs, commands, (vocabulary,) if vocabulary else ()))
 
     def _pretraining(self, row: Row, seed: int) -> Pretraining:
         config = self.study.config(row, seed)
@@ -163,8 +163,8 @@ class Plan:
                 yield 'evaluate', [f'--workdir={folder}', data[-1]]
 
         name = name_of('pretraining', inputs)
-        about = f'pre-training of {row.name}, seed {seed}'
-        self._add(Step(name, about, inputs, commands, tuple(records.values())))
+        what = f'pre-training of {row.name}, seed {seed}'
+        self._add(Step(name, what, inputs, commands, tuple(records.values())))
         return Pretraining(name, records, config)
 
     def _cell(self, line: Line, column: Column | HeldOut, seed: int) -> str:
@@ -172,9 +172,9 @@ class Plan:
         if isinstance(column, HeldOut):
             return pretrained.step
         approach = line.row.approach or column.approach
-        task = self.inputs.task(column)
+        task = self.inputs.tasks[column.name]
         seeds = ','.join(map(str, self.study.finetuning_seeds))
-        about = f'{column.name} of {line.name}, seed {seed}'
+        what = f'{column.name} of {line.name}, seed {seed}'
 
         # The last step has no number here, so that it is the same cell with and without.
         last = line.checkpoint in (None, pretrained.config.total_steps)
@@ -208,16 +208,16 @@ class Plan:
         def commands(folder: Path) -> Iterator[Command]:
             yield kind, [*common, f'--workdir={folder}', *arguments]
 
-        return self._add(Step(name_of(kind, inputs), about, inputs, commands, (pretrained.step,)))
+        return self._add(Step(name_of(kind, inputs), what, inputs, commands, (pretrained.step,)))
 
 
 def lines_of(row: Row) -> list[Line]:
-    """The lines of a row: one, or one for each of its checkpoints."""
+    """Return the lines of a row: one, or one for each of its checkpoints."""
     return [Line(row, step) for step in row.checkpoints] or [Line(row)]
 
 
 def identity(config: schema.PretrainConfig) -> dict[str, Any]:
-    """The settings that decide what a run comes to, by dotted name."""
+    """Return the settings that decide what a run comes to, by dotted name."""
     kinds = schema.kinds(schema.PretrainConfig)
     plain = schema.to_dict(config)
     decided: dict[str, Any] = {'phases': plain['phases'], 'seed': plain['seed']}
@@ -234,8 +234,12 @@ def identity(config: schema.PretrainConfig) -> dict[str, Any]:
 
 
 def check_options(study: Study, inputs: Inputs) -> None:
-    """UserError for options of records or vocabulary that are none, or do not go together."""
-    known = {
+    """Check the options of records and vocabulary.
+
+    Raises:
+      UserError: there is no such option, or options do not go together.
+    """
+    names = {
         'records': _names(PreprocessOptions, TextOptions, without=_OURS),
         'vocabulary': _names(VocabularyOptions),
     }
@@ -250,11 +254,11 @@ def check_options(study: Study, inputs: Inputs) -> None:
             ('vocabulary', study.vocabulary_options(row)),
         ):
             for name in options:
-                if name not in known[what]:
+                if name not in names[what]:
                     raise UserError(
                         f'row {row.name!r}: {what}: there is no option {name!r}'
-                        f'{did_you_mean(name, known[what])}; there are'
-                        f' {", ".join(sorted(known[what]))}'
+                        f'{did_you_mean(name, names[what])}; there are'
+                        f' {", ".join(sorted(names[what]))}'
                     )
         try:
             _built(study.records_options(row), study.config(row).phases[0].seq_len)
@@ -266,39 +270,48 @@ def check_options(study: Study, inputs: Inputs) -> None:
 
 
 def _built(options: Mapping[str, Any], seq_len: int) -> PreprocessOptions:
-    """The options of records, which check themselves."""
+    """Return the options of records, which check themselves."""
     of_text = {name: value for name, value in options.items() if name in _names(TextOptions)}
-    rest = {name: value for name, value in options.items() if name not in of_text}
+    others = {name: value for name, value in options.items() if name not in of_text}
 
     # Which languages the text has is known when it is given; until then those that are named.
     given: str | tuple[str, ...] = '-'
-    if 'language_repeats' in rest:
-        rest['language_repeats'] = tuple(rest['language_repeats'].split(','))
-        given = tuple(f'{repeats.partition("=")[0]}=-' for repeats in rest['language_repeats'])
-    elif 'language_exponent' in rest:
+    if 'language_repeats' in others:
+        others['language_repeats'] = tuple(others['language_repeats'].split(','))
+        given = tuple(f'{repeats.partition("=")[0]}=-' for repeats in others['language_repeats'])
+    elif 'language_exponent' in others:
         given = ('en=-',)
     return PreprocessOptions(
-        input=given, tokenizer='-', output='-', seq_len=seq_len, text=TextOptions(**of_text), **rest
+        input=given,
+        tokenizer='-',
+        output='-',
+        seq_len=seq_len,
+        text=TextOptions(**of_text),
+        **others,
     )
 
 
 def check_records(folder: Path, options: Mapping[str, Any], seq_len: int) -> None:
-    """UserError where the records in a step's folder are not those that the study asks for."""
+    """Check that the records in a step's folder are those that the study asks for.
+
+    Raises:
+      UserError: they are not.
+    """
     manifest = read_object(folder / 'manifest.json')
     asked = dataclasses.asdict(_built(options, seq_len))
     for name in ('seq_len', *options):
         if name not in manifest['options']:
             continue
-        found, wanted = manifest['options'][name], json.loads(json.dumps(asked.get(name)))
-        if name in asked and found != wanted:
+        there, wanted = manifest['options'][name], json.loads(json.dumps(asked.get(name)))
+        if name in asked and there != wanted:
             raise UserError(
-                f'{folder} holds the records of another study ({name}={found}, not {wanted}):'
+                f'{folder} holds the records of another study ({name}={there}, not {wanted}):'
                 ' remove the folder, and they are made again'
             )
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """Options as the flags of a command; None is left out, as the default."""
+    """Return options as the flags of a command; None is left out, as the default."""
     switches = {True: '--{}', False: '--no{}'}
     return [
         switches[value].format(name) if isinstance(value, bool) else f'--{name}={value_text(value)}'
@@ -312,7 +325,7 @@ def _sets(flag: str, changes: list[str]) -> list[str]:
 
 
 def _plain(options: Mapping[str, Any], *classes: type) -> dict[str, Any]:
-    """Options of `classes` as JSON values, without those that are as by default.
+    """Return options of `classes` as JSON values, without those that are as by default.
 
     A row that names the default and one that leaves it out have the same folder then.
     """

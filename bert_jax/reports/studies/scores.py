@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a line and a column.
+    """The scores of a line in a column.
 
     Attributes:
       values: what the spread is over: seed -> score; `over` says of which seeds.
@@ -62,12 +62,12 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """None without any score."""
+        """Return the mean; None without any score."""
         return statistics.fmean(self.values.values()) if self.values else None
 
     @property
     def sd(self) -> float | None:
-        """The sample standard deviation; None of fewer than two."""
+        """Return the sample standard deviation; None of fewer than two."""
         return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
 
 
@@ -84,7 +84,7 @@ class Difference(NamedTuple):
 
 
 def cells(plan: Plan) -> dict[tuple[str, str], Cell]:
-    """(line's name, column's name) -> its cell, from what is there."""
+    """Return the cells by (line's name, column's name), from what is there."""
     return {
         (line.name, column.name): _cell(plan, line, column)
         for line in plan.lines()
@@ -93,7 +93,7 @@ def cells(plan: Plan) -> dict[tuple[str, str], Cell]:
 
 
 def difference(first: Cell, other: Cell) -> Difference | None:
-    """How much higher `other` is; None where one of them has no score.
+    """Return how much higher `other` is; None where one of them has no score.
 
     Paired by seed where both have the same: of the pre-training where they share several, else of
     the fine-tuning of the one that they share.
@@ -117,7 +117,7 @@ def difference(first: Cell, other: Cell) -> Difference | None:
 
 
 def _cell(plan: Plan, line: Line, column: Column | HeldOut) -> Cell:
-    """The cell of a line and a column."""
+    """Return the cell of a line and a column."""
     runs: list[Run] = []
     missing, failures = [], []
     for seed in plan.study.seeds:
@@ -134,15 +134,15 @@ def _cell(plan: Plan, line: Line, column: Column | HeldOut) -> Cell:
     for run in runs:
         rates.setdefault(run.learning_rate, []).append(run.score)
     # NaN compares with nothing: it is worse than any other.
-    means = {one: statistics.fmean(of) for one, of in rates.items()}
-    rate = max(means, key=lambda one: (not math.isnan(means[one]), means[one]), default=None)
-    chosen = [run for run in runs if run.learning_rate == rate]
+    means = {rate: statistics.fmean(rates[rate]) for rate in rates}
+    best = max(means, key=lambda rate: (not math.isnan(means[rate]), means[rate]), default=None)
+    chosen = [run for run in runs if run.learning_rate == best]
     by_pair = {(run.seed, run.finetuning_seed): run.score for run in chosen}
     values, over = spread_over(by_pair)
     return Cell(
         values,
         over,
-        rate,
+        best,
         by_pair,
         sum(run.failed for run in chosen),
         tuple(missing),
@@ -153,8 +153,10 @@ def _cell(plan: Plan, line: Line, column: Column | HeldOut) -> Cell:
 def spread_over(
     by_pair: Mapping[tuple[int, int | None], float],
 ) -> tuple[dict[int, float], str]:
-    """(seed -> score, what the seeds are of): means of each pre-training seed where there are two
-    or more, else the scores of the fine-tuning seeds of the only one.
+    """Return the scores that a spread is over, by seed, and what the seeds are of.
+
+    They are the means of each pre-training seed where there are two or more, else the scores of the
+    fine-tuning seeds of the only one.
     """
     by_seed: dict[int, list[float]] = {}
     for (seed, _), score in by_pair.items():
@@ -167,7 +169,7 @@ def spread_over(
 
 
 def _runs(plan: Plan, line: Line, column: Column | HeldOut, step: str, seed: int) -> list[Run]:
-    """The scores that a step's files hold."""
+    """Return the scores that a step's files hold."""
     folder = plan.folder.of(step)
     if isinstance(column, HeldOut):
         result = Workdir(folder).result('eval')
@@ -189,7 +191,7 @@ def _runs(plan: Plan, line: Line, column: Column | HeldOut, step: str, seed: int
 
 
 def _score(run: Mapping[str, Any], column: Column) -> float:
-    """The score of a run that the column is about."""
+    """Return the score of a run that the column is about."""
     name = column.metric or run['metric']
     if name not in run['metrics']:
         raise UserError(
@@ -202,7 +204,7 @@ def _score(run: Mapping[str, Any], column: Column) -> float:
 def _held_out(
     plan: Plan, line: Line, column: HeldOut, metrics: Mapping[str, float], seed: int
 ) -> float:
-    """A measure of the held-out records of a line."""
+    """Return a measure of the held-out records of a line."""
     if column.metric != 'bits_per_sentence':
         name = f'{column.metric}_{column.language}' if column.language else column.metric
         if name not in metrics:
@@ -230,9 +232,14 @@ class Compute(NamedTuple):
     seconds: float
     finetuning_seconds: float
 
+    @property
+    def petaflops(self) -> float:
+        """Return the FLOPs in 10^15."""
+        return self.flops / 1e15
+
 
 def compute(plan: Plan, line: Line) -> Compute | None:
-    """What a line took; None before its pre-training is done for any seed."""
+    """Return what a line took; None before its pre-training is done for any seed."""
     from bert_jax.costs.flops import training_flops_per_sequence
 
     done = [
@@ -254,10 +261,10 @@ def compute(plan: Plan, line: Line) -> Compute | None:
         left -= steps
         sequences = steps * phase.batch_size
         sums = manifest['statistics']['records']['train']
-        most = manifest['max_predictions']
+        limit = manifest['max_predictions']
         pieces += sequences * phase.seq_len * manifest['statistics']['text']['train']['fill']
-        predictions += sequences * (sums['masked'] / sums['records'] if 'masked' in sums else most)
-        flops += sequences * training_flops_per_sequence(config.model, phase.seq_len, most)
+        predictions += sequences * (sums['masked'] / sums['records'] if 'masked' in sums else limit)
+        flops += sequences * training_flops_per_sequence(config.model, phase.seq_len, limit)
     seconds = statistics.fmean(
         sum(
             metric['seconds']
@@ -281,16 +288,15 @@ def compute(plan: Plan, line: Line) -> Compute | None:
     return Compute(pieces, predictions, flops, seconds, finetuning)
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The whole table as JSON values, each number as it was computed."""
-    found = cells(plan)
+def as_json(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> dict[str, Any]:
+    """Return the whole table as JSON values, each number as it was computed."""
     lines = plan.lines()
     table = []
     for line in lines:
         entry: dict[str, Any] = {'row': line.row.name, 'checkpoint': line.checkpoint, 'cells': {}}
         for column in plan.study.columns:
-            cell = found[line.name, column.name]
-            base = found[first_of(lines, line).name, column.name]
+            cell = cells[line.name, column.name]
+            base = cells[first_of(lines, line).name, column.name]
             gap = None if cell is base else difference(base, cell)
             entry['cells'][column.name] = {
                 'mean': cell.mean,
@@ -310,6 +316,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def first_of(lines: Sequence[Line], line: Line) -> Line:
-    """What a line is compared with: the first row's, at the same checkpoint if it has one."""
-    same = [one for one in lines if one.row is lines[0].row and one.checkpoint == line.checkpoint]
+    """Return the first row's line that a line is compared with: at its checkpoint if it has it."""
+    of_first = [other for other in lines if other.row is lines[0].row]
+    same = [other for other in of_first if other.checkpoint == line.checkpoint]
     return same[0] if same else lines[0]

@@ -9,10 +9,6 @@ was interrupted goes on by itself when it is started again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
-import json
-import os
 import shlex
 import signal
 import subprocess
@@ -25,10 +21,9 @@ from typing import Any
 
 from bert_jax.cli.app import script_name
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import Store, digest, read_note, taken, write_note
 from bert_jax.mesh.process_group import TRY_AGAIN
-from bert_jax.reports.quickstart.stages import Stages, command, say
+from bert_jax.reports.quickstart.commands import command, say
 
 _POLL_S = 2.0  # between looks at what another process is making
 _RESTARTS = 3  # of a command that ends with TRY_AGAIN
@@ -58,42 +53,31 @@ class Step:
 
 
 def name_of(kind: str, inputs: Mapping[str, Any]) -> str:
-    """The folder of a step: KIND/DIGEST of what it is made from."""
-    text = json.dumps(inputs, sort_keys=True)
-    return f'{kind}/{hashlib.sha256(text.encode()).hexdigest()[:12]}'
+    """Return the folder of a step: KIND/DIGEST of what it is made from."""
+    return f'{kind}/{digest(inputs)[:12]}'
 
 
-class Folder:
-    """The folder of a study, and what of its steps is there."""
+class Folder(Store):
+    """The folder of a study: a store of its steps, with their logs and the marks of failed ones."""
 
     def __init__(self, workdir: str):
-        self.path = Path(workdir)
-
-    def of(self, step: str) -> Path:
-        """A step's own folder."""
-        return self.path / step
-
-    def done(self, step: str) -> bool:
-        """Whether a step is done."""
-        record = self.path / 'stages' / f'{step}.json'
-        return record.exists() and read_object(record)['done'] and self.of(step).exists()
+        super().__init__(workdir, lambda message: say(message))
 
     def log(self, step: str) -> Path:
-        """What the step's commands have printed."""
+        """Return the file of what the step's commands have printed."""
         return self.path / 'logs' / f'{step}.log'
 
     def failure(self, step: str) -> str | None:
-        """Why a step failed when it was last tried; None where it did not."""
-        file = self._failure(step)
-        return str(read_object(file)['why']) if file.exists() and not self.done(step) else None
+        """Return why a step failed when it was last tried; None where it did not."""
+        note = read_note(self._failure(step))
+        return str(note['why']) if note and not self.done(step) else None
 
     def note_failure(self, step: str, why: str) -> None:
-        """Marks a step as failed."""
-        self._failure(step).parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(self._failure(step), json.dumps({'why': why}) + '\n')
+        """Mark a step as failed."""
+        write_note(self._failure(step), {'why': why})
 
     def forget_failure(self, step: str) -> None:
-        """Takes the mark away."""
+        """Take the mark away."""
         self._failure(step).unlink(missing_ok=True)
 
     def _failure(self, step: str) -> Path:
@@ -105,11 +89,11 @@ class _Failed(Exception):
 
 
 def make(folder: Folder, steps: Sequence[Step]) -> None:
-    """Makes all steps that are not done, those first whose needs stand before them.
+    """Make all steps that are not done, each after those that it needs.
 
     A step that fails is marked and what needs it is left out; the others are made. Another process
     may make steps of the same folder: what it has taken is waited for only when nothing else is
-    left. Exits with 128 + the signal that asks this program, or a command, to stop.
+    left. Ends the program with 128 + the signal that asks it, or a command, to stop.
     """
     # Tried again each time the study is started: the cause may be gone.
     left = {step.name: step for step in steps if not folder.done(step.name)}
@@ -144,7 +128,7 @@ def make(folder: Folder, steps: Sequence[Step]) -> None:
 
 
 def _make(folder: Folder, step: Step, lock: int) -> str | None:
-    """Makes one step; why it failed, or None."""
+    """Make one step, and return why it failed, or None."""
 
     def fill(target: Path) -> None:
         try:
@@ -154,10 +138,8 @@ def _make(folder: Folder, step: Step, lock: int) -> str | None:
         for name, arguments in commands:
             _run(name, arguments, folder.log(step.name), lock)
 
-    # The record of a step is the quickstart's: a key of what made it, whether it is done, and how
-    # long it took.
     try:
-        Stages(str(folder.path)).run(step.name, dict(step.inputs), fill)
+        folder.make(step.name, step.inputs, fill)
     except _Failed as error:
         folder.note_failure(step.name, str(error))
         return str(error)
@@ -166,9 +148,12 @@ def _make(folder: Folder, step: Step, lock: int) -> str | None:
 
 
 def _run(name: str, arguments: list[str], log: Path, lock: int) -> None:
-    """Runs a command, its output added to `log`; _Failed, with its last line, where it fails.
+    """Run a command, its output added to `log`.
 
     One that ends with TRY_AGAIN goes on from its last checkpoint when it is started again.
+
+    Raises:
+      _Failed: the command has failed; with its last line.
     """
     line = command(name, *arguments)
     for restarts_left in reversed(range(_RESTARTS + 1)):
@@ -182,7 +167,7 @@ def _run(name: str, arguments: list[str], log: Path, lock: int) -> None:
 
 
 def _run_once(line: list[str], log: Path, lock: int) -> int:
-    """Runs a command to its end; its exit code. Ends this program where it was asked to stop.
+    """Run a command to its end, and return its exit code, or end this program if asked to stop.
 
     The command holds `lock` too: it may outlive this program, which may be killed, and nobody may
     take its step until it has ended.
@@ -217,7 +202,7 @@ class _Child:
     asked: int = 0
 
     def handle(self, number: int, frame: Any) -> None:
-        """Asks the command to save and stop; this program ends when it has."""
+        """Ask the command to save and stop; this program ends when it has."""
         del frame
         self.asked = number
         if self.process is not None:
@@ -226,7 +211,7 @@ class _Child:
 
 @contextlib.contextmanager
 def _passing_on() -> Iterator[_Child]:
-    """SIGTERM and SIGINT go to the command that is under way."""
+    """Pass SIGTERM and SIGINT on to the command that is under way."""
     child = _Child()
     before = {n: signal.signal(n, child.handle) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -234,23 +219,3 @@ def _passing_on() -> Iterator[_Child]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def taken(path: Path) -> Iterator[int | None]:
-    """Takes the lock `path`: its file descriptor, or None where another process has it.
-
-    It is free when all processes that hold the descriptor have ended, which is why it is no
-    filelock: that library keeps the descriptor from the commands that are started.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield descriptor
-    finally:
-        os.close(descriptor)

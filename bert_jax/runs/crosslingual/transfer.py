@@ -22,10 +22,11 @@ from bert_jax.input_pipeline.tasks import Example
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.text.whole_text import read_json
 from bert_jax.runs.crosslingual.languages import Language, training_examples
-from bert_jax.runs.finetuning import evaluation, results
+from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning.approach import FineTuning
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.machine import Machine
+from bert_jax.runs.finetuning.sweep import run_sweep
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.workdir import Workdir
@@ -75,7 +76,7 @@ def make_row(
     data = TaskData(first.task, source, named, cache, train)
     fine_tuner = FineTuner(FineTuning(data), machine)
     folder = row_folder(workdir, row)
-    runs = results.run_sweep([(fine_tuner, point) for point in points], folder)
+    runs = run_sweep([(fine_tuner, point) for point in points], folder)
     failed = sum(bool(run.get('failed')) for run in runs)
 
     # Then each language by every model of the row.

@@ -1,30 +1,19 @@
 """What runs come to: their training loss, and a sweep's table (mean, sd, max) and best run.
 
-Owns the layout of a sweep's folder: runs/NAME/ for each point, sweep.json with all rows. It must
-not know how a run is carried out.
+It must not know how a run is carried out.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from absl import logging
-from etils import epath
-
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.schema import FinetuneConfig
-from bert_jax.configs.sweep import Point
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
 from bert_jax.runs.workdir import metrics, notes, plots
 from bert_jax.runs.workdir.workdir import Workdir
-
-C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
 # What a run notes of its costs: the heading in a sweep's table, and how a value is written there.
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -33,16 +22,6 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     'step_memory_bytes': ('memory', memory.size),
     'step_ms': ('ms a step', lambda time: f'{time:.1f}'),
 }
-
-
-class Runner(Protocol[C]):
-    """What carries out runs of configurations C: a finetuner.FineTuner."""
-
-    def check(self, config: C) -> None:
-        """Raises UserError where there can be no run of `config`."""
-
-    def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
-        """-> a run's result, and whether it was there already."""
 
 
 def training_loss(folder: str) -> float | None:
@@ -74,42 +53,6 @@ def step_ms(workdir: Workdir) -> float | None:
     lines = metrics.read_metrics(workdir.metrics_file)
     times = [line['step_ms'] for line in lines if line['split'] == 'train' and 'step_ms' in line]
     return statistics.median(times) if times else None
-
-
-def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[dict[str, Any]]:
-    """Has every point run, or takes it as it is where it is done; writes and returns the rows.
-
-    `runs` are the points of the sweep, each with what carries it out.
-    """
-    # All points before the first is run: a mistake in the last should not cost a night.
-    for runner, point in runs:
-        runner.check(point.config)
-    Workdir(folder).check_takes_sweep()
-    rows, reused = [], 0
-    for number, (runner, point) in enumerate(runs, start=1):
-        # Runs are named by their settings, so a larger sweep finds those of a smaller one.
-        result, done_before = runner.run(point.config, os.path.join(folder, 'runs', point.name))
-        reused += done_before
-        rows.append({'name': point.name, 'settings': point.settings, **result})
-        logging.info(
-            'run %d of %d, %s: %s', number, len(runs), point.name, describe(result, done_before)
-        )
-    if reused:
-        logging.info('%d of %d runs were done before and are reused', reused, len(runs))
-
-    # sweep.json comes last: it is there only when all runs are.
-    best = best_of(rows)
-    report = {
-        'task': best['task'],
-        'metric': best['metric'],
-        'best': best['name'],
-        'summary': summarize(rows),
-        'runs': rows,
-    }
-    atomic_write(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
-    guessed = notes.guesses(Workdir(os.path.join(folder, 'runs', best['name'])))
-    plots.plot_spread(folder, spread(rows, guessed))
-    return rows
 
 
 def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run's metrics as pictures: which quantities there are, in which units, beside which guess.
+"""A run's metrics as pictures: which quantities there are, in which units, with which guess.
 
 Owns the drawing of curves and of spreads over seeds, for PNG files here and for the page of
 bert_jax/reports/page. Knows the names in metrics.jsonl and nothing of how they came about. Names
@@ -11,7 +11,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from absl import logging
 from etils import epath
@@ -36,7 +36,7 @@ INK, GRID, COMMON = '#333333', '#d0d0d0', '#707070'
 
 
 class Quantity(NamedTuple):
-    """What a metric is called beside its numbers; the unit '' is none.
+    """What a metric is called where its numbers are; a unit may be ''.
 
     factor: from the number of metrics.jsonl to that unit.
     """
@@ -71,11 +71,22 @@ PICTURES = {
 }
 
 
+class Drawing(Protocol):
+    """What fills a pair of axes; the title is put above them by others."""
+
+    @property
+    def title(self) -> str:
+        """Return what is written above it."""
+
+    def draw(self, axes: Axes) -> None:
+        """Draw on the axes."""
+
+
 class Curve(NamedTuple):
     """A line of a chart, in the unit of the chart.
 
-    kind: the main ones are drawn with their points where these are few; thin ones stand behind
-    them; points stand alone; what guessing scores is dotted. colour: a place in COLOURS, which
+    kind: the main ones are drawn with their points where these are few; thin ones are behind
+    them; points have no line; what guessing scores is dotted. colour: a place in COLOURS, which
     begin again behind the last; None: the common one.
     """
 
@@ -94,7 +105,7 @@ class Chart(NamedTuple):
     across: str = 'step'
 
     def draw(self, axes: Axes) -> None:
-        """Draws all curves; the title is the caller's."""
+        """Draw all curves; the title is the caller's."""
         for curve in self.curves:
             # A few scores need markers to be seen; on a long curve they would hide it.
             few = len(curve.points) < 50 and curve.kind != 'guessing'
@@ -116,8 +127,7 @@ class Chart(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Scores of runs that differ in their seeds alone: every run a point, their mean and standard
-    deviation.
+    """Scores of runs that differ in their seeds alone: each a point, with mean and deviation.
 
     groups: settings, in words -> the scores; guess: what guessing scores, where it is known.
     """
@@ -128,19 +138,19 @@ class Spread(NamedTuple):
     guess: float | None
 
     def draw(self, axes: Axes) -> None:
-        """Draws a row for each group, the first on top; the title is the caller's."""
+        """Draw a row for each group, the first on top; the title is the caller's."""
         import numpy as np
 
-        for place, values in enumerate(self.groups.values()):
-            axes.plot(values, [place] * len(values), 'o', color=INK, alpha=0.6, markersize=5)
-            # The mean as a bar; the sample standard deviation, which a single run has not.
+        for height, values in enumerate(self.groups.values()):
+            axes.plot(values, [height] * len(values), 'o', color=INK, alpha=0.6, markersize=5)
+            # The mean as a bar; the sample standard deviation, which a single run does not have.
             sd = np.std(values, ddof=1) if len(values) > 1 else None
             axes.errorbar(
-                np.mean(values), place + 0.22, xerr=sd, fmt='|', color=INK, capsize=3, ms=9
+                np.mean(values), height + 0.22, xerr=sd, fmt='|', color=INK, capsize=3, ms=9
             )
         if self.guess is not None:
             axes.axvline(self.guess, color=COMMON, linestyle=':', label='guessing')
-        # Fonts have plain letters all: a name with others stands by its number, as in tables of it.
+        # All fonts have plain letters: a name with others is shown by its number, as in tables.
         names = [name if name.isascii() else f'{n}.' for n, name in enumerate(self.groups, 1)]
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(self.groups) - 0.4, -0.6)  # the first on top
@@ -148,36 +158,38 @@ class Spread(NamedTuple):
 
 
 def quantity(name: str) -> Quantity:
-    """What a metric is called; one that is not known here stands as metrics.jsonl has it."""
+    """Return what a metric is called; one that is not known here keeps its name."""
     return QUANTITIES.get(name) or Quantity(name, '')
 
 
 def loss_unit(data: Mapping[str, Any]) -> str:
-    """The unit of `loss` of a run; `data`: what its data.json says."""
+    """Return the unit of `loss` of a run; `data`: what its data.json says."""
     return 'squared error' if 'head' in data and data['head'] == 'regressor' else 'nats'
 
 
 def in_unit(name: str, points: Points) -> list[tuple[float, float]]:
-    """Points of metrics.jsonl in the unit of their quantity."""
+    """Return points of metrics.jsonl in the unit of their quantity."""
     return [(step, value * quantity(name).factor) for step, value in points]
 
 
 def levels(name: str, guessed: Sequence[Guess], last: float) -> list[tuple[float, float]]:
-    """What guessing scores, as the points of a line to the step `last`, in the quantity's unit."""
-    known = [(guess.step, guess.scores[name]) for guess in guessed if name in guess.scores]
-    ends = [step for step, _ in known[1:]] + [last]
+    """Return what guessing scores, as a line to the step `last`, in the quantity's unit."""
+    scores = [(guess.step, guess.scores[name]) for guess in guessed if name in guess.scores]
+    ends = [step for step, _ in scores[1:]] + [last]
     line = [
-        point for (step, value), end in zip(known, ends) for point in ((step, value), (end, value))
+        point for (step, value), end in zip(scores, ends) for point in ((step, value), (end, value))
     ]
     return in_unit(name, line)
 
 
 def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]:
-    """Draws the pictures of a metrics.jsonl that it has numbers for; gives back the paths written.
+    """Draw the pictures of a metrics.jsonl that it has numbers for, and return their paths.
 
     losses.png, held_out.png, learning_rate.png; scores.png has what fine-tuning scored on the way,
     on a split of its task. What guessing scores is a dotted line where the run's folder knows it.
-    Raises UserError where the file is missing.
+
+    Raises:
+      UserError: the file is missing.
     """
     # A picture is drawn only where there are points for it: no empty axes.
     lines, folder = read_metrics(metrics_path), epath.Path(out_dir)
@@ -204,7 +216,7 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
     for name, (title, unit, metrics) in wanted.items():
         curves = _curves(lines, metrics, guessed, unit)
         if curves:
-            _save(folder / name, Chart(title, unit, curves))
+            _save(folder / name, [Chart(title, unit, curves)], 4)
             written.append(os.fspath(folder / name))
     return written
 
@@ -215,7 +227,7 @@ def _curves(
     guessed: Sequence[Guess],
     unit: str,
 ) -> list[Curve]:
-    """The curves of one run's metrics, (split, name) each, and of what guessing scores in each."""
+    """Return the curves of a run's metrics, (split, name) each, and of guessing in each."""
     curves = []
     for colour, (split, name) in enumerate(metrics):
         measured: Points = points(lines, split, name)
@@ -237,9 +249,7 @@ def _curves(
 
 
 def plot_workdir(folder: epath.PathLike) -> None:
-    """Draws plots/ of a run that ends, however it does: what keeps the pictures from being drawn is
-    a warning.
-    """
+    """Draw plots/ of a run that ends, however it does; what keeps them away is a warning."""
     workdir = Workdir(folder)
     if not workdir.metrics_file.exists():  # it ended before its first log line
         return
@@ -249,22 +259,8 @@ def plot_workdir(folder: epath.PathLike) -> None:
         logging.warning('%s: plots are not drawn (%s)', workdir, error)
 
 
-def plot_spread(folder: epath.PathLike, spread: Spread) -> None:
-    """Draws plots/spread.png of a sweep; what keeps it from being drawn is a warning."""
-    save(Workdir(folder).plots / 'spread.png', spread)
-
-
-def save(path: epath.Path, drawing: Chart | Spread) -> None:
-    """One picture as PNG, in a folder that is made; what keeps it from being drawn is a warning."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _save(path, drawing)
-    except OSError as error:
-        logging.warning('%s: not drawn (%s)', path, error)
-
-
 def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tuple[int, float]]:
-    """(step, value) of one metric of one split, in order, without what was not finite.
+    """Return (step, value) of one metric of one split, in order, without what was not finite.
 
     What is no number, such as a text, has no points.
     """
@@ -275,38 +271,56 @@ def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tu
     ]
 
 
-def figure(drawing: Chart | Spread, width: float, height: float) -> tuple[Figure, Axes]:
-    """The drawing on a figure of so many inches, without a title or a legend.
+def figure(width: float, height: float, *drawings: Drawing) -> tuple[Figure, list[Axes]]:
+    """Return a figure, in inches, with the drawings one below the other, and their axes.
 
-    It is made without pyplot, which keeps global state and may look for a display.
+    They have no titles and no legends. The figure is made without pyplot, which keeps global state
+    and may look for a display.
     """
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(width, height), layout='constrained')
-    axes = made.add_subplot()
-    drawing.draw(axes)
+    panels = list(made.subplots(len(drawings), squeeze=False)[:, 0])
+    for axes, drawing in zip(panels, drawings, strict=True):
+        drawing.draw(axes)
 
-    # All in the colours of this file, so that a page can put others in their place.
-    axes.grid(color=GRID, linewidth=0.6)
-    axes.spines[['top', 'right']].set_visible(False)
-    axes.spines[['left', 'bottom']].set_color(INK)
-    axes.tick_params(colors=INK)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    return made, axes
+        # All in the colours of this file, so that a page can put others in their place.
+        axes.grid(color=GRID, linewidth=0.6)
+        axes.spines[['top', 'right']].set_visible(False)
+        axes.spines[['left', 'bottom']].set_color(INK)
+        axes.tick_params(colors=INK)
+        axes.xaxis.label.set_color(INK)
+        axes.yaxis.label.set_color(INK)
+    return made, panels
 
 
-def _save(path: epath.Path, drawing: Chart | Spread) -> None:
-    """One picture as PNG, with its title and its legend."""
+def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> None:
+    """Write drawings as one PNG; what keeps it from being drawn is a warning.
+
+    Args:
+      path: the file, in a folder that is made.
+      drawings: the panels, one below the other.
+      height: of a panel, in inches.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _save(path, drawings, height)
+    except OSError as error:
+        logging.warning('%s: not drawn (%s)', path, error)
+
+
+def _save(path: epath.Path, drawings: Sequence[Drawing], height: float) -> None:
+    """Write drawings as one PNG, with their titles and legends."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     # 7 x 4 inches at 120 dpi, 840 x 480 pixels.
     with drawn_quietly(path):
-        made, axes = figure(drawing, 7, 4)
+        made, panels = figure(7, height * len(drawings), *drawings)
         FigureCanvasAgg(made)
-        axes.set_title(drawing.title)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False)
+        for axes, drawing in zip(panels, drawings, strict=True):
+            axes.set_title(drawing.title)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(frameon=False)
 
         # Not synced to the disk: a picture can be drawn again.
         with atomic_file(path, durable=False) as file:
@@ -315,7 +329,7 @@ def _save(path: epath.Path, drawing: Chart | Spread) -> None:
 
 @contextlib.contextmanager
 def drawn_quietly(path: epath.PathLike | None = None) -> Iterator[None]:
-    """Draws without matplotlib's warnings, and with names as they are, also those with a $.
+    """Draw without matplotlib's warnings, and with names as they are, also those with a $.
 
     The log says where no font has the letters of a name in the picture at `path`.
     """
@@ -323,9 +337,9 @@ def drawn_quietly(path: epath.PathLike | None = None) -> Iterator[None]:
 
     with (
         matplotlib.rc_context({'text.parse_math': False}),
-        warnings.catch_warnings(record=True) as said,
+        warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter('always')
         yield
-    if path and any('missing from font' in str(one.message) for one in said):
+    if path and any('missing from font' in str(each.message) for each in caught):
         logging.warning('%s: no font here has the letters of some names: they are boxes', path)

@@ -8,7 +8,6 @@ record is lost and none comes twice. Must not know what the files hold.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
-from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import changed, read_note, write_note
 from bert_jax.runs.workdir.folder import lock
 
 _NOTE = 'progress.json'
@@ -39,13 +36,11 @@ class GrowingOutput:
         self.folder, self._output, self._identity = folder, output, identity
 
         # The note is the truth: files without one are what a killed process left.
-        noted = folder / _NOTE
-        note = read_object(noted, f'remove {folder} to begin anew') if noted.exists() else None
-        if note and note['identity'] != identity:
-            changed = [name for name in identity if note['identity'].get(name) != identity[name]]
+        note = read_note(folder / _NOTE, f'remove {folder} to begin again')
+        if note and (names_changed := changed(note['identity'], identity)):
             raise UserError(
-                f'{folder} holds the beginning of another run (other {", ".join(changed)}): remove'
-                ' it, or use the same settings to go on'
+                f'{folder} holds the beginning of another run (other {", ".join(names_changed)}):'
+                ' remove it, or use the same settings to go on'
             )
 
         # Files may be longer than noted (cut below), never shorter: then the disk lost something.
@@ -55,10 +50,10 @@ class GrowingOutput:
         for name, size in sizes.items():
             if not (folder / name).exists() or (folder / name).stat().st_size < size:
                 raise UserError(
-                    f'{folder / name} is shorter than it was: remove {folder} to begin anew'
+                    f'{folder / name} is shorter than it was: remove {folder} to begin again'
                 )
 
-        # Cut back to the note: what is behind it is half a record or one that comes again.
+        # Cut back to the note: what comes after it is half a record or one that comes again.
         self._files = {}
         for name in names:
             file = self._files[name] = open(folder / name, 'ab')  # noqa: SIM115 - closed by `close`
@@ -68,9 +63,15 @@ class GrowingOutput:
             logging.info('%s: goes on after %d records', folder, self.records)
 
     def append(self, records: int, contents: Mapping[str, bytes], bad: int = 0) -> None:
-        """Add `records` more records, `bad` ones among them; they are safe when this returns.
+        """Add what `records` more records came to, which are safe when this returns.
 
-        UserError where the disk takes no more.
+        Args:
+          records: their number.
+          contents: what is added to each file.
+          bad: how many of the records could not be read or answered.
+
+        Raises:
+          UserError: the disk takes no more.
         """
         # First the contents, down to the disk; the note after them may then promise them.
         try:
@@ -93,23 +94,22 @@ class GrowingOutput:
             'bad': self.bad,
             'bytes': {name: file.tell() for name, file in self._files.items()},
         }
-        atomic_write(epath.Path(self.folder / _NOTE), json.dumps(note) + '\n')
+        write_note(self.folder / _NOTE, note)
 
     def finish(self, facts: dict[str, Any], move: Callable[[], object]) -> None:
-        """Note what made the output in OUTPUT.json, and `move` the files where they belong."""
+        """Note in OUTPUT.json what made it, call `move` for the files, and remove the folder."""
         # The description before the move: an output that is there without one is another program's.
         self.close()
         counts = {'records': self.records, 'bad_records': self.bad}
-        description = {**facts, **counts, 'identity': self._identity}
-        text = json.dumps(description, indent=1) + '\n'
-        atomic_write(epath.Path(f'{self._output}.json'), text)
+        note = {**facts, **counts, 'identity': self._identity}
+        write_note(Path(f'{self._output}.json'), note, 1)
 
         # The folder last: until the files are in place it is what a next process goes on from.
         move()
         shutil.rmtree(self.folder)
 
     def of_them_bad(self) -> str:
-        """Return the end of a line that counts records: ', 3 of them bad records', or ''."""
+        """Return the end of a line that counts records: ', 3 of them bad records', or nothing."""
         return f', {self.bad} of them bad records' if self.bad else ''
 
     def close(self) -> None:
@@ -121,10 +121,17 @@ class GrowingOutput:
 
 @contextlib.contextmanager
 def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iterator[GrowingOutput]:
-    """Yield the files `names` of the output, as far as an earlier process brought them.
+    """Open the files of an output, grown as far as an earlier process brought them.
 
-    The caller ends with `finish`. UserError where another identity, or another process, has them,
-    or the output is not local.
+    The caller ends with `finish`.
+
+    Args:
+      output: the output's path.
+      identity: what it is made from, as JSON values.
+      names: of the files.
+
+    Raises:
+      UserError: another identity, or another process, has them, or the output is not local.
     """
     # All that can be refused is refused before the first record is worked on.
     if '://' in output:
@@ -153,24 +160,26 @@ def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iter
 
 
 def was_finished(output: str, identity: dict[str, Any]) -> bool:
-    """Tell whether this output is there already, made by the same `identity`."""
-    target, description = Path(output), Path(f'{output}.json')
-    if not target.exists():
+    """Tell whether this output is there already, made by the same `identity`.
+
+    Raises:
+      UserError: something else is there.
+    """
+    if not Path(output).exists():
         return False
     try:
-        before = read_object(description).get('identity')
-    except UserError:  # none there, or another program's
-        before = None
+        note = read_note(Path(f'{output}.json')) or {}
+    except UserError:  # another program's
+        note = {}
+    before = note.get('identity')
 
     # The same settings made it: there is nothing to do.
     if before == identity:
         return True
 
     # Anything else is not overwritten; what differs is named where the description says it.
-    changed = []
-    if isinstance(before, dict):
-        changed = [name for name in identity if before.get(name) != identity[name]]
-    other = f' (other {", ".join(changed)})' if changed else ''
+    names = changed(before, identity) if isinstance(before, dict) else []
+    other = f' (other {", ".join(names)})' if names else ''
     raise UserError(
         f'--output={output} is there already, and not from these settings{other}: name another, or'
         ' remove it'

@@ -91,7 +91,7 @@ def test_google_style():
         'A list of numbers that can be converted to one type.',
         'They must all have the same shape.',
         'An optional name for the operation.',
-        'A Tensor of the same type as tf.Tensor has in every other case.',
+        'A Tensor of the same type as Tensor has in every other case.',
         'Look at the shape before you convert the values.',
     ]
 

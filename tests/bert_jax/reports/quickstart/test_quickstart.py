@@ -122,7 +122,7 @@ def test_parts_of_documents(tmp_path):
     (tmp_path / 'mine.jsonl').write_text(json.dumps({'body': '\n'.join(lines)}) + '\n')
     reading = TextOptions(segment=True, text_column='body')
     source = corpus_module.Corpus([f'{tmp_path}/mine.jsonl'], reading, 10**6)
-    found = list(source._sample())
+    found = list(source.documents())
     assert [len(part.sentences) for part in found] == [8, 8, 8, 8, 8]
     assert len({part.group for part in found}) == 5
     assert {part.label for part in found} == {'mine.jsonl:0'}

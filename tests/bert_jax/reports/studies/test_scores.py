@@ -108,7 +108,7 @@ def test_no_seed_is_shared(tmp_path, values):
     error = np.sqrt(a.var(ddof=1) / 3 + b.var(ddof=1) / 3)
     gap = scores.difference(found['first', 'MRPC'], found['other', 'MRPC'])
     assert gap == pytest.approx((b.mean() - a.mean(), error, 0))
-    assert ' u' in table.gap(found, plan.lines(), plan.lines()[1], 'MRPC', 2)
+    assert ' u' in table.gap(found, *plan.lines(), 'MRPC', 2)
 
 
 def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from bert_jax.configs.files.store import taken
 from bert_jax.reports.studies import steps
 from bert_jax.reports.studies.steps import Folder, Step
 
@@ -114,16 +115,17 @@ def test_a_killed_study_leaves_its_command_the_step(tmp_path):
     marker = f'open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid())); time.sleep(1.5)'
     first = start(tmp_path / 'run', marker)
     while not (tmp_path / 'pid').exists():
+        assert first.poll() is None
         time.sleep(0.02)
     time.sleep(0.1)
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
     lock = tmp_path / 'run/locks/a.lock'
-    with steps.taken(lock) as mine:
+    with taken(lock) as mine:
         assert mine is None  # the command has it
     deadline = time.monotonic() + 30
     while True:
-        with steps.taken(lock) as mine:
+        with taken(lock) as mine:
             if mine is not None:
                 break
         assert time.monotonic() < deadline
@@ -141,6 +143,7 @@ def test_sigterm_is_passed_on(tmp_path):
     )
     study = start(tmp_path / 'run', code)
     while not (tmp_path / 'ready').exists():
+        assert study.poll() is None
         time.sleep(0.02)
     study.terminate()
     said, _ = study.communicate(timeout=30)

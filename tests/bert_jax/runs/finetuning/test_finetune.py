@@ -34,6 +34,7 @@ from bert_jax.model import heads
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, results
 from bert_jax.runs.finetuning.approach import FineTuning
 from bert_jax.runs.finetuning.best import BestCheckpoint
+from bert_jax.runs.finetuning.sweep import run_sweep as run_points
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import source
@@ -101,7 +102,7 @@ def tuner_from(encoder, task_name, runtime=None, profile_steps=0):
 
 
 def run_sweep(fine_tuner, points, folder):
-    return results.run_sweep([(fine_tuner, point) for point in points], folder)
+    return run_points([(fine_tuner, point) for point in points], folder)
 
 
 def trained_on(folder, copy, mesh):

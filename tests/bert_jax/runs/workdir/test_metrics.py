@@ -196,7 +196,7 @@ def test_plots(tmp_path):
 def drawn(monkeypatch):
     """{name of the picture: what was to be drawn}."""
     found = {}
-    monkeypatch.setattr(plots, '_save', lambda path, drawing: found.update({path.name: drawing}))
+    monkeypatch.setattr(plots, '_save', lambda path, made, _: found.update({path.name: made[0]}))
     return found
 
 
