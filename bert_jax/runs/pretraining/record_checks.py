@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.embeddings import OF_WORDS
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.records.shards import Manifest
@@ -34,15 +35,16 @@ def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: 
         )
 
     # Numbers of whole words are beyond every table, where jax would read its last row.
-    if manifest.known_words and model.embedding != 'retvec':
+    if manifest.known_words and model.embedding != OF_WORDS:
         raise UserError(
             f'{flag} has whole words, which model.embedding={model.embedding} has no vectors for:'
-            ' --set model.embedding=retvec, or make the records with a tokenizer of word pieces'
+            f' --set model.embedding={OF_WORDS}, or make the records with a tokenizer of word'
+            ' pieces'
         )
-    if model.embedding == 'retvec' and not manifest.known_words:
+    if model.embedding == OF_WORDS and not manifest.known_words:
         raise UserError(
-            f'{flag} has word pieces, and model.embedding=retvec reads whole words: make records'
-            ' with a tokenizer of bert-train-vocab --model=words'
+            f'{flag} has word pieces, and model.embedding={OF_WORDS} reads whole words: make'
+            ' records with a tokenizer of bert-train-vocab --model=words'
         )
 
     # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.
