@@ -93,8 +93,9 @@ def main(argv: Sequence[str]) -> None:
     source = read_source(options.model.where, options.print_map)
     if source.model.embedding == OF_WORDS:
         raise UserError(
-            f'{source.where} reads whole words by their characters (model.embedding={OF_WORDS}), and'
-            ' no other program has its tokenizer: it answers by bert-predict and bert_jax.inference'
+            f'{source.where} reads whole words by their characters (model.embedding={OF_WORDS}),'
+            ' and no other program has its tokenizer: it answers by bert-predict and'
+            ' bert_jax.inference'
         )
     of_ours = options.format in ('stablehlo', 'saved_model')
     if options.format != 'peft':

@@ -65,7 +65,7 @@ _FIXED = {
     'pruned_heads': ({}, None),
 }
 # {model_type: family}; BERT's first files had no type.
-_BY_TYPE = {family.transformers.model_type: name for name, family in FAMILIES.items()}
+BY_TYPE = {family.transformers.model_type: name for name, family in FAMILIES.items()}
 _FIRST = 'bert'
 
 # The files of weights.
@@ -182,9 +182,9 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
     settings = read_object(folder / 'config.json')
     kind = settings.get('model_type', _FIRST)
     architecture = _architecture(settings, folder / 'config.json')
-    family = _BY_TYPE.get(str(kind))
+    family = BY_TYPE.get(str(kind))
     if family is None or not architecture.startswith(FAMILIES[family].transformers.prefix):
-        types = ', '.join(f'"{model_type}"' for model_type in _BY_TYPE)
+        types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)
         raise UserError(
             f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not'
             f' BERT: only model_type {types} can be read'
@@ -195,7 +195,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """The class of transformers."""
     # Absent in files of an encoder alone.
-    family = _BY_TYPE.get(str(settings.get('model_type')), _BY_TYPE[_FIRST])
+    family = BY_TYPE.get(str(settings.get('model_type')), BY_TYPE[_FIRST])
     named = settings.get('architectures') or [FAMILIES[family].transformers.bare]
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
@@ -227,7 +227,7 @@ def _scores_alone(architecture: str) -> bool:
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     # What would change the model is refused, not ignored: better no answer than a wrong one.
-    family = _BY_TYPE[settings.get('model_type', _FIRST)]
+    family = BY_TYPE[settings.get('model_type', _FIRST)]
     of_family = FAMILIES[family].transformers
     for name, allowed in {**_FIXED, **of_family.fixed}.items():
         if name in settings and settings[name] not in allowed:

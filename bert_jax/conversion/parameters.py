@@ -121,7 +121,7 @@ class Stored(NamedTuple):
         shapes = {}
         for piece in itertools.chain.from_iterable(self.blocks):
             shape = list(self.shape)
-            shape[self.axis] = shape[self.axis] * piece.count // len(self.blocks[0])
+            shape[self.axis] = shape[self.axis] * piece.parts // len(self.blocks[0])
             shapes[piece.name] = tuple(shape)
         return shapes
 
@@ -209,7 +209,7 @@ class Layout:
         for path, stored in self.stored.items():
             arrays = []
             for pieces in stored.blocks:
-                parts = [np.split(tensors[p.name], p.count, stored.axis)[p.index] for p in pieces]
+                parts = [np.split(tensors[p.name], p.parts, stored.axis)[p.part] for p in pieces]
                 array = parts[0] if len(parts) == 1 else np.concatenate(parts, stored.axis)
                 arrays.append(np.asarray(array.T if stored.is_transposed else array, np.float32))
             if path in _VOCABULARY:
@@ -237,7 +237,7 @@ class Layout:
             for pieces, block in zip(stored.blocks, arrays, strict=True):
                 whole = block.T if stored.is_transposed else block
                 for piece, part in zip(pieces, np.split(whole, len(pieces), stored.axis)):
-                    parts.setdefault(piece.name, {})[piece.index] = part
+                    parts.setdefault(piece.name, {})[piece.part] = part
                     axes[piece.name] = stored.axis
         return {
             name: np.ascontiguousarray(

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 
 class Piece(NamedTuple):
-    """One of `count` equal parts of another program's array, along the axis of its outputs.
+    """One of `parts` equal parts of another program's array, along the axis of its outputs.
 
     {} in the name stands for the block's number. The array may be a whole one, or one that several
     of ours are fused in: 'layers.{}.attn.Wqkv' has query, key and value as its parts 0, 1, 2 of 3.
     """
 
     name: str
-    index: int = 0
-    count: int = 1
+    part: int = 0
+    parts: int = 1
 
     def of(self, leaf: str) -> Piece:
         """Return this piece of a module as that of its array, whose name ends in `leaf`."""
