@@ -227,28 +227,15 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 
 def _model_config(file: epath.Path, family: str) -> ModelConfig:
     settings, release = read_object(file), RELEASES[family]
-    for name, wanted in release.fixed.items():
-        if name in settings and settings[name] != wanted:
-            raise UserError(
-                f'{file}: {name}={settings[name]!r} is not built here: only {wanted!r} is'
-            )
-
+    fixed = {name: (value,) for name, value in release.fixed.items()}
+    parameters.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
     }
-    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    if str(values['hidden_act']) not in ours:
-        raise UserError(
-            f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
-            f' {", ".join(ours)} are'
-        )
     # Their ALBERT has no layer between two equal widths.
     if values.get('embedding_size') == values['hidden_size']:
         values['embedding_size'] = None
-    # ModelConfig refuses what does not fit; the file's name goes before its words.
-    try:
-        values |= {'hidden_act': ours[values['hidden_act']], 'family': family}
-        return ModelConfig(**values, layer_norm_eps=_LAYER_NORM_EPS)
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
+    values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
+    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
+    return parameters.model_config(values, ours, file)

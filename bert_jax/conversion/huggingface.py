@@ -195,7 +195,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """The class of transformers."""
     # Absent in files of an encoder alone.
-    family = BY_TYPE.get(str(settings.get('model_type')), BY_TYPE[_FIRST])
+    family = BY_TYPE.get(str(settings.get('model_type')), _FIRST)
     named = settings.get('architectures') or [FAMILIES[family].transformers.bare]
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
@@ -226,29 +226,15 @@ def _scores_alone(architecture: str) -> bool:
 
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
-    # What would change the model is refused, not ignored: better no answer than a wrong one.
     family = BY_TYPE[settings.get('model_type', _FIRST)]
     of_family = FAMILIES[family].transformers
-    for name, allowed in {**_FIXED, **of_family.fixed}.items():
-        if name in settings and settings[name] not in allowed:
-            raise UserError(
-                f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
-            )
+    parameters.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
     stated = {**_DEFAULTS, **of_family.defaults, **settings}
     named = {**_SETTINGS, **of_family.settings}
     values = {ours: stated[theirs] for ours, theirs in named.items()}
-    if str(values['hidden_act']) not in _ACTIVATION_IN:
-        raise UserError(
-            f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
-            f' {", ".join(_ACTIVATION_IN)} are'
-        )
     if isinstance(values['max_position'], int):  # any other type is refused with its name
         values['max_position'] -= FAMILIES[family].first_position
-    values |= {'hidden_act': _ACTIVATION_IN[values['hidden_act']], 'family': family}
-    try:
-        return ModelConfig(**values)
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
+    return parameters.model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 
 def _their_settings(model: Model) -> dict[str, Any]:
