@@ -31,6 +31,7 @@ from absl import logging
 
 from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError, require_extra
+from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.options import option, required
 from bert_jax.inference.options import TrainedModel
 
@@ -90,10 +91,11 @@ def main(argv: Sequence[str]) -> None:
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
     source = read_source(options.model.where, options.print_map)
-    if source.model.embedding == 'retvec':
+    if source.model.embedding == OF_WORDS:
         raise UserError(
-            f'{source.where} reads whole words by their characters (model.embedding=retvec), and no'
-            ' other program has its tokenizer: it answers by bert-predict and bert_jax.inference'
+            f'{source.where} reads whole words by their characters (model.embedding={OF_WORDS}),'
+            ' and no other program has its tokenizer: it answers by bert-predict and'
+            ' bert_jax.inference'
         )
     of_ours = options.format in ('stablehlo', 'saved_model')
     if options.format != 'peft':
@@ -222,8 +224,7 @@ def _google(
         )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
-    written = google.RELEASES[model.config.family].checkpoint
-    return google.read(str(folder / written)), left_out
+    return google.read(str(google.prefix_of(folder))), left_out
 
 
 def _peft(

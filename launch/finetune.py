@@ -14,12 +14,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from absl import logging
 
 from bert_jax.cli import app, flags
 from bert_jax.configs import schema
+from bert_jax.configs.model.families import RecipeName
 from bert_jax.configs.options import option, required
 from bert_jax.mesh import before_jax, determinism
 
@@ -41,7 +41,7 @@ class Options:
         False, 'print every name in --init_from and the array here that it holds'
     )
     workdir: str = required('folder of this run, or of all runs of a sweep')
-    recipe: Literal['paper', 'readme', 'albert', 'roberta'] = option(
+    recipe: RecipeName = option(
         'paper', "whose settings for the task (readme: those of google's own code)"
     )
     sweep: str = option(

@@ -134,13 +134,9 @@ def ready(options: Options) -> tuple[schema.PretrainConfig, list[Records]]:
             f'tuning.method={config.tuning.method} leaves most weights as they are, and fresh ones'
             ' are worth nothing: name trained ones with --init_from'
         )
-    frozen = config.model.embedding == 'retvec' and config.model.retvec == 'frozen'
-    if frozen and not (options.init_from or options.dry_run):
-        raise UserError(
-            'model.embedding=retvec reads words through a trained network: name the workdir of'
-            ' bert-train-retvec with --init_from, or train it here, from nothing, with --set'
-            ' model.retvec=trained'
-        )
+    untrained = config.model.words.untrained(config.model)
+    if untrained and not (options.init_from or options.dry_run):
+        raise UserError(untrained)
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for this run')
     return config, match_phases(config, options.data)

@@ -2,15 +2,13 @@
 written.
 
 They are bert_config.json and bert_model.ckpt; of ALBERT albert_config.json and model.ckpt-best.
-Owns the references' variable names and settings, a row of RELEASES for each. Must not know
-tokenizers, workdirs or what the weights are for; the bytes of the files are tensor_bundle.py's, and
-what any format has in common interchange/parameters.py's.
+The references' variable names and settings are the families' (configs/model/families). Must not
+know tokenizers, workdirs or what the weights are for; the bytes of the files are
+tensor_bundle.py's, and what any format has in common parameters.py's.
 
 Theirs: kernels [in, out] as ours, but the weights of NSP, classifier and span heads [out, in];
 `gelu` is the tanh form, and the epsilon of layer normalisation is 1e-12, which no file says
-(modeling.py:264, :362). Sources of the names: modeling.py, run_pretraining.py:243-305,
-run_classifier.py:597-605, run_squad.py:573-579; of ALBERT modeling.py:1083-1110, whose heads are
-BERT's.
+(modeling.py:264, :362).
 """
 
 from __future__ import annotations
@@ -19,128 +17,28 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection
+from typing import Any
 
 from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, tensor_bundle
-from bert_jax.conversion.parameters import (
-    Model,
-    Reading,
-)
-from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
+from bert_jax.conversion.parameters import Layout, Model, Reading
+from bert_jax.train.task_heads import CLASSES, HEADS
 
-# Settings: ours -> theirs, and the reference's default (modeling.py:34-45).
-_SETTINGS = {
-    'vocab_size': ('vocab_size', None),
-    'hidden_size': ('hidden_size', 768),
-    'num_layers': ('num_hidden_layers', 12),
-    'num_heads': ('num_attention_heads', 12),
-    'intermediate_size': ('intermediate_size', 3072),
-    'max_position': ('max_position_embeddings', 512),
-    'type_vocab_size': ('type_vocab_size', 16),
-    'hidden_act': ('hidden_act', 'gelu'),
-    'hidden_dropout': ('hidden_dropout_prob', 0.1),
-    'attention_dropout': ('attention_probs_dropout_prob', 0.1),
-    'initializer_range': ('initializer_range', 0.02),
-}
 # the end of a file's name after the prefix
 _FILE = re.compile(r'(?<=.)\.(index|meta|data-\d{5}-of-\d{5})$')
 _ACTIVATIONS = {'gelu_tanh': 'gelu', 'relu': 'relu'}
 # In no file of settings: their code has it as a constant (modeling.py:362).
 _LAYER_NORM_EPS = 1e-12
 
-# Modules and single arrays: ours -> theirs, {} for the block's number.
-_NAMES = {
-    'encoder/embeddings/word': 'bert/embeddings/word_embeddings',
-    'encoder/embeddings/position': 'bert/embeddings/position_embeddings',
-    'encoder/embeddings/segment': 'bert/embeddings/token_type_embeddings',
-    'encoder/embeddings/norm': 'bert/embeddings/LayerNorm',
-    'encoder/layers/query': 'bert/encoder/layer_{}/attention/self/query',
-    'encoder/layers/key': 'bert/encoder/layer_{}/attention/self/key',
-    'encoder/layers/value': 'bert/encoder/layer_{}/attention/self/value',
-    'encoder/layers/attention_output': 'bert/encoder/layer_{}/attention/output/dense',
-    'encoder/layers/attention_norm': 'bert/encoder/layer_{}/attention/output/LayerNorm',
-    'encoder/layers/intermediate': 'bert/encoder/layer_{}/intermediate/dense',
-    'encoder/layers/output': 'bert/encoder/layer_{}/output/dense',
-    'encoder/layers/output_norm': 'bert/encoder/layer_{}/output/LayerNorm',
-}
-for _part in PARTS.values():
-    _NAMES |= _part.google
-# ALBERT's block, which is the first of its group and stands in a scope of its own.
-_GROUP = 'bert/encoder/transformer/group_{}/inner_group_0/'
-_ALBERT_NAMES = _NAMES | {
-    'encoder/embeddings/to_hidden': 'bert/encoder/embedding_hidden_mapping_in',
-    'encoder/layers/query': f'{_GROUP}attention_1/self/query',
-    'encoder/layers/key': f'{_GROUP}attention_1/self/key',
-    'encoder/layers/value': f'{_GROUP}attention_1/self/value',
-    'encoder/layers/attention_output': f'{_GROUP}attention_1/output/dense',
-    'encoder/layers/attention_norm': f'{_GROUP}LayerNorm',
-    'encoder/layers/intermediate': f'{_GROUP}ffn_1/intermediate/dense',
-    'encoder/layers/output': f'{_GROUP}ffn_1/intermediate/output/dense',
-    'encoder/layers/output_norm': f'{_GROUP}LayerNorm_1',
-}
-# Its own defaults (modeling.py's AlbertConfig), and what BERT has not.
-_ALBERT_SETTINGS = _SETTINGS | {
-    'hidden_size': ('hidden_size', 4096),
-    'num_heads': ('num_attention_heads', 64),
-    'intermediate_size': ('intermediate_size', 16384),
-    'type_vocab_size': ('type_vocab_size', 2),
-    'hidden_dropout': ('hidden_dropout_prob', 0),
-    'attention_dropout': ('attention_probs_dropout_prob', 0),
-    'embedding_size': ('embedding_size', 128),
-    'num_groups': ('num_hidden_groups', 1),
-}
-
-
-class Release(NamedTuple):
-    """What a family's code calls its files, variables and settings.
-
-    names: modules and single arrays, ours -> theirs; settings: ours -> (theirs, its default there);
-    fixed: settings that change the model in ways that are not built here, and what they must be.
-    """
-
-    code: str
-    config: str
-    checkpoint: str
-    names: Mapping[str, str]
-    settings: Mapping[str, tuple[str, Any]]
-    fixed: Mapping[str, Any]
-
-    def naming(self, path: str) -> tuple[str, bool]:
-        """Their name for the array at our path, and whether it lies transposed there."""
-        # Names of single arrays, tables or kernels that lie [out, in] there, stand in the table
-        # themselves; all others are a module's name and a leaf's.
-        if path in self.names:
-            return self.names[path], path.endswith('/kernel')
-        module, _, leaf = path.rpartition('/')
-        # Their norms call scale and bias gamma and beta.
-        if 'LayerNorm' in self.names[module]:
-            leaf = {'scale': 'gamma', 'bias': 'beta'}[leaf]
-        return f'{self.names[module]}/{leaf}', False
-
-
-# By the families of configs/model.py.
-RELEASES = {
-    'bert': Release(
-        'google-research/bert', 'bert_config.json', 'bert_model.ckpt', _NAMES, _SETTINGS, {}
-    ),
-    'albert': Release(
-        'google-research/albert',
-        'albert_config.json',
-        'model.ckpt-best',
-        _ALBERT_NAMES,
-        _ALBERT_SETTINGS,
-        {'inner_group_num': 1},
-    ),
-}
-# Those of our parts that the reference has names for.
-_PARTS = [name for name, part in PARTS.items() if part.google]
+# The families that have been released so.
+RELEASES = {name: family.google for name, family in FAMILIES.items() if family.google}
 # State of the optimizer: that of the reference's Adam and of TensorFlow's own, and numbers by
 # themselves.
 _SLOTS = re.compile(
@@ -230,14 +128,11 @@ def read(prefix: str) -> Reading:
 
     # What stands on the encoder follows from the names that are there; a task's number of outputs
     # from its bias; shapes from both.
-    parts = parameters.parts_of(
-        tensors, config, _PARTS, release.naming, str(epath.Path(prefix).with_name(release.config))
-    )
+    file = str(epath.Path(prefix).with_name(release.config))
+    parts = parameters.parts_of(tensors, config, release.array, file)
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
-    wanted = parameters.places(config, parts, outputs, release.naming)
-    params = parameters.to_tree(
-        wanted, tensors, config, {name: name for name in tensors}, prefix, release.config
-    )
+    layout = Layout(config, parts, outputs, release.array)
+    params = layout.to_tree(tensors, {name: name for name in tensors}, prefix, release.config)
 
     # The first head whose parts are all there; weights of an encoder alone are BertModel's.
     family = [head for head in HEADS.values() if head.is_in(config.family)]
@@ -252,9 +147,8 @@ def read(prefix: str) -> Reading:
             f'{len(slots)} variables of the optimizer ({slots[0]}, ...) are ignored: training'
             ' starts with fresh moments'
         )
-    return Reading(
-        Model(config, params, architecture), parameters.own_names(wanted), slots, tuple(remarks)
-    )
+    model = Model(config, params, architecture)
+    return Reading(model, layout.our_names(), slots, tuple(remarks))
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
@@ -295,14 +189,11 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     # Weights before settings: a folder whose config is there is whole.
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = parameters.places(model.config, head.parts, model.outputs, release.naming)
-    # every checkpoint of the reference has one
-    if 'encoder/pooler/kernel' not in wanted and 'pooler' in model.parts:
-        wanted |= parameters.places(model.config, ('pooler',), 2, release.naming)
-        left_out = tuple(part for part in left_out if part != 'pooler')
-    tensor_bundle.write(
-        str(folder / release.checkpoint), parameters.to_tensors(wanted, model.params, model.config)
-    )
+    # every checkpoint of the reference has a pooler
+    parts = {*head.parts, *({'pooler'} & set(model.parts))}
+    left_out = tuple(part for part in left_out if part != 'pooler')
+    layout = Layout(model.config, parts, model.outputs, release.array)
+    tensor_bundle.write(str(folder / release.checkpoint), layout.to_tensors(model.params))
     settings = {theirs: getattr(config, ours) for ours, (theirs, _) in release.settings.items()}
     settings |= {**release.fixed, 'hidden_act': _ACTIVATIONS[model.config.hidden_act]}
     atomic_write(folder / release.config, json.dumps(settings, indent=2, sort_keys=True) + '\n')
@@ -314,7 +205,7 @@ def _stated(config: ModelConfig, where: str) -> ModelConfig:
 
     UserError where the release has no such encoder.
     """
-    if config.family == 'bert':
+    if 'embedding_size' not in RELEASES[config.family].settings:
         return config
     if config.embedding_size == config.hidden_size:
         raise UserError(
@@ -336,28 +227,15 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 
 def _model_config(file: epath.Path, family: str) -> ModelConfig:
     settings, release = read_object(file), RELEASES[family]
-    for name, wanted in release.fixed.items():
-        if name in settings and settings[name] != wanted:
-            raise UserError(
-                f'{file}: {name}={settings[name]!r} is not built here: only {wanted!r} is'
-            )
-
+    fixed = {name: (value,) for name, value in release.fixed.items()}
+    parameters.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
     }
-    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    if str(values['hidden_act']) not in ours:
-        raise UserError(
-            f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
-            f' {", ".join(ours)} are'
-        )
     # Their ALBERT has no layer between two equal widths.
-    if family == 'albert' and values['embedding_size'] == values['hidden_size']:
+    if values.get('embedding_size') == values['hidden_size']:
         values['embedding_size'] = None
-    # ModelConfig refuses what does not fit; the file's name goes before its words.
-    try:
-        values |= {'hidden_act': ours[values['hidden_act']], 'family': family}
-        return ModelConfig(**values, layer_norm_eps=_LAYER_NORM_EPS)
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
+    values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
+    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
+    return parameters.model_config(values, ours, file)

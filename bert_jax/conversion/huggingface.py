@@ -1,8 +1,8 @@
 """Hugging Face directories of BERT and its relatives: config.json and safetensors, in and out.
 
-Owns transformers' layouts, settings and files of weights; what a family calls its arrays is
-interchange/families.py's. Must not know tokenizers, workdirs or what the weights are for; what any
-format has in common is interchange/parameters.py's.
+Owns transformers' layouts, settings and files of weights; what a family calls its arrays is the
+family's (configs/model/families). Must not know tokenizers, workdirs or what the weights are for;
+what any format has in common is parameters.py's.
 
 Theirs: kernels [out, in], and the family's name before the encoder's in every class but that of the
 bare encoder, as in `bert.`.
@@ -27,16 +27,12 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.model import FAMILIES
+from bert_jax.configs.model.families import FAMILIES
+from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters
-from bert_jax.conversion.families import NAMES, Names
-from bert_jax.conversion.parameters import (
-    Model,
-    Reading,
-    brief,
-)
-from bert_jax.train.task_heads import CLASSES, PARTS, of_task
+from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, brief
+from bert_jax.train.task_heads import CLASSES, of_task
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
 _SETTINGS = {
@@ -68,6 +64,9 @@ _FIXED = {
     'add_cross_attention': (False, None),
     'pruned_heads': ({}, None),
 }
+# {model_type: family}; BERT's first files had no type.
+BY_TYPE = {family.transformers.model_type: name for name, family in FAMILIES.items()}
+_FIRST = 'bert'
 
 # The files of weights.
 _FILES = ('model.safetensors', 'pytorch_model.bin')
@@ -111,8 +110,8 @@ def read(where: str | os.PathLike) -> Reading:
     # which differ by class and version.
     settings = _settings(folder)
     config = _model_config(settings, folder / 'config.json')
-    architecture, theirs = _architecture(settings, folder / 'config.json'), NAMES[config.family]
-    naming = naming_of(config.family, architecture)
+    architecture = _architecture(settings, folder / 'config.json')
+    theirs, name_of = config.traits.transformers, names_in(config.family, architecture)
     by_file_name, remarks = tensors_in(folder, *_FILES)
     names = _canonical(by_file_name, theirs, folder)
     tensors = {canonical: by_file_name[name] for canonical, name in names.items()}
@@ -121,27 +120,23 @@ def read(where: str | os.PathLike) -> Reading:
     # copies of the word table and its bias.
     unused = (*_BUFFERS, *theirs.displaced(architecture))
     ignored = tuple(names[n] for n in unused if tensors.pop(n, None) is not None)
-    _untie(tensors, names, naming, folder)
+    _untie(tensors, names, name_of, folder)
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
-    parts = parameters.parts_of(tensors, config, PARTS, naming, str(folder / 'config.json'))
+    parts = parameters.parts_of(tensors, config, name_of, str(folder / 'config.json'))
     labels = _labels(settings, folder)
     outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
-    wanted = parameters.places(config, parts, outputs, naming)
+    layout = Layout(config, parts, outputs, name_of)
     model = Model(
         config,
-        parameters.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
+        layout.to_tree(tensors, names, str(folder), 'config.json'),
         architecture,
         labels if of_task(parts) else (),
         settings.get(*theirs.head_dropout),
         settings.get('problem_type') if of_task(parts) else None,
     )
-    return Reading(
-        model,
-        {names[n]: path for n, path in parameters.own_names(wanted).items()},
-        ignored,
-        tuple(remarks),
-    )
+    ours = {names[name]: path for name, path in layout.our_names().items()}
+    return Reading(model, ours, ignored, tuple(remarks))
 
 
 def write(
@@ -153,18 +148,14 @@ def write(
     Returns the parts that the model's class has no place for, which are left out. UserError where
     the class needs a part that the model lacks.
     """
-    theirs = NAMES[model.config.family]
-    left_out = parameters.left_out(model, str(where), theirs.shape)
-    model = parameters.with_mapping(model) if 'embedding_size' in theirs.shape else model
+    theirs = model.config.traits.transformers
+    left_out = parameters.left_out(model, str(where), theirs.settings)
+    model = parameters.with_mapping(model) if 'embedding_size' in theirs.settings else model
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    naming = naming_of(model.config.family, model.architecture)
-    wanted = parameters.places(
-        model.config, CLASSES[model.architecture].parts, model.outputs, naming
-    )
     tensors = {
-        theirs.full(model.architecture, n): a
-        for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
+        theirs.full(name, model.architecture): array
+        for name, array in tensors_of(model, CLASSES[model.architecture].parts).items()
     }
     settings = _their_settings(model)
     settings |= {name: number for name, number in (token_ids or {}).items() if name in settings}
@@ -174,19 +165,26 @@ def write(
     return left_out
 
 
-def naming_of(family: str, architecture: str) -> parameters.Naming:
-    """The names in a class of transformers, without that of the family around the encoder."""
-    return functools.partial(NAMES[family].naming, architecture)
+def names_in(family: str, architecture: str) -> NameOf:
+    """Return the names in a class of transformers, without the module around the encoder."""
+    return functools.partial(FAMILIES[family].transformers.array, architecture=architecture)
+
+
+def tensors_of(model: Model, parts: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return a model's arrays of the encoder and of these parts by their names in its class."""
+    name_of = names_in(model.config.family, model.architecture)
+    return Layout(model.config, parts, model.outputs, name_of).to_tensors(model.params)
 
 
 def _settings(folder: epath.Path) -> dict[str, Any]:
     if not (folder / 'config.json').exists():
         raise UserError(f'{folder}: no config.json in it: not a Hugging Face model directory')
     settings = read_object(folder / 'config.json')
-    kind = settings.get('model_type', 'bert')  # BERT's first files had none
+    kind = settings.get('model_type', _FIRST)
     architecture = _architecture(settings, folder / 'config.json')
-    if kind not in NAMES or not architecture.startswith(str(kind).capitalize()):
-        types = ', '.join(f'"{known}"' for known in NAMES)
+    family = BY_TYPE.get(str(kind))
+    if family is None or not architecture.startswith(FAMILIES[family].transformers.prefix):
+        types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)
         raise UserError(
             f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not'
             f' BERT: only model_type {types} can be read'
@@ -197,8 +195,8 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """The class of transformers."""
     # Absent in files of an encoder alone.
-    family = NAMES.get(str(settings.get('model_type')), NAMES['bert'])
-    named = settings.get('architectures') or [family.bare]
+    family = BY_TYPE.get(str(settings.get('model_type')), _FIRST)
+    named = settings.get('architectures') or [FAMILIES[family].transformers.bare]
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
     return named[0]
@@ -228,39 +226,26 @@ def _scores_alone(architecture: str) -> bool:
 
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
-    # What would change the model is refused, not ignored: better no answer than a wrong one.
-    family = settings.get('model_type', 'bert')
-    for name, allowed in {**_FIXED, **NAMES[family].fixed}.items():
-        if name in settings and settings[name] not in allowed:
-            raise UserError(
-                f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
-            )
-    stated = {**_DEFAULTS, **NAMES[family].defaults, **settings}
-    named = {**_SETTINGS, **NAMES[family].shape}
+    family = BY_TYPE[settings.get('model_type', _FIRST)]
+    of_family = FAMILIES[family].transformers
+    parameters.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
+    stated = {**_DEFAULTS, **of_family.defaults, **settings}
+    named = {**_SETTINGS, **of_family.settings}
     values = {ours: stated[theirs] for ours, theirs in named.items()}
-    if str(values['hidden_act']) not in _ACTIVATION_IN:
-        raise UserError(
-            f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
-            f' {", ".join(_ACTIVATION_IN)} are'
-        )
     if isinstance(values['max_position'], int):  # any other type is refused with its name
         values['max_position'] -= FAMILIES[family].first_position
-    values |= {'hidden_act': _ACTIVATION_IN[values['hidden_act']], 'family': family}
-    try:
-        return ModelConfig(**values)
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
+    return parameters.model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 
 def _their_settings(model: Model) -> dict[str, Any]:
     # Their class, our sizes, and what our model always is. The dropout before a classifier is
     # stated in every class: tasks that begin with this model read it.
-    family = NAMES[model.config.family]
+    family = model.config.traits.transformers
     called, default = family.head_dropout
     rate = model.head_dropout
     if rate is None and default is not None:  # where null would not be the encoder's own
         rate = model.config.hidden_dropout
-    named = {**_SETTINGS, **family.shape}
+    named = {**_SETTINGS, **family.settings}
     ours = {theirs: getattr(model.config, name) for name, theirs in named.items()}
     settings = {
         'architectures': [model.architecture],
@@ -270,7 +255,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
         'hidden_act': _ACTIVATION_OUT[model.config.hidden_act],
         'position_embedding_type': 'absolute',
         called: rate,
-        **family.settings,
+        **family.written,
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }
@@ -417,7 +402,9 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _canonical(in_file: Iterable[str], theirs: Names, folder: epath.Path) -> dict[str, str]:
+def _canonical(
+    in_file: Iterable[str], theirs: TransformersNames, folder: epath.Path
+) -> dict[str, str]:
     """{name without the family's and with weight and bias for gamma and beta: that in the file}."""
     old = {'gamma': 'weight', 'beta': 'bias'}
     names: dict[str, str] = {}
@@ -425,7 +412,7 @@ def _canonical(in_file: Iterable[str], theirs: Names, folder: epath.Path) -> dic
         canonical = re.sub(
             r'(?<=LayerNorm\.)(gamma|beta)$',
             lambda m: old[m.group()],
-            name.removeprefix(f'{theirs.model_type}.'),
+            name.removeprefix(theirs.base_module),
         )
         if canonical in names:
             raise UserError(
@@ -439,7 +426,7 @@ def _canonical(in_file: Iterable[str], theirs: Names, folder: epath.Path) -> dic
 def _untie(
     tensors: dict[str, np.ndarray],
     names: dict[str, str],
-    naming: parameters.Naming,
+    name_of: NameOf,
     folder: epath.Path,
 ) -> None:
     """Takes out the masked-LM decoder's own arrays: copies of the word table and the output bias.
@@ -448,9 +435,10 @@ def _untie(
     """
     # Tied arrays are one here. A copy that is equal goes; one that differs is another model; where
     # the copy alone is saved it stands for the original.
-    table, bias = naming('encoder/embeddings/word')[0], naming('mlm/bias')[0]
-    head = bias.removesuffix('bias')
-    for copy, kept in ((f'{head}decoder.weight', table), (f'{head}decoder.bias', bias)):
+    (table,), _ = name_of('encoder/embeddings/word')
+    (bias,), _ = name_of('mlm/bias')
+    head = bias.name.removesuffix('bias')
+    for copy, kept in ((f'{head}decoder.weight', table.name), (f'{head}decoder.bias', bias.name)):
         if copy in names and kept in names:
             if not np.array_equal(tensors[copy], tensors[kept]):
                 raise UserError(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -24,15 +25,17 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.families.names import ArrayName, Piece
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
+from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
 
-# Settings of the shape that BERT has not, ALBERT's.
+# Settings of the shape that BERT has not.
 SHAPE = ('embedding_size', 'num_groups')
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
+_LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks
 
 
 class Model(NamedTuple):
@@ -97,38 +100,198 @@ class Reading(NamedTuple):
     remarks: tuple[str, ...]
 
 
-class Place(NamedTuple):
-    """Where one of our leaves is there.
+# Our path -> the name of that array in another program.
+NameOf = Callable[[str], ArrayName]
 
-    An array's name for each block, or one name; their shape; whether they are transposed.
+
+class Stored(NamedTuple):
+    """How one of our leaves is stored by another program.
+
+    blocks: of each block, or of all of the leaf, the pieces that make it; shape: that of all of
+    them together; axis: along which they are joined; is_transposed: whether they lie [out, in].
     """
 
-    names: tuple[str, ...]
+    blocks: tuple[tuple[Piece, ...], ...]
     shape: tuple[int, ...]
-    transposed: bool
+    axis: int
+    is_transposed: bool
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return {name: shape} of the whole arrays that the pieces are of."""
+        shapes = {}
+        for piece in itertools.chain.from_iterable(self.blocks):
+            shape = list(self.shape)
+            shape[self.axis] = shape[self.axis] * piece.parts // len(self.blocks[0])
+            shapes[piece.name] = tuple(shape)
+        return shapes
 
 
-# Our path -> the name there, {} in it for the block's number, and whether matrices are transposed.
-Naming = Callable[[str], tuple[str, bool]]
+class Layout:
+    """Which arrays of another program hold an encoder with some parts, blocks in order.
 
-
-def places(
-    config: ModelConfig, parts: Iterable[str], outputs: int, naming: Naming
-) -> dict[str, Place]:
-    """{our path: its place} of an encoder with these parts, blocks in order.
-
-    outputs: how many a task's own part has, if it is one of them.
+    Attribute `stored`: {our path: how it is stored there}.
     """
-    layout = {}
-    # From our shape to theirs: one array a block, the vocabulary's real size, transposed or not.
-    for path, shape in _of_parts(config, parts, outputs).items():
-        name, transposed = naming(path)
-        blocks = range(shape[0]) if '{}' in name else [None]
-        shape = shape[1:] if '{}' in name else shape
-        shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
-        theirs = shape[::-1] if transposed else shape
-        layout[path] = Place(tuple(name.format(i) for i in blocks), theirs, transposed)
-    return layout
+
+    def __init__(self, config: ModelConfig, parts: Iterable[str], outputs: int, name_of: NameOf):
+        """Lay out every array that the model has.
+
+        Args:
+          config: the shape of the encoder.
+          parts: names of train/task_heads.py's PARTS.
+          outputs: how many a task's own part has, if it is one of them.
+          name_of: the names there.
+        """
+        self._config = config
+        self.stored: dict[str, Stored] = {}
+        # From our shape to theirs: an array a block, the vocabulary's real size, transposed or not.
+        for path, shape in _of_parts(config, parts, outputs).items():
+            pieces, is_transposed = name_of(path)
+            is_stacked = '{}' in pieces[0].name
+            numbers, shape = (range(shape[0]), shape[1:]) if is_stacked else ([0], shape)
+            shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
+            self.stored[path] = Stored(
+                tuple(tuple(p._replace(name=p.name.format(i)) for p in pieces) for i in numbers),
+                shape[::-1] if is_transposed else shape,
+                0 if is_transposed else -1,
+                is_transposed,
+            )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return {their name: shape} of all arrays."""
+        return {name: s for stored in self.stored.values() for name, s in stored.shapes().items()}
+
+    def our_names(self) -> dict[str, str]:
+        """Return {their name: our path}.
+
+        The block's number stands in brackets where our leaf holds all of them; a fused array has
+        several paths, with + between.
+        """
+        paths: dict[str, list[str]] = {}
+        for path, stored in self.stored.items():
+            for i, pieces in enumerate(stored.blocks):
+                ours = f'{path}[{i}]' if path.startswith(_LAYERS) else path
+                for name in dict.fromkeys(piece.name for piece in pieces):
+                    paths.setdefault(name, []).append(ours)
+        return {name: ' + '.join(ours) for name, ours in paths.items()}
+
+    def to_tree(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        spelled: Mapping[str, str],
+        where: str,
+        settings: str,
+    ) -> dict[str, Any]:
+        """Return our parameters of arrays by name.
+
+        Args:
+          tensors: {their name: array}.
+          spelled: the names as the file has them.
+          where: the model, in errors.
+          settings: the file of settings, in errors.
+
+        Raises:
+          UserError: the arrays are not just those of this layout.
+        """
+        # Three checks before anything is converted, in the order in which they explain each other:
+        # the names, the shapes, the values.
+        wanted = self.shapes()
+        shapes = {name: array.shape for name, array in tensors.items()}
+        _check_fit(wanted, shapes, spelled, where, settings)
+        finite = lambda array: np.isfinite(array.astype(np.float32)).all()
+        if bad := [spelled[name] for name in wanted if not finite(tensors[name])]:
+            raise UserError(
+                f'{where}: {brief(bad)}: NaN or infinite values: the file is damaged or its'
+                ' training diverged'
+            )
+
+        # From here on everything fits: transposed, float32, blocks stacked, vocabulary padded.
+        leaves: dict[str, np.ndarray] = {}
+        for path, stored in self.stored.items():
+            arrays = []
+            for pieces in stored.blocks:
+                parts = [np.split(tensors[p.name], p.parts, stored.axis)[p.part] for p in pieces]
+                array = parts[0] if len(parts) == 1 else np.concatenate(parts, stored.axis)
+                arrays.append(np.asarray(array.T if stored.is_transposed else array, np.float32))
+            if path in _VOCABULARY:
+                # Rows that no word has: zero here, and left out again on the way back.
+                rows = padded_vocab(self._config.vocab_size) - self._config.vocab_size
+                leaves[path] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
+            else:
+                is_stacked = path.startswith(_LAYERS)
+                leaves[path] = np.stack(arrays) if is_stacked else np.ascontiguousarray(arrays[0])
+        return traverse_util.unflatten_dict(leaves, sep='/')
+
+    def to_tensors(self, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return {their name: float32 array} of our parameters.
+
+        Those that are not in this layout are left out.
+        """
+        # The inverse of to_tree; a fused array is whole when all that it is made of came by.
+        flat = traverse_util.flatten_dict(dict(params), sep='/')
+        parts: dict[str, dict[int, np.ndarray]] = {}
+        axes = {}
+        for path, stored in self.stored.items():
+            array = np.asarray(flat[path])
+            array = array[: self._config.vocab_size] if path in _VOCABULARY else array
+            arrays = array if path.startswith(_LAYERS) else [array]
+            for pieces, block in zip(stored.blocks, arrays, strict=True):
+                whole = block.T if stored.is_transposed else block
+                for piece, part in zip(pieces, np.split(whole, len(pieces), stored.axis)):
+                    parts.setdefault(piece.name, {})[piece.part] = part
+                    axes[piece.name] = stored.axis
+        return {
+            name: np.ascontiguousarray(
+                np.concatenate([of[i] for i in sorted(of)], axes[name]) if len(of) > 1 else of[0],
+                np.float32,
+            )
+            for name, of in parts.items()
+        }
+
+
+def check_fixed(
+    settings: Mapping[str, Any], fixed: Mapping[str, tuple[Any, ...]], file: Any
+) -> None:
+    """Check settings that change the model in ways that are not built here.
+
+    Args:
+      settings: those of a file.
+      fixed: name -> the values that are built.
+      file: the file, in errors.
+
+    Raises:
+      UserError: a setting has another value.
+    """
+    # What would change the model is refused, not ignored: better no answer than a wrong one.
+    for name, allowed in fixed.items():
+        if name in settings and settings[name] not in allowed:
+            raise UserError(
+                f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
+            )
+
+
+def model_config(
+    values: Mapping[str, Any], activations: Mapping[str, str], file: Any
+) -> ModelConfig:
+    """Return the shape that a file's settings give, by our names.
+
+    Args:
+      values: the settings; hidden_act by its name there.
+      activations: {its name there: ours}.
+      file: the file, in errors.
+
+    Raises:
+      UserError: a value is not possible.
+    """
+    act = values['hidden_act']
+    if str(act) not in activations:
+        raise UserError(
+            f'{file}: hidden_act={act!r} is not built here: only {", ".join(activations)} are'
+        )
+    # ModelConfig refuses what does not fit; the file's name goes before its words.
+    try:
+        return ModelConfig(**{**values, 'hidden_act': activations[act]})
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
 
 
 def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[str, tuple]:
@@ -161,15 +324,12 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def parts_of(
-    tensors: Iterable[str],
-    config: ModelConfig,
-    known: Collection[str],
-    naming: Naming,
-    settings: str,
+    tensors: Iterable[str], config: ModelConfig, name_of: NameOf, settings: str
 ) -> tuple[str, ...]:
-    """What stands on the encoder, by the names of the arrays; of the parts that have names there.
+    """Return what stands on the encoder, by the names of the arrays.
 
-    UserError, which names the file of `settings`, where there cannot be so many blocks.
+    Raises:
+      UserError: there cannot be so many blocks; it names `settings`, the file of settings.
     """
     # Numbers from a file of settings bound the work that follows: a damaged one would ask for
     # arrays of any size, or for a name a block.
@@ -190,58 +350,11 @@ def parts_of(
         )
 
     # A part is there if any of its arrays is; that all of them are is checked with the shapes.
-    everything = places(config, known, 2, naming)
+    stored = Layout(config, PARTS, 2, name_of).stored
+    there = [path for path, array in stored.items() if names & array.shapes().keys()]
     return tuple(
-        name
-        for name, part in PARTS.items()
-        if any(
-            path.startswith(part.path) and not names.isdisjoint(place.names)
-            for path, place in everything.items()
-        )
+        name for name, part in PARTS.items() if any(path.startswith(part.path) for path in there)
     )
-
-
-def to_tree(
-    layout: Mapping[str, Place],
-    tensors: Mapping[str, np.ndarray],
-    config: ModelConfig,
-    spelled: Mapping[str, str],
-    where: str,
-    settings: str,
-) -> dict[str, Any]:
-    """Our parameters from arrays by name. UserError unless they are just those that have a place.
-
-    `layout`: as `places` gives it. `spelled`: the names as the file has them. `where` and
-    `settings`, the file of settings, are for errors.
-    """
-    # Three checks before anything is converted, in the order in which they explain each other: the
-    # names, the shapes, the values.
-    wanted = {name: place.shape for place in layout.values() for name in place.names}
-    shapes = {name: array.shape for name, array in tensors.items()}
-    _check_fit(wanted, shapes, spelled, where, settings)
-    if bad := [
-        spelled[name] for name in wanted if not np.isfinite(tensors[name].astype(np.float32)).all()
-    ]:
-        raise UserError(
-            f'{where}: {brief(bad)}: NaN or infinite values: the file is damaged or its training'
-            ' diverged'
-        )
-
-    # From here on everything fits: transposed, float32, blocks stacked, vocabulary padded.
-    leaves: dict[str, np.ndarray] = {}
-    for path, place in layout.items():
-        arrays = [
-            np.asarray(tensors[name].T if place.transposed else tensors[name], np.float32)
-            for name in place.names
-        ]
-        if path in _VOCABULARY:
-            # Rows that no word has: zero here, and left out again on the way back.
-            rows = padded_vocab(config.vocab_size) - config.vocab_size
-            leaves[path] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
-        else:
-            is_stacked = path.startswith('encoder/layers/')
-            leaves[path] = np.stack(arrays) if is_stacked else np.ascontiguousarray(arrays[0])
-    return traverse_util.unflatten_dict(leaves, sep='/')
 
 
 def check_arrays(model: Model, where: str, settings: str) -> None:
@@ -292,34 +405,6 @@ def _check_fit(
         )
 
 
-def to_tensors(
-    layout: Mapping[str, Place], params: Mapping[str, Any], config: ModelConfig
-) -> dict[str, np.ndarray]:
-    """{their name: float32 array} of our parameters.
-
-    Those that have no place in `layout` are left out.
-    """
-    # The inverse of to_tree, place by place.
-    flat = traverse_util.flatten_dict(dict(params), sep='/')
-    tensors = {}
-    for path, place in layout.items():
-        array = np.asarray(flat[path])
-        array = array[: config.vocab_size] if path in _VOCABULARY else array
-        arrays = array if path.startswith('encoder/layers/') else [array]
-        for name, block in zip(place.names, arrays, strict=True):
-            tensors[name] = np.ascontiguousarray(block.T if place.transposed else block, np.float32)
-    return tensors
-
-
-def own_names(layout: Mapping[str, Place]) -> dict[str, str]:
-    """{their name: our path}, the block's number in brackets where the leaf holds all of them."""
-    return {
-        name: f'{path}[{i}]' if path.startswith('encoder/layers/') else path
-        for path, place in layout.items()
-        for i, name in enumerate(place.names)
-    }
-
-
 def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str, ...]:
     """The parts of a model that its class has no place for.
 
@@ -356,12 +441,16 @@ def check_parts(model: Model, where: str, mend: str) -> None:
 
 
 def with_stored_words(model: Model, where: str) -> Model:
-    """A model that computes its word vectors as one that has them in a table, as other programs'.
+    """Return a model that computes its word vectors as one that has them in a table.
 
-    Its masked-LM head, whose decoder is not that table, is left out: UserError where the model's
-    class needs it. Any other model as it is.
+    So other programs have them. Its masked-LM head, whose decoder is not that table, is left out.
+    Any other model is returned as it is.
+
+    Raises:
+      UserError: the model's class needs that head.
     """
-    if not computed_arrays(model.config):
+    words = model.config.words
+    if not words.computed:
         return model
     if model.architecture in CLASSES and 'mlm' in CLASSES[model.architecture].parts:
         encoder = HEADS['encoder'].class_in(model.config.family)
@@ -369,12 +458,9 @@ def with_stored_words(model: Model, where: str) -> Model:
             f'{where}: its masked-LM head has a decoder of its own, and that of'
             f' {model.architecture} is the word table: --architecture={encoder} writes the encoder'
         )
-    default = ModelConfig()
-    config = dataclasses.replace(
-        model.config, embedding=default.embedding, hash_ngrams=default.hash_ngrams
-    )
+    defaults = {name: getattr(ModelConfig, name) for name in ('embedding', *words.options)}
     params = {name: part for name, part in model.params.items() if name != 'mlm'}
-    return model._replace(config=config, params=params)
+    return model._replace(config=dataclasses.replace(model.config, **defaults), params=params)
 
 
 def with_mapping(model: Model) -> Model:

@@ -26,9 +26,10 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object, read_object
 from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.families import FAMILIES
+from bert_jax.configs.model.families.names import ArrayName, Piece
 from bert_jax.conversion import huggingface, parameters
-from bert_jax.conversion.families import NAMES
-from bert_jax.conversion.parameters import Model, Place, Reading, brief
+from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, brief
 from bert_jax.conversion.peft_settings import (
     IA3_SHAPES,
     MODULES,
@@ -49,8 +50,6 @@ _CONFIG = 'adapter_config.json'
 _FILES = ('adapter_model.safetensors', 'adapter_model.bin')
 _PREFIX = 'base_model.model.'
 
-# Families whose blocks are numbered and named as BERT's: ALBERT's are not.
-_FAMILIES = ('bert', 'roberta')
 # Settings of a model that are of training alone.
 _OF_TRAINING = ('hidden_dropout', 'attention_dropout', 'initializer_range')
 
@@ -96,10 +95,11 @@ def saved_in(where: str | os.PathLike) -> list[str]:
 
 
 def read(where: str | os.PathLike, base: Model) -> Reading:
-    """Reads an adapter onto its base model, which must have no tuning of its own.
+    """Read an adapter onto its base model, which must have no tuning of its own.
 
-    UserError, in one line, where its method is not built here, anything does not fit the base, or
-    it notes that it is of another.
+    Raises:
+      UserError: in one line, where its method is not built here, anything does not fit the base, or
+        it notes that it is of another.
     """
     # Settings, then arrays: those of the method, and those that take the place of the base's own.
     folder = epath.Path(where)
@@ -113,33 +113,18 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
             ' others: name that one as base_model_name_or_path'
         )
     _check_family(base, str(file))
-    family = base.config.family
-    names, ignored = _canonical(by_file_name, NAMES[family].model_type)
-
-    # The base's arrays under their names there, and the file's in their place; with them the size
-    # of the head is known.
+    names, ignored = _canonical(by_file_name, base.config.traits.transformers.base_module)
     architecture = architecture_of(settings, base, file)
     if (noted := notes.get('architecture', architecture)) != architecture:
         raise UserError(
             f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
             ' auto_mapping): put back what was there'
         )
-    parts = CLASSES[architecture].parts
-    naming = _naming_of(family, architecture)
-    tensors = _tensors_of(base, parts)
-    for name in NAMES[family].displaced(architecture):
-        tensors.pop(name, None)
+    parts, name_of = CLASSES[architecture].parts, _names_in(base.config.family, architecture)
     arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
-    # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
-    table = naming('encoder/embeddings/word')[0]
-    if table in arrays and 'mlm' in parts and not np.array_equal(arrays[table], tensors[table]):
-        raise UserError(
-            f'{file}: {names[table]} was trained apart from the masked-LM head of {architecture},'
-            ' and here they are one array: this adapter cannot be represented'
-        )
-    tensors |= arrays
-    bias = naming('classifier/bias')[0]
-    outputs = len(tensors[bias]) if bias in tensors else base.outputs
+    tensors = _onto_base(arrays, base, architecture, file, names)
+    ((bias,), _) = name_of('classifier/bias')
+    outputs = len(tensors[bias.name]) if bias.name in tensors else base.outputs
 
     # The method's options follow from the settings, and from the matrices that have arrays.
     try:
@@ -153,73 +138,74 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
         _flatten(tensors, names, file)
 
     # From here on as any other model: names, shapes and numbers are checked, the base's too.
-    layout = parameters.places(config, parts, outputs, naming)
+    layout = Layout(config, parts, outputs, name_of)
     _fill(tensors, layout)
-    spelled = {name: name for name in tensors} | names
-    tree = parameters.to_tree(layout, tensors, config, spelled, str(folder), _CONFIG)
+    tree = layout.to_tree(tensors, {name: name for name in tensors} | names, str(folder), _CONFIG)
 
     # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))
-    labels = labels if len(labels) == outputs else ()
-    problem = notes.get('problem_type', base.problem_type)
-    dropout = notes.get('head_dropout', base.head_dropout)
-    model = Model(config, tree, architecture, labels, dropout, problem)
-    ours = parameters.own_names(layout)
-    found = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
-    return Reading(model, found, ignored, tuple(remarks))
+    model = Model(
+        config,
+        tree,
+        architecture,
+        labels if len(labels) == outputs else (),
+        notes.get('head_dropout', base.head_dropout),
+        notes.get('problem_type', base.problem_type),
+    )
+    ours = layout.our_names()
+    held = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
+    return Reading(model, held, ignored, tuple(remarks))
+
+
+def _onto_base(
+    arrays: Tensors, base: Model, architecture: str, file: epath.Path, spelled: Mapping[str, str]
+) -> Tensors:
+    """Return a base's arrays by their names in a class, an adapter's in their place.
+
+    With them the size of the head is known.
+
+    Raises:
+      UserError: the word table of the adapter is not that of the masked-LM head.
+    """
+    parts = CLASSES[architecture].parts
+    tensors = huggingface.tensors_of(base, [part for part in base.parts if part in parts])
+    for name in base.config.traits.transformers.displaced(architecture):
+        tensors.pop(name, None)
+    # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
+    ((table,), _) = _names_in(base.config.family, architecture)('encoder/embeddings/word')
+    own = arrays.get(table.name)
+    if own is not None and 'mlm' in parts and not np.array_equal(own, tensors[table.name]):
+        raise UserError(
+            f'{file}: {spelled[table.name]} was trained apart from the masked-LM head of'
+            f' {architecture}, and here they are one array: this adapter cannot be represented'
+        )
+    return tensors | arrays
 
 
 def write(
     where: str | os.PathLike, model: Model, base: Model, name: str, saved: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Writes what tuning has added to `base`, and the head, into a directory.
+    """Write what tuning has added to `base`, and the head, into a directory.
 
-    base: the encoder that it was tuned on, as transformers reads it by `name` (NAME@REVISION of a
-    model on the Hub). saved: modules of it that were trained whole, as `saved_in` gives them.
-    Returns the parts that the model's class has no place for. UserError where
-    peft has no such method, or the base is another.
+    Args:
+      where: the directory.
+      model: the tuned model.
+      base: the encoder that it was tuned on, as transformers reads it by `name`.
+      name: NAME@REVISION of a model on the Hub, or a folder.
+      saved: modules of the base that were trained whole, as `saved_in` gives them.
+
+    Returns:
+      The parts that the model's class has no place for.
+
+    Raises:
+      UserError: peft has no such method, or the base is another.
     """
     folder, tuning = epath.Path(where), model.config.tuning
     check_method(tuning)
     _check_family(model, f'--format=peft: {where}')
     _check_shape(model, base, name)
     left_out = parameters.left_out(model, str(where))
-
-    # Both models by their names there, to be held against each other.
-    parts = CLASSES[model.architecture].parts
-    naming = _naming_of(model.config.family, model.architecture)
-    layout = parameters.places(model.config, parts, model.outputs, naming)
-    tensors = parameters.to_tensors(layout, model.params, model.config)
-    before = _tensors_of(base, parts)
-    equal = lambda n, array: n in before and np.array_equal(array, before[n])
-    changed = {n for n, array in tensors.items() if not equal(n, array)}
-
-    # The file holds the method's arrays, modules that were trained whole and, if any bias was, all
-    # of them; the rest is the base's.
-    added = {n for n in tensors if _END.search(n)}
-    full = lambda n: NAMES[model.config.family].full(model.architecture, n)
-    within = lambda modules: {n for n in tensors if any(_stands_in(full(n), m) for m in modules)}
-    modules = _apart(saved, [full(n) for n in tensors])
-    modules += _trained_heads(model, naming, layout, changed, within(modules))
-    whole = within(modules)
-    biases = {n for n in tensors if n.endswith('.bias') and tuning.method != 'ia3'} - whole
-    if other := changed - added - whole - biases:
-        raise UserError(
-            f'{name} is not the encoder that it was tuned on ({brief(other)} are other weights):'
-            ' name that one with --base'
-        )
-    biases = biases if changed & biases else set()
-
-    # Depth may leave the lower blocks without an update: those are not among its layers.
-    blocks = sorted({_block(n) for n in added if tensors[n].any()})
-    added = {n for n in added if _block(n) in blocks}
-    adapted = {_END.sub('', n) for n in added}
-    arrays = {}
-    for n in sorted(added | whole | biases):
-        # What was a module's own lies one step deeper once peft has put its arrays beside it.
-        module = n.removesuffix('.bias')
-        there = f'{module}.base_layer.bias' if module in adapted else n
-        arrays[_PREFIX + full(there)] = _as_theirs(n, tensors[n])
+    arrays, modules, blocks, has_biases = _contents(model, base, name, saved)
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
     folder.mkdir(parents=True, exist_ok=True)
@@ -244,16 +230,67 @@ def write(
     if tuning.method != 'ia3':
         every = len(blocks) == model.config.num_layers
         settings |= {'layers_to_transform': None if every else blocks}
-        settings |= {'bias': 'all' if biases else 'none'}
+        settings |= {'bias': 'all' if has_biases else 'none'}
     atomic_write(folder / _CONFIG, json.dumps(settings, indent=2) + '\n')
     return left_out
 
 
+def _contents(
+    model: Model, base: Model, name: str, saved: Sequence[str]
+) -> tuple[Tensors, list[str], list[int], bool]:
+    """Return what an adapter's file holds of a model.
+
+    That is (its arrays, the modules that are in it whole, the blocks with an update, whether it has
+    all biases). The arrays are the method's, those of modules that were trained whole and, if any
+    bias was, all of them; the rest is the base's.
+
+    Raises:
+      UserError: other weights than those differ from the base's.
+    """
+    # Both models by their names there, to be held against each other.
+    parts = CLASSES[model.architecture].parts
+    name_of = _names_in(model.config.family, model.architecture)
+    layout = Layout(model.config, parts, model.outputs, name_of)
+    tensors = layout.to_tensors(model.params)
+    before = huggingface.tensors_of(base, [part for part in base.parts if part in parts])
+    equal = lambda n, array: n in before and np.array_equal(array, before[n])
+    changed = {n for n, array in tensors.items() if not equal(n, array)}
+
+    added = {n for n in tensors if _END.search(n)}
+    full = lambda n: model.config.traits.transformers.full(n, model.architecture)
+    within = lambda modules: {n for n in tensors if any(_stands_in(full(n), m) for m in modules)}
+    modules = _apart(saved, [full(n) for n in tensors])
+    modules += _trained_heads(model, layout, changed, within(modules))
+    whole = within(modules)
+    is_ia3 = model.config.tuning.method == 'ia3'
+    biases = {n for n in tensors if n.endswith('.bias') and not is_ia3} - whole
+    if other := changed - added - whole - biases:
+        raise UserError(
+            f'{name} is not the encoder that it was tuned on ({brief(other)} are other weights):'
+            ' name that one with --base'
+        )
+    biases = biases if changed & biases else set()
+
+    # Depth may leave the lower blocks without an update: those are not among its layers.
+    blocks = sorted({_block(n) for n in added if tensors[n].any()})
+    added = {n for n in added if _block(n) in blocks}
+    adapted = {_END.sub('', n) for n in added}
+    arrays = {}
+    for n in sorted(added | whole | biases):
+        # What was a module's own lies one step deeper once peft has put its arrays beside it.
+        module = n.removesuffix('.bias')
+        there = f'{module}.base_layer.bias' if module in adapted else n
+        array = tensors[n].reshape(_ia3_shape(n)) if n.endswith('.ia3_l') else tensors[n]
+        arrays[_PREFIX + full(there)] = array
+    return arrays, modules, blocks, bool(biases)
+
+
 def _check_family(model: Model, where: str) -> None:
     """UserError for an encoder whose adapters are not built here."""
-    if model.config.family not in _FAMILIES:
+    if not model.config.traits.has_peft:
+        built = ' and '.join(family.name for family in FAMILIES.values() if family.has_peft)
         raise UserError(
-            f'{where}: adapters of peft are built for BERT and RoBERTa, and the model is a'
+            f'{where}: adapters of peft are built for {built}, and the model is a'
             f' {model.config.traits.name}: --format=huggingface writes plain weights'
         )
 
@@ -279,36 +316,30 @@ def digest(model: Model) -> str:
     return found.hexdigest()[:24]
 
 
-def _naming_of(family: str, architecture: str) -> parameters.Naming:
-    """As of plain models, of the method's own arrays too."""
-    plain = huggingface.naming_of(family, architecture)
+def _names_in(family: str, architecture: str) -> NameOf:
+    """Return the names of plain models, and those of the method's own arrays too."""
+    plain = huggingface.names_in(family, architecture)
 
-    def naming(path: str) -> tuple[str, bool]:
+    def name_of(path: str) -> ArrayName:
         for end, theirs in _ENDS.items():
             if path.endswith(end):
                 matrix = path.removesuffix(end).rpartition('/')[2]
-                return MODULES[matrix] + theirs, end != '_ia3/scale'
+                return ArrayName((Piece(MODULES[matrix] + theirs),), end != '_ia3/scale')
         return plain(path)
 
-    return naming
+    return name_of
 
 
-def _tensors_of(model: Model, parts: Collection[str]) -> Tensors:
-    """A plain model's arrays of the encoder and of these parts by their names there."""
-    own = [part for part in model.parts if part in parts]
-    naming = huggingface.naming_of(model.config.family, model.architecture)
-    layout = parameters.places(model.config, own, model.outputs, naming)
-    return parameters.to_tensors(layout, model.params, model.config)
-
-
-def _canonical(in_file: Collection[str], model_type: str) -> tuple[dict[str, str], tuple[str, ...]]:
+def _canonical(
+    in_file: Collection[str], base_module: str
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """({name without what peft puts before and into it: the name in the file}, those ignored).
 
-    Without the module around the encoder too, which is called by its `model_type`.
+    Without the module around the encoder too, `base_module`.
     """
     names, inner, ignored = {}, {}, []
     for name in in_file:
-        bare = _WITHIN.sub('.', name.removeprefix(_PREFIX)).removeprefix(f'{model_type}.')
+        bare = _WITHIN.sub('.', name.removeprefix(_PREFIX)).removeprefix(base_module)
         # bias=all writes each copy of a module that was trained whole, beside the module itself.
         if '.modules_to_save.' in bare or '.original_module.' in bare:
             ignored.append(name)
@@ -366,10 +397,6 @@ def _ia3_shape(name: str) -> tuple[int, int]:
     return IA3_SHAPES[matrix]
 
 
-def _as_theirs(name: str, array: np.ndarray) -> np.ndarray:
-    return array.reshape(_ia3_shape(name)) if name.endswith('.ia3_l') else array
-
-
 def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> None:
     """The rows and columns of (IA)3 become vectors.
 
@@ -386,19 +413,14 @@ def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> 
         tensors[name] = vector
 
 
-def _fill(tensors: Tensors, layout: Mapping[str, Place]) -> None:
-    """Blocks that the method left out get arrays that change nothing."""
-    wanted = {
-        name: (path, place.shape)
-        for path, place in layout.items()
-        if is_added(path)
-        for name in place.names
-    }
+def _fill(tensors: Tensors, layout: Layout) -> None:
+    """Give blocks that the method left out arrays that change nothing."""
     # Half of an update is no update: the other half is then missed by name.
     there = {_END.sub('', name) for name in tensors if _END.search(name)}
-    for name, (path, shape) in wanted.items():
-        if _END.sub('', name) not in there:
-            tensors[name] = np.full(shape, neutral(path), np.float32)
+    for path, stored in layout.stored.items():
+        for name, shape in stored.shapes().items() if is_added(path) else ():
+            if _END.sub('', name) not in there:
+                tensors[name] = np.full(shape, neutral(path), np.float32)
 
 
 def _stands_in(name: str, module: str) -> bool:
@@ -421,35 +443,37 @@ def _apart(modules: Sequence[str], names: Collection[str]) -> list[str]:
     return list(found)
 
 
-def _trained_heads(
-    model: Model,
-    naming: parameters.Naming,
-    layout: Mapping[str, Place],
-    changed: set[str],
-    whole: set[str],
-) -> list[str]:
-    """The modules of its head that are in the file whole: for a task, and where they changed.
+def _trained_heads(model: Model, layout: Layout, changed: set[str], whole: set[str]) -> list[str]:
+    """Return the modules of its head that are in the file whole: for a task, and where changed.
 
-    whole: arrays that are in other such modules already. UserError for a head of several modules
-    that is not the base's.
+    Args:
+      model: the tuned model.
+      layout: its arrays there.
+      changed: names of arrays that differ from the base's.
+      whole: names of arrays that are in other such modules already.
+
+    Raises:
+      UserError: a head of several modules is not the base's.
     """
     modules: list[str] = []
     for part in CLASSES[model.architecture].parts:
         names = [
-            n for path, p in layout.items() if path.startswith(PARTS[part].path) for n in p.names
+            name
+            for path, stored in layout.stored.items()
+            if path.startswith(PARTS[part].path)
+            for name in stored.shapes()
         ]
         # For its own tasks peft takes the head for trained, and asks for it in the file.
         trained = task_of(model) is not None and part != 'pooler'
         untold = set(names) - whole
         if not untold or not (trained or changed.intersection(untold)):
             continue
-        if len(PARTS[part].hugging_face) > 1:
+        module, *others = dict.fromkeys(name.rpartition('.')[0] for name in names)
+        if others:
             raise UserError(
                 f'--format=peft: the {part} head of {model.architecture} was trained too, which is'
                 ' no single module: --format=huggingface writes all of it'
             )
         # RoBERTa's classifier has two layers, of which the first is our pooler.
-        (path,) = PARTS[part].hugging_face
-        module = naming(f'{path}/kernel')[0].removesuffix('.weight')
         modules.append('classifier' if module.startswith('classifier.') else module)
     return list(dict.fromkeys(modules))

@@ -13,8 +13,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import MATRICES, TuningConfig
-from bert_jax.conversion import huggingface
-from bert_jax.conversion.families import NAMES
+from bert_jax.configs.model.families import bert
 from bert_jax.conversion.parameters import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
 
@@ -43,11 +42,8 @@ _NOT_THEIRS = {
     'bitfit': 'peft trains biases beside LoRA alone: --format=huggingface writes plain weights',
 }
 
-# Their module of a matrix, {} for the block's number; equal in all of _FAMILIES.
-_bert = huggingface.naming_of('bert', 'BertModel')
-MODULES = {
-    name: _bert(f'encoder/layers/{name}/kernel')[0].removesuffix('.weight') for name in MATRICES
-}
+# Their module of a matrix, {} for the block's number; equal in all families with `has_peft`.
+MODULES = {name: str(bert.ARRAYS[f'encoder/layers/{name}']) for name in MATRICES}
 # (IA)3 scales keys and values, as a column, and what these two read, as a row.
 IA3_SHAPES = {'key': (-1, 1), 'value': (-1, 1), 'output': (1, -1), 'attention_output': (1, -1)}
 
@@ -123,7 +119,8 @@ def task_of(model: Model) -> str | None:
 
 def class_settings(model: Model) -> dict[str, Any]:
     """What peft wraps: a task of its own, or a class by its name."""
-    task, name = task_of(model), NAMES[model.config.family].model_type
+    task = task_of(model)
+    name = model.config.traits.transformers.model_type.replace('-', '_')
     library = f'transformers.models.{name}.modeling_{name}'
     mapping = {'base_model_class': model.architecture, 'parent_library': library}
     return {'task_type': task, 'auto_mapping': None if task else mapping}

@@ -18,7 +18,6 @@ from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion.parameters import brief
 from bert_jax.model.added import is_added, neutral, trained_from
-from bert_jax.model.embeddings import computed_arrays
 
 # The methods whose weights are a change of BERT's own, and no part of the computation.
 FOLDED = ('full', 'bitfit', 'lora', 'ia3', 'spafit')
@@ -38,7 +37,7 @@ def assembled(
     given = traverse_util.flatten_dict(tuned, sep='/')
     # What tuning trains must be there: else the encoder's own would stand for it.
     trained = {path for path in own if trained_from(path, config) is not None}
-    if missing := trained - given.keys() - computed_arrays(config):
+    if missing := trained - given.keys() - config.words.computed:
         raise UserError(f'{name}: missing {brief(missing)}, which its tuning trains: {_MEND}')
     whole = dict(own)
     for path, leaf in given.items():

@@ -14,12 +14,6 @@ from __future__ import annotations
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.added import added_by, trained_from
 
-# RETVec's network (bert_jax/model/retvec.py): the width of its vectors, its parameters, and the
-# weights that are multiplied for a word, those of the first two layers for 16 characters.
-RETVEC_WIDTH = 256
-RETVEC = (24 + 1) * 32 + (32 + 1) * 32 + (16 * 32 + 1) * 256 + (256 + 1) * RETVEC_WIDTH
-RETVEC_PRODUCTS = 16 * (24 * 32 + 32 * 32) + 16 * 32 * 256 + 256 * RETVEC_WIDTH
-
 
 def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     """Number of parameters of each part; without `pretraining` of the encoder and its pooler alone.
@@ -40,13 +34,10 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     # a norm.
     norm, narrow_norm = 2 * H, 2 * E
     layer = 4 * dense(H, H) + norm + dense(H, F) + dense(F, H) + norm
-    # Computed vectors are no parameters.
-    table = V * E if model.embedding == 'table' else 0
-    words = table + (RETVEC + dense(RETVEC_WIDTH, E) if model.embedding == 'retvec' else 0)
     to_hidden = dense(E, H) if model.embedding_size else 0
     rows = model.position_rows + model.type_vocab_size
     parts = {
-        'embeddings': words + rows * E + narrow_norm + to_hidden,
+        'embeddings': model.words.parameters(model) + rows * E + narrow_norm + to_hidden,
         'layers': model.own_blocks * layer,
         'pooler': dense(H, H),
     }
@@ -55,7 +46,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
         parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
     # A decoder that is the word table is counted above: of its own it has a bias for each word.
     if pretraining:
-        decoder = V * E - table
+        decoder = V * E - model.words.table(model)
         parts['mlm_head'] = dense(H, E) + narrow_norm + decoder + V
         if model.traits.pairs:
             parts['nsp_head'] = dense(H, 2)
@@ -107,13 +98,8 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     if model.embedding_size:
         backward = 4 if whole else 2 * embedded
         parts['to_hidden'] = (2 + backward) * E * H * S
-    # Of each word. A frozen network is only run forward; its first layer reads bits, which have no
-    # gradient.
-    if model.embedding == 'retvec':
-        projection, trained = RETVEC_WIDTH * E, whole and model.retvec == 'trained'
-        backward = 4 * RETVEC_PRODUCTS - 2 * 16 * 24 * 32 + 2 * projection if trained else 0
-        own = 2 * projection if whole else 0
-        parts['words'] = S * (2 * (RETVEC_PRODUCTS + projection) + own + backward)
+    if of_words := model.words.flops(model):
+        parts['words'] = S * of_words
     # As in `parameters`: two directions of four gates.
     if model.bilstm:
         parts['bilstm'] = 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S

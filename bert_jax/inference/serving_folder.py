@@ -29,7 +29,7 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.inference.served_heads import script_of
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
+from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.task_heads import CLASSES
 
 # Doubled braces stand for themselves; the single ones are filled in by head and by format.
@@ -133,7 +133,7 @@ def write(
 
     # What is computed from the vocabulary is computed where the folder is used; a SavedModel has it
     # among its variables, since no program of ours runs where it is loaded.
-    computed = computed_arrays(model.config) if form == 'stablehlo' else frozenset()
+    computed = model.config.words.computed if form == 'stablehlo' else frozenset()
 
     # What a caller must know, and cannot tell from the program: names, order, labels, ids.
     about = {
@@ -181,6 +181,6 @@ def example(
 ) -> str:
     """The text of serve.py, an example of how the folder is used; `texts` as of `write`."""
     parts = dict(_STABLEHLO if form == 'stablehlo' else _SAVED_MODEL)
-    if form == 'stablehlo' and computed_arrays(model.config):
+    if form == 'stablehlo' and model.config.words.computed:
         parts['load'] += _COMPUTE
     return _SERVE.format(**parts, **script_of(model, texts)._asdict())

@@ -1,7 +1,7 @@
 """Where the vectors of word pieces come from: a class for each value of `model.embedding`.
 
-Owns the word vectors of the encoder and what follows from their kind: whether the masked-LM head
-shares them, and which of a model's arrays are computed and so neither trained nor in a checkpoint.
+Owns the look-up of the encoder's word vectors, and whether the masked-LM head shares them; what a
+kind needs of tokenizer, batch and checkpoint is configs/model/embeddings.py's, by the same names.
 It must not know spellings: what is computed of them (input_pipeline/tokenizer/spelling.py) comes in
 as an array like any other, and so do the characters of words.
 
@@ -45,14 +45,7 @@ def table_init(config: ModelConfig):
 
 
 class WordTable:
-    """A row of trained weights for each piece; the masked-LM head shares them (the paper).
-
-    computed: paths, in a model with a head, of the arrays that follow from the vocabulary alone;
-    reads: what of a batch the vectors are made from.
-    """
-
-    computed: frozenset[str] = frozenset()
-    reads = 'input_ids'
+    """A row of trained weights for each piece; the masked-LM head shares them (the paper)."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
@@ -75,8 +68,6 @@ class WordTable:
 class HashedWords(WordTable):
     """A row computed of each piece's spelling (EELBERT); the masked-LM head has its own decoder."""
 
-    computed = frozenset({'encoder/embeddings/word'})
-
     def look_up(self, module: nn.Module, input_ids_BT: jax.Array) -> tuple[jax.Array, None]:
         """As of WordTable; nothing is shared."""
         # Whoever makes a model puts the table in. NaN until then: a loss shows where it was not.
@@ -89,12 +80,10 @@ class WordCharacters(WordTable):
     The masked-LM head has a decoder of its own.
     """
 
-    reads = 'characters'
-
     def look_up(self, module: nn.Module, characters_BTC: jax.Array) -> tuple[jax.Array, None]:
         """As of WordTable, of code points [B, T, 16]; nothing is shared."""
         c, dtype = self.config, module.dtype
-        vectors = WordNetwork(dtype, name='retvec')(binarise(characters_BTC))
+        vectors = WordNetwork(dtype, name=c.words.network)(binarise(characters_BTC))
         # No gradient, and no decay (train/optimizer.py): it stays as it is to the bit.
         if c.retvec == 'frozen':
             vectors = jax.lax.stop_gradient(vectors)
@@ -113,11 +102,11 @@ KINDS: dict[str, type[WordTable]] = {
 def words_of(batch: Mapping[str, jax.Array], config: ModelConfig) -> jax.Array:
     """What of a batch the word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
-    The latter are put into a batch by bert_jax/runs/workdir/word_vectors.py.
+    The latter are put into a batch by its kind of embedding (configs/model/embeddings.py).
     """
-    return batch[KINDS[config.embedding].reads]
+    return batch[config.words.reads]
 
 
-def computed_arrays(config: ModelConfig) -> frozenset[str]:
-    """Paths of the arrays that are computed from the vocabulary, as 'encoder/embeddings/word'."""
-    return KINDS[config.embedding].computed
+def first_words(config: ModelConfig) -> dict[str, jax.Array]:
+    """Return the input that the word vectors are made from, of one row of one token."""
+    return {config.words.reads: jnp.zeros((1, 1, *config.words.axes), jnp.int32)}

@@ -18,9 +18,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configs.model.embeddings import Retvec
 from bert_jax.model.dropout import DropoutRng, dropout
 
-CHARACTERS, BITS, WIDTH = 16, 24, 256
+CHARACTERS, BITS, WIDTH = Retvec.characters, Retvec.bits, Retvec.width
 # Dropout of bits in training: a bit that is dropped is dropped of all characters of a word.
 _BIT_DROPOUT = 1 / 16
 # Its sites, beyond those of any head: one for each form of a word.
@@ -75,7 +76,7 @@ class WordSimilarity(nn.Module):
             ],
             axis=1,
         )
-        vectors = WordNetwork(self.dtype, name='retvec')(bits * kept)
+        vectors = WordNetwork(self.dtype, name=Retvec.network)(bits * kept)
         head = nn.Dense(WIDTH, dtype=self.dtype, kernel_init=_glorot, name='similarity')
         x = head(vectors).astype(jnp.float32)
         return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), -1, keepdims=True) + 1e-12)

@@ -236,7 +236,7 @@ def multi_similarity(cosines: jax.Array, same: jax.Array, other: jax.Array) -> j
       same: bool [N, N], which pairs are alike.
       other: bool [N, N], which pairs are not.
     """
-    # The values of RETVec (training/configs/models/retvec-base.json), in the paper's names.
+    # The values that google-research's network of words is trained with, in the paper's names.
     alpha, beta, base, margin = 4.0, 40.0, 0.5, 0.1
     least_same = jnp.min(jnp.where(same, cosines, jnp.inf), -1, keepdims=True)
     most_other = jnp.max(jnp.where(other, cosines, -jnp.inf), -1, keepdims=True)

@@ -19,14 +19,16 @@ import numpy as np
 import optax
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import embeddings
 from bert_jax.configs.schema import OptimizerConfig
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.threefry import FEWER_ROUNDS, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
 
-# Biases and layer norms (optimization.py:65); embeddings are decayed, but not RETVec's network: its
-# own code trains it without, and frozen it must not move.
-NOT_DECAYED = re.compile(r'(bias|scale)$|(^|/)retvec/')
+# Biases and layer norms (optimization.py:65); embeddings are decayed, but not a network of words:
+# its own code trains it without, and frozen it must not move.
+_NETWORKS = [f'(^|/){kind.network}/' for kind in embeddings.EMBEDDINGS.values() if kind.network]
+NOT_DECAYED = re.compile('|'.join(['(bias|scale)$', *_NETWORKS]))
 # The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 

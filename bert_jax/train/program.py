@@ -17,7 +17,6 @@ from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.model.attention import attention
 from bert_jax.model.dropout import rounded
-from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import Hparams, hparams_of
@@ -161,8 +160,7 @@ def argument_shapes(
         'next_sentence_labels': ((B,), jnp.int32),
         'example_weights': ((B,), jnp.float32),
     }
-    if config.model.embedding == 'retvec':
-        columns['characters'] = ((B, T, CHARACTERS), jnp.int32)
+    columns[config.model.words.reads] = ((B, T, *config.model.words.axes), jnp.int32)
     # Every column is split by rows; scalars are on every device.
     batch = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))

@@ -18,8 +18,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.model.added import is_added, neutral, trained_from
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
-from bert_jax.model.retvec import CHARACTERS
+from bert_jax.model.embeddings import first_words, padded_vocab
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
 
@@ -49,8 +48,9 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     # one row of one token: shapes of parameters do not depend on the batch
     ids = np.zeros((1, 1), np.int32)
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
-    characters = {'characters': np.zeros((1, 1, CHARACTERS), np.int32)}
-    batch = dict.fromkeys(names, ids) | characters | dict(inputs or {})
+    config = getattr(model, 'config', None)
+    words = first_words(config) if isinstance(config, ModelConfig) else {}
+    batch = dict.fromkeys(names, ids) | words | dict(inputs or {})
     return model.init(jax.random.key(seed), batch)['params']
 
 
@@ -61,7 +61,7 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
     vocabulary; None where all are trained. A stacked leaf that is trained from some block on is in
     both: its blocks below are frozen. `joined` puts them together again.
     """
-    computed = computed_arrays(config)
+    computed = config.words.computed
     if config.tuning.method == 'full' and not computed:
         return params, None
     trained, frozen = {}, {}

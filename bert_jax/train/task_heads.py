@@ -14,75 +14,37 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.model import FAMILIES
+from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.model import heads
 from bert_jax.train import losses
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Weights that stand on the encoder's blocks; heads share them.
+
+    Their names in other programs are those of the families (configs/model/families).
 
     Attributes:
       path: how the paths of its arrays begin in our tree.
-      hugging_face: our paths of modules and single arrays -> transformers' names.
-      google: our paths of modules and single arrays -> the names of google-research/bert; empty
-        where the reference has no such weights.
       of_task: whether the task says how many outputs they have, by its labels.
     """
 
     path: str
-    hugging_face: Mapping[str, str]
-    google: Mapping[str, str]
     of_task: bool = False
 
 
-# Our linear layers are modules with 'kernel' and 'bias'; the reference names those of the NSP and
-# task heads singly, hence the single arrays below.
 PARTS = {
-    'pooler': Part(
-        path='encoder/pooler/',
-        hugging_face={'encoder/pooler': 'pooler.dense'},
-        google={'encoder/pooler': 'bert/pooler/dense'},
-    ),
-    'mlm': Part(
-        path='mlm/',
-        hugging_face={
-            'mlm/transform': 'cls.predictions.transform.dense',
-            'mlm/norm': 'cls.predictions.transform.LayerNorm',
-            'mlm/bias': 'cls.predictions.bias',
-        },
-        google={
-            'mlm/transform': 'cls/predictions/transform/dense',
-            'mlm/norm': 'cls/predictions/transform/LayerNorm',
-            'mlm/bias': 'cls/predictions/output_bias',
-        },
-    ),
-    'nsp': Part(
-        path='nsp/',
-        hugging_face={'nsp': 'cls.seq_relationship'},
-        google={
-            'nsp/kernel': 'cls/seq_relationship/output_weights',
-            'nsp/bias': 'cls/seq_relationship/output_bias',
-        },
-    ),
-    'classifier': Part(
-        path='classifier/',
-        hugging_face={'classifier': 'classifier'},
-        google={'classifier/kernel': 'output_weights', 'classifier/bias': 'output_bias'},
-        of_task=True,
-    ),
-    'span': Part(
-        path='span/',
-        hugging_face={'span': 'qa_outputs'},
-        google={'span/kernel': 'cls/squad/output_weights', 'span/bias': 'cls/squad/output_bias'},
-    ),
+    'pooler': Part('encoder/pooler/'),
+    'mlm': Part('mlm/'),
+    'nsp': Part('nsp/'),
+    'classifier': Part('classifier/', of_task=True),
+    'span': Part('span/'),
 }
 
 # The axes of the inputs, int32: b rows, t positions, p masked positions, c choices.
@@ -153,7 +115,7 @@ class Head:
 
     def class_in(self, family: str) -> str:
         """transformers' class for a family."""
-        return family.capitalize() + self.architecture.removeprefix('Bert')
+        return FAMILIES[family].class_of(self.architecture)
 
     def model(
         self,

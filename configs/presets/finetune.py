@@ -15,11 +15,12 @@ import dataclasses
 import itertools
 import typing
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import Method
+from bert_jax.configs.model.families import FAMILIES, RecipeName
 from bert_jax.configs.schema import (
     FeatureConfig,
     FeatureSet,
@@ -29,7 +30,6 @@ from bert_jax.configs.schema import (
 )
 
 C = TypeVar('C', bound=FinetuneConfig)
-RECIPES = ('paper', 'readme', 'albert', 'roberta')
 _RUNTIME = RuntimeConfig(log_every=50, keep_checkpoints=1)
 
 
@@ -88,30 +88,6 @@ _README = {
     'squad_v2': _config(
         'readme', peak_lr=3e-5, batch_size=24, epochs=2.0, max_seq_length=384, head_dropout=0.0
     ),
-}
-# ALBERT's run_glue.sh: learning rate, steps, batch, warm-up steps; and the training examples that
-# make epochs of the steps.
-_ALBERT = {
-    'cola': (1e-5, 5336, 16, 320, 8551),
-    'sst2': (1e-5, 20935, 32, 1256, 67349),
-    'mrpc': (2e-5, 800, 32, 200, 3668),
-    'stsb': (2e-5, 3598, 16, 214, 5749),
-    'qqp': (5e-5, 14000, 128, 1000, 363846),
-    'mnli': (3e-5, 10000, 128, 1000, 392702),
-    'qnli': (1e-5, 33112, 32, 1986, 104743),
-    'rte': (3e-5, 800, 32, 200, 2490),
-}
-# RoBERTa's, facebookresearch/fairseq examples/roberta/README.glue.md: learning rate, batch, and the
-# share of the steps that warm up; ten epochs each.
-_ROBERTA = {
-    'cola': (1e-5, 16, 0.06),
-    'sst2': (1e-5, 32, 0.06),
-    'mrpc': (1e-5, 16, 0.06),
-    'stsb': (2e-5, 16, 0.06),
-    'qqp': (1e-5, 32, 0.25),
-    'mnli': (1e-5, 32, 0.06),
-    'qnli': (1e-5, 32, 0.06),
-    'rte': (2e-5, 16, 0.06),
 }
 
 
@@ -193,7 +169,7 @@ def changed(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[s
 def recipe(
     task: str,
     kind: str = 'classification',
-    source: Literal['paper', 'readme', 'albert', 'roberta'] = 'paper',
+    source: RecipeName = 'paper',
 ) -> FinetuneConfig:
     """Return the settings of `source` for a task; UserError where that source has none for it.
 
@@ -207,39 +183,18 @@ def recipe(
         }
         by_kind = {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}
         return named.get(task) or by_kind.get(kind, GLUE)
-    tables: dict[str, Collection[str]] = {
-        'readme': _README,
-        'albert': _ALBERT,
-        'roberta': _ROBERTA,
-    }
-    tasks = tables[source]
+    own = FAMILIES[source].recipe if source in FAMILIES else None
+    tasks: Collection[str] = own.tasks if own else _README
     if task not in tasks:
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(tasks)}')
-    if source == 'readme':
+    if own is None:
         return _README[task]
-    if source == 'roberta':
-        peak_lr, batch_size, warmup_fraction = _ROBERTA[task]
-        config = _config(source, peak_lr, batch_size, 10.0, 512, warmup_fraction=warmup_fraction)
-        adam = dataclasses.replace(
-            config.optimizer,
-            algorithm='adamw',
-            schedule='linear',
-            b2=0.98,
-            weight_decay=0.1,
-            clip_norm=None,
-        )
-        return dataclasses.replace(config, optimizer=adam)
-
-    # ALBERT counts in steps; here runs are counted in epochs, and warm-up as a share.
-    peak_lr, steps, batch_size, warmup, examples = _ALBERT[task]
-    return _config(
-        'albert',
-        peak_lr,
-        batch_size,
-        steps * batch_size / examples,
-        512,
-        warmup_fraction=warmup / steps,
+    peak_lr, batch_size, epochs, warmup_fraction = own.tasks[task]
+    config = _config(
+        source, peak_lr, batch_size, epochs, own.max_seq_length, warmup_fraction=warmup_fraction
     )
+    optimizer = dataclasses.replace(config.optimizer, **own.optimizer)
+    return dataclasses.replace(config, optimizer=optimizer)
 
 
 def feature_based(task: str, features: FeatureSet) -> FeatureConfig:

@@ -31,7 +31,7 @@ SPECIAL_TOKENS = {
     'mask_token': '[MASK]',
 }
 # wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has;
-# words, which RETVec has
+# words, which are whole
 Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from absl import logging
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.costs.flops import training_flops_per_sequence
 from bert_jax.costs.throughput import StepCosts
@@ -79,10 +80,10 @@ class FineTuning:
     def check(self, config: FinetuneConfig) -> None:
         """Raises UserError where the tuning does not fit the encoder's shape, or the task."""
         encoder, task = config.encoder(self.data.source.model), self.data.task
-        if encoder.embedding == 'retvec' and task.head in ('span', 'choice'):
+        if encoder.embedding == OF_WORDS and task.head in ('span', 'choice'):
             raise UserError(
                 f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
-                'retvec), which takes classification, pairs, regression and tagging'
+                f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
             )
         # Where it is not set it is left out for such tasks; asked for, it would be ignored.
         if config.tuning.consistency and task_heads.passes(self.data.task.head, encoder) == 1:

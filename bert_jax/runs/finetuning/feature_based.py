@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.schema import FeatureConfig
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
@@ -34,10 +35,10 @@ class FeatureBased:
                 f' {data.task.kind}'
             )
 
-        if data.source.model.embedding == 'retvec':
+        if data.source.model.embedding == OF_WORDS:
             raise UserError(
                 f'{data.source.where} reads whole words by their characters'
-                ' (model.embedding=retvec), and the feature-based approach takes word pieces'
+                f' (model.embedding={OF_WORDS}), and the feature-based approach takes word pieces'
             )
 
         # By max_seq_length, then split: rows of another length give words other contexts.

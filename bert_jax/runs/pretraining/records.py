@@ -18,6 +18,7 @@ from etils import epath
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.workdir.workdir import Workdir
@@ -174,15 +175,16 @@ def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: 
         )
 
     # Numbers of whole words are beyond every table, where jax would read its last row.
-    if manifest.known_words and model.embedding != 'retvec':
+    if manifest.known_words and model.embedding != OF_WORDS:
         raise UserError(
             f'{flag} has whole words, which model.embedding={model.embedding} has no vectors for:'
-            ' --set model.embedding=retvec, or make the records with a tokenizer of word pieces'
+            f' --set model.embedding={OF_WORDS}, or make the records with a tokenizer of word'
+            ' pieces'
         )
-    if model.embedding == 'retvec' and not manifest.known_words:
+    if model.embedding == OF_WORDS and not manifest.known_words:
         raise UserError(
-            f'{flag} has word pieces, and model.embedding=retvec reads whole words: make records'
-            ' with a tokenizer of bert-train-vocab --model=words'
+            f'{flag} has word pieces, and model.embedding={OF_WORDS} reads whole words: make'
+            ' records with a tokenizer of bert-train-vocab --model=words'
         )
 
     # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.

@@ -13,6 +13,7 @@ from absl import logging
 
 from bert_jax.configs import schema
 from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.sources import fitting, source, word_network
 from bert_jax.runs.workdir.workdir import Workdir
@@ -33,7 +34,7 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
     elif word_network.is_workdir(init_from):
         # It has no encoder: all but the kind of word vectors is the preset's.
         vocabulary = [f'model.vocab_size={Manifest.load(data[0]).vocab_size}'] if data else []
-        return ['model.embedding=retvec', *vocabulary]
+        return [f'model.embedding={OF_WORDS}', *vocabulary]
     else:
         shape = source.shape_of(init_from)
         # Rows beyond the vocabulary, which only pad the source's word table, stay.

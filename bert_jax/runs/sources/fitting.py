@@ -16,7 +16,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
+from bert_jax.model.embeddings import padded_vocab
 from bert_jax.runs.sources.source import Source, complete, plain, read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.task_heads import pretraining_head
@@ -143,15 +143,14 @@ def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
     The table goes on as the decoder of the masked-LM head, if there is one, so that the head begins
     with the words that it knows. Any other source as it is.
     """
-    if computed_arrays(source.model) or not computed_arrays(config):
+    if source.model.words.computed or not config.words.computed:
         return source
     params = dict(source.params)
     if 'mlm' in params:
         table = params['encoder']['embeddings']['word']
         params['mlm'] = {**params['mlm'], 'decoder': table}
-    model = dataclasses.replace(
-        source.model, embedding=config.embedding, hash_ngrams=config.hash_ngrams
-    )
+    settings = {name: getattr(config, name) for name in ('embedding', *config.words.options)}
+    model = dataclasses.replace(source.model, **settings)
     params = word_vectors.filled_in(params, model, source.tokenizer)
     logging.info('%s: its word vectors give way to computed ones', source.where)
     return source._replace(bert=source.bert._replace(config=model, params=params))

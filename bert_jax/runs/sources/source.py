@@ -38,6 +38,7 @@ from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.heads import Pretraining
+from bert_jax.runs.sources import word_network
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
@@ -343,7 +344,7 @@ def _read_workdir(
     params, step = load_params(workdir, step_named)
     if 'encoder' not in params:
         raise UserError(
-            f'{workdir} holds no encoder: a network of words (bert-train-retvec) is taken by'
+            f'{workdir} holds no encoder: a network of words ({word_network.COMMAND}) is taken by'
             ' bert-pretrain --init_from alone'
         )
     if model.tuning.method != 'full':

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.configs.model.embeddings import Retvec
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import load_params_into
 
+COMMAND = 'bert-train-retvec'
+
 
 def is_workdir(where: str | None) -> bool:
-    """Whether that is a workdir of bert-train-retvec."""
+    """Tell whether that is a workdir of bert-train-retvec."""
     if not where:
         return False
     # Of the workdirs those alone have words in their data.json.
@@ -24,12 +27,13 @@ def is_workdir(where: str | None) -> bool:
 
 
 def put_into(params: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A model's parameters with the network of that workdir, placed as they were.
+    """Return a model's parameters with the network of that workdir, placed as they were.
 
-    UserError where it has no checkpoint yet.
+    Raises:
+      UserError: it has no checkpoint yet.
     """
     network, _ = load_params(where)
     embeddings = load_params_into(
-        params['encoder']['embeddings'], network, f'--init_from={where}', 'retvec'
+        params['encoder']['embeddings'], network, f'--init_from={where}', Retvec.network
     )
     return {**params, 'encoder': {**params['encoder'], 'embeddings': embeddings}}

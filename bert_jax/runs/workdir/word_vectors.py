@@ -2,7 +2,7 @@
 
 Owns the way from a tokenizer to the arrays of a model that are computed and to the characters that
 a batch needs, and that a run keeps its vocabulary. Which arrays those are, and who reads
-characters, is bert_jax/model/embeddings.py's, how a spelling becomes a vector
+characters, is configs/model/embeddings.py's, how a spelling becomes a vector
 input_pipeline/tokenizer/spelling.py's.
 """
 
@@ -18,7 +18,7 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import ModelConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
+from bert_jax.model.embeddings import padded_vocab
 from bert_jax.runs.workdir.workdir import Workdir
 
 _NAMED = 5  # groups of pieces alike that the log names
@@ -32,14 +32,15 @@ def filled_in(
     Without any such they are as they were. The log says how many pieces are spelled so that their
     vectors are equal.
     """
-    paths = computed_arrays(config)
+    paths = config.words.computed
     if not paths:
         return dict(params)
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
     vectors = spelling.vectors(pieces, config.embedding_width, config.hash_ngrams)
     if groups := spelling.alike(pieces, vectors):
         logging.info(
-            'hashed embeddings: %d of %d pieces have the vector of another: %s%s',
+            '%s embeddings: %d of %d pieces have the vector of another: %s%s',
+            config.embedding,
             sum(map(len, groups)),
             len(pieces),
             ', '.join(' = '.join(group) for group in groups[:_NAMED]),
@@ -58,22 +59,19 @@ def inputs(
 ) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """What makes of a batch of a tokenizer's ids a batch that the model reads.
 
-    Where the model reads characters these are added, [..., 16] of ids [...]: any word has them,
-    also one that is in no vocabulary. Any other batch stays as it is.
+    What it reads besides the ids is added (configs/model/embeddings.py).
     """
-    if config.embedding != 'retvec':
-        return lambda batch: batch
-    return lambda batch: batch | {'characters': tokenizer.characters(batch['input_ids'])}
+    return lambda batch: config.words.batch(batch, tokenizer)
 
 
 def identity(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, str]:
     """What data.json of a run says of the vocabulary that its vectors are computed from, if any."""
-    return {'tokenizer': tokenizer.fingerprint} if computed_arrays(config) else {}
+    return {'tokenizer': tokenizer.fingerprint} if config.words.computed else {}
 
 
 def check_vocabulary(workdir: Workdir, config: ModelConfig, tokenizer: Tokenizer) -> None:
     """UserError where the vectors of the run's model would come from another `tokenizer` now."""
-    if not computed_arrays(config):
+    if not config.words.computed:
         return
     if workdir.data(tokenizer=str)['tokenizer'] != tokenizer.fingerprint:
         raise UserError(

@@ -1,6 +1,6 @@
 """The shape of a model, its family, and which of its weights fine-tuning changes.
 
-Owns the settings of the encoder; by what the families of encoders differ; the methods of
+Owns the settings of the encoder; the methods of
 parameter-efficient tuning by name, which options each of them reads, and those options' defaults.
 What a method adds to a block, and what of it is trained, is bert_jax/model/added.py's.
 
@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.embeddings import EMBEDDINGS, Embedding, EmbeddingName
+from bert_jax.configs.model.families import FAMILIES, FamilyName
+from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, option
 from bert_jax.configs.section import Section
 
@@ -169,47 +172,6 @@ class TuningConfig(Section):
 _NONE = TuningConfig()
 
 
-class Family(NamedTuple):
-    """What the encoders of a family have in common that no other setting says.
-
-    name: for messages.
-    tokenizers: the kinds of tokenizers whose rows it reads (input_pipeline/tokenizer).
-    first_position: the row of the position table that is of a text's first token; those before it
-      are of no text, and the last of them is that of all padding.
-    pairs: the heads that tell pairs of texts apart, as transformers' classes end; pre-training has
-      pairs where there are any.
-    pooler_of_task: whether the dense layer on the first token is a part of the classifier, so that
-      each task begins with a fresh one and has dropout before it too.
-    masked_lm_act: the activation in the masked-LM head; None: that of the encoder.
-    """
-
-    name: str
-    tokenizers: tuple[str, ...]
-    first_position: int = 0
-    pairs: tuple[str, ...] = ('ForPreTraining', 'ForNextSentencePrediction')
-    pooler_of_task: bool = False
-    masked_lm_act: str | None = None
-
-
-_PIECES = ('wordpiece', 'sentencepiece', 'compiled')
-# RoBERTa: Liu et al. 2019; facebookresearch/fairseq models/roberta/model.py. Its positions count on
-# from the id of its padding token, 1. ALBERT: Lan et al. 2020; google-research/albert modeling.py.
-# Its narrow table and shared blocks are settings of their own; transformers has no class of it for
-# pairs alone.
-FAMILIES = {
-    'bert': Family('BERT', _PIECES),
-    'albert': Family('ALBERT', _PIECES, pairs=('ForPreTraining',)),
-    'roberta': Family(
-        'RoBERTa',
-        ('byte_bpe',),
-        first_position=2,
-        pairs=(),
-        pooler_of_task=True,
-        masked_lm_act='gelu_erf',
-    ),
-}
-
-
 @dataclass(frozen=True)
 class ModelConfig(Section):
     """The encoder (paper section 3; google-research/bert modeling.py:34-45)."""
@@ -252,7 +214,7 @@ class ModelConfig(Section):
         'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
         ' 5.1)',
     )
-    embedding: Literal['table', 'hashed', 'retvec'] = option(
+    embedding: EmbeddingName = option(
         'table',
         'vectors of word pieces; table: trained weights, which the masked-LM head shares (the'
         ' paper); hashed: computed from their spelling, neither trained nor stored (EELBERT);'
@@ -265,7 +227,7 @@ class ModelConfig(Section):
         within='[1, 8]',
         is_later=True,
     )
-    family: Literal['bert', 'albert', 'roberta'] = option(
+    family: FamilyName = option(
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
         " head, a classifier of two layers; albert: goes out under ALBERT's names",
@@ -293,8 +255,13 @@ class ModelConfig(Section):
 
     @property
     def traits(self) -> Family:
-        """What its family has by which it differs from others."""
+        """The entry of its family: by what it differs from others."""
         return FAMILIES[self.family]
+
+    @property
+    def words(self) -> Embedding:
+        """The kind of its word vectors: what they are made from, and what they need."""
+        return EMBEDDINGS[self.embedding]
 
     @property
     def position_rows(self) -> int:
@@ -335,8 +302,7 @@ class ModelConfig(Section):
 
     def check_reads(self, tokenizer: str, where: str) -> None:
         """UserError where it does not read rows of that kind of tokenizer, which `where` has."""
-        # Whole words are read by their characters, in every family.
-        kinds = ('words',) if self.embedding == 'retvec' else self.traits.tokenizers
+        kinds = self.words.tokenizers or self.traits.tokenizers
         if tokenizer not in kinds:
             raise UserError(
                 f'{where}: its tokenizer is of kind {tokenizer}, and this {self.traits.name}'
@@ -367,19 +333,15 @@ class ModelConfig(Section):
             'even, to be halved between the directions of model.bilstm',
         )
         # A setting of another kind of embedding would be ignored.
-        for name, kind in (('hash_ngrams', 'hashed'), ('retvec', 'retvec')):
-            self._require(
-                self.embedding == kind or getattr(self, name) == getattr(ModelConfig, name),
-                name,
-                f'left alone with embedding={self.embedding}',
-            )
-        columns = self.hash_ngrams * (self.hash_ngrams + 1) // 2
-        self._require(
-            self.embedding != 'hashed' or self.embedding_width >= columns,
-            'embedding_size' if self.embedding_size else 'hidden_size',
-            f'{columns} or more, to have columns for every hash up to'
-            f' hash_ngrams={self.hash_ngrams}',
-        )
+        for kind in EMBEDDINGS.values():
+            for name in kind.options:
+                self._require(
+                    kind is self.words or getattr(self, name) == getattr(ModelConfig, name),
+                    name,
+                    f'left alone with embedding={self.embedding}',
+                )
+        if fault := self.words.fault(self):
+            self._require(False, *fault)
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
         """The same shape with what `tuning` adds, if anything; UserError where it does not fit."""

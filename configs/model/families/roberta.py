@@ -1,0 +1,62 @@
+"""RoBERTa, Liu et al. 2019; facebookresearch/fairseq models/roberta/model.py."""
+
+from __future__ import annotations
+
+from bert_jax.configs.model.families import bert
+from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe
+from bert_jax.configs.model.families.names import TransformersNames
+
+# examples/roberta/README.glue.md: learning rate, batch, epochs, and the share of the steps that
+# warm up.
+_TASKS = {
+    'cola': TaskRecipe(1e-5, 16, 10.0, 0.06),
+    'sst2': TaskRecipe(1e-5, 32, 10.0, 0.06),
+    'mrpc': TaskRecipe(1e-5, 16, 10.0, 0.06),
+    'stsb': TaskRecipe(2e-5, 16, 10.0, 0.06),
+    'qqp': TaskRecipe(1e-5, 32, 10.0, 0.25),
+    'mnli': TaskRecipe(1e-5, 32, 10.0, 0.06),
+    'qnli': TaskRecipe(1e-5, 32, 10.0, 0.06),
+    'rte': TaskRecipe(2e-5, 16, 10.0, 0.06),
+}
+
+FAMILY = Family(
+    'RoBERTa',
+    ('byte_bpe',),
+    TransformersNames(
+        'roberta',
+        'Roberta',
+        bert.ARRAYS
+        | {
+            'mlm/transform': 'lm_head.dense',
+            'mlm/norm': 'lm_head.layer_norm',
+            'mlm/bias': 'lm_head.bias',
+        },
+        in_class={
+            'RobertaForSequenceClassification': {
+                'encoder/pooler': 'classifier.dense',
+                'classifier': 'classifier.out_proj',
+            }
+        },
+        written={'pad_token_id': 1, 'bos_token_id': 0, 'eos_token_id': 2},
+        # Positions count on from it, so with another id they would begin elsewhere.
+        fixed={'pad_token_id': (1,)},
+        defaults={'vocab_size': 50265},
+    ),
+    recipe=Recipe(
+        _TASKS,
+        max_seq_length=512,
+        optimizer={
+            'algorithm': 'adamw',
+            'schedule': 'linear',
+            'b2': 0.98,
+            'weight_decay': 0.1,
+            'clip_norm': None,
+        },
+    ),
+    has_peft=True,
+    # its positions count on from the id of its padding token, 1
+    first_position=2,
+    pairs=(),
+    pooler_of_task=True,
+    masked_lm_act='gelu_erf',
+)

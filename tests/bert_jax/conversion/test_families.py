@@ -1,0 +1,99 @@
+"""What a family's entry is enough for, on one that is made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.families import FAMILIES, bert
+from bert_jax.configs.model.families.names import Piece, TransformersNames
+from bert_jax.conversion import huggingface
+from bert_jax.conversion.parameters import Layout
+from bert_jax.train.task_heads import CLASSES, HEADS
+from tests.helpers import tiny_models
+
+LAYER = 'layers.{}'
+MADE_UP = dataclasses.replace(
+    bert.FAMILY,
+    name='MadeUp',
+    transformers=TransformersNames(
+        'made-up',
+        'MadeUp',
+        bert.ARRAYS
+        | {
+            'encoder/embeddings/word': 'embeddings.tok.weight',
+            'encoder/embeddings/norm': 'embeddings.norm',
+            'encoder/layers/query': Piece(f'{LAYER}.Wqkv', 0, 3),
+            'encoder/layers/key': Piece(f'{LAYER}.Wqkv', 1, 3),
+            'encoder/layers/value': Piece(f'{LAYER}.Wqkv', 2, 3),
+            'encoder/layers/intermediate': (Piece(f'{LAYER}.up'), Piece(f'{LAYER}.gate')),
+        },
+        base='model',
+    ),
+)
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """The table of families with the made-up one in the place of BERT."""
+    monkeypatch.setitem(FAMILIES, 'bert', MADE_UP)
+    monkeypatch.setattr(huggingface, 'BY_TYPE', {'made-up': 'bert'})
+    monkeypatch.setitem(CLASSES, 'MadeUpForMaskedLM', HEADS['masked_words'])
+
+
+def test_fused_and_split_arrays_go_out_and_come_back(tmp_path, made_up):
+    model = tiny_models.model('BertForMaskedLM')
+    model = model._replace(architecture=HEADS['masked_words'].class_in('bert'))
+    assert model.architecture == 'MadeUpForMaskedLM'
+    huggingface.write(tmp_path, model)
+
+    tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
+    layers = model.params['encoder']['layers']
+    fused = [layers[name]['kernel'][1].T for name in ('query', 'key', 'value')]
+    np.testing.assert_array_equal(tensors['model.layers.1.Wqkv.weight'], np.concatenate(fused))
+    biases = [layers[name]['bias'][0] for name in ('query', 'key', 'value')]
+    np.testing.assert_array_equal(tensors['model.layers.0.Wqkv.bias'], np.concatenate(biases))
+    up, gate = np.split(layers['intermediate']['kernel'][0].T, 2)
+    np.testing.assert_array_equal(tensors['model.layers.0.up.weight'], up)
+    np.testing.assert_array_equal(tensors['model.layers.0.gate.weight'], gate)
+    assert 'cls.predictions.bias' in tensors  # around the encoder: without its module
+    assert json.loads((tmp_path / 'config.json').read_text())['model_type'] == 'made-up'
+
+    back = huggingface.read(tmp_path)
+    assert back.model.architecture == 'MadeUpForMaskedLM'
+    assert set(back.names['model.layers.1.Wqkv.bias'].split(' + ')) == {
+        f'encoder/layers/{name}/bias[1]' for name in ('query', 'key', 'value')
+    }
+    for name in ('query', 'value', 'intermediate'):
+        for leaf in ('kernel', 'bias'):
+            np.testing.assert_array_equal(
+                back.model.params['encoder']['layers'][name][leaf], layers[name][leaf]
+            )
+
+
+def test_a_fused_array_of_another_size_is_refused_by_its_own_name(tmp_path, made_up):
+    model = tiny_models.model('BertForMaskedLM')
+    huggingface.write(tmp_path, model._replace(architecture='MadeUpForMaskedLM'))
+    file = tmp_path / 'model.safetensors'
+    tensors = safetensors.numpy.load_file(file)
+    tensors['model.layers.0.Wqkv.weight'] = tensors['model.layers.0.Wqkv.weight'][:32]
+    safetensors.numpy.save_file(tensors, file)
+    with pytest.raises(UserError, match=r'model.layers.0.Wqkv.weight: \(32, 16\) in the file'):
+        huggingface.read(tmp_path)
+
+
+def test_every_family_names_every_array_of_its_heads():
+    config = tiny_models.CONFIG
+    for name, family in FAMILIES.items():
+        of_family = dataclasses.replace(config, family=name)
+        for head in (h for h in HEADS.values() if h.is_in(name)):
+            architecture = head.class_in(name)
+            assert architecture.startswith(family.transformers.prefix)
+            name_of = huggingface.names_in(name, architecture)
+            names = Layout(of_family, head.parts, 2, name_of).shapes()
+            assert len(names) == len({family.transformers.full(n, architecture) for n in names})
