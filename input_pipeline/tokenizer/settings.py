@@ -235,8 +235,8 @@ def require_special(
     special: Sequence[str], entries: Sequence[str], name: str, whose: str = 'a BERT'
 ) -> None:
     """Raise UserError where a vocabulary lacks a special token."""
-    known = set(entries)
-    if missing := [token for token in special if token not in known]:
+    there = set(entries)
+    if missing := [token for token in special if token not in there]:
         raise UserError(
             f'{name}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
             f' of {whose}'

@@ -315,8 +315,8 @@ class SentencePieceTrainer(Trainer):
 
             # The library's own words speak of internals; the cure is one of two flags.
             raise UserError(
-                f'--vocab_size={options.vocab_size}: less than the characters of the text: raise it,'
-                ' or lower --character_coverage'
+                f'--vocab_size={options.vocab_size}: less than the characters of the text: raise'
+                ' it, or lower --character_coverage'
             ) from error
         return model.getvalue()
 

@@ -20,7 +20,7 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.sweep import Point
 from bert_jax.costs import memory
-from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
+from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
 from bert_jax.runs.workdir import metrics, notes, plots
 from bert_jax.runs.workdir.workdir import Workdir
 
