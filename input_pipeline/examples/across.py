@@ -1,5 +1,6 @@
-"""Rows that go on from one document into the next, with a separator between: RoBERTa's
-FULL-SENTENCES (Liu et al. 2019, section 4.2).
+"""Rows that go on from one document into the next, with a separator between.
+
+They are RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2).
 
 Owns how documents are laid end to end and cut into rows of whole sentences. Rows within a document,
 and all that is told by pairs, are pairs.py's; this file must not know token values but the
@@ -17,10 +18,10 @@ from bert_jax.input_pipeline.randomness import mix
 def rows_across(
     documents: Documents, longest: int, passes: int | np.ndarray, separator: int
 ) -> tuple[np.ndarray, Examples]:
-    """(tokens, with a separator between documents; the examples cut from them, B empty, label 0).
+    """Return tokens with a separator between documents, and the examples cut from them.
 
-    Each pass lays its documents end to end, in their order, and fills rows of up to `longest`
-    tokens with whole sentences; a longer sentence is cut. A row neither begins nor ends with a
+    B is empty and the label 0. Each pass lays its documents end to end, in their order, and fills
+    rows of up to `longest` tokens with whole sentences; a longer sentence is cut. A row neither begins nor ends with a
     separator. `passes`: as for pairs.make_examples.
     """
     passes = np.broadcast_to(passes, documents.names.shape)
@@ -48,7 +49,7 @@ def rows_across(
 def _chain(
     documents: Documents, chosen: np.ndarray, separator: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the tokens of some documents, a separator before each but the first; where sentences end).
+    """Return the tokens of some documents, a separator between them, and where sentences end.
 
     A separator belongs to the sentence behind it.
     """
@@ -68,12 +69,12 @@ def _chain(
 
 
 def _cut(ends: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """(first token, end) of each row, of sentences that end there."""
+    """Return the first token and the end of each row, of sentences with these ends."""
     # Sentences that are longer than a row become several.
     starts = np.append(0, ends[:-1])
     pieces = -(-(ends - starts) // longest)
-    place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    bounds = np.append(np.repeat(starts, pieces) + place * longest, ends[-1])
+    number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    bounds = np.append(np.repeat(starts, pieces) + number * longest, ends[-1])
 
     # From each of them, as far as a row reaches; then row by row, each from where the last ended.
     reach = (np.searchsorted(bounds, bounds[:-1] + longest, 'right') - 1).tolist()

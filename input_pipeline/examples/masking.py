@@ -35,7 +35,7 @@ class MaskingRule:
 
     @property
     def by_words(self) -> bool:
-        """Whether the tokens of a word are predicted together."""
+        """Tell whether the tokens of a word are predicted together."""
         return self.whole_word or self.ngram > 1
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Masked:
 
 
 def prediction_counts(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """int64 [N]: predictions of rows with `lengths` tokens, [CLS] and [SEP] counted (:369).
+    """Return int64 [N], predictions of rows with `lengths` tokens, [CLS] and [SEP] counted (:369).
 
     Rounds half to even, as Python 3.
     """
@@ -91,7 +91,7 @@ def mask(
     vocab_size: int,
     stream: Stream,
 ) -> Masked:
-    """Masks each row of `ids` [N, S] on its own.
+    """Mask each row of `ids` [N, S] by itself.
 
     `candidates` [N, S] bool: positions that may be predicted (no [CLS], [SEP], padding);
     `lengths` [N]: tokens of each row; `word_starts` [N, S] bool: candidates that begin a
@@ -140,9 +140,9 @@ def mask(
 
 
 def _choose_tokens(
-    candidates: np.ndarray, counts: np.ndarray, most: int, stream: Stream
+    candidates: np.ndarray, counts: np.ndarray, limit: int, stream: Stream
 ) -> np.ndarray:
-    """int32 [N, P] ascending: `counts` random candidates of each row, then S where there are fewer.
+    """Return int32 [N, P] ascending: `counts` random candidates of each row, then S.
 
     The positions with the smallest random keys of a row are the choice.
     """
@@ -150,8 +150,8 @@ def _choose_tokens(
     # sorted.
     length = candidates.shape[1]
     keys, place_bits = _random_keys(candidates, stream)
-    if most < length:
-        keys = np.partition(keys, most - 1, axis=1)[:, :most]
+    if limit < length:
+        keys = np.partition(keys, limit - 1, axis=1)[:, :limit]
     keys.sort(axis=1)
 
     # From a key back to its place; ranks from the row's own count on are no choice. There may be
@@ -162,13 +162,13 @@ def _choose_tokens(
 
     # Ascending, as google-research/bert writes them.
     positions.sort(axis=1)
-    if most > length:
-        positions = np.pad(positions, ((0, 0), (0, most - length)), constant_values=length)
+    if limit > length:
+        positions = np.pad(positions, ((0, 0), (0, limit - length)), constant_values=length)
     return positions
 
 
 def _random_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
-    """uint32 [N, S], random but for the low bits, which are the place itself, and their mask.
+    """Return uint32 [N, S], random but for the low bits, which are the place, and their mask.
 
     The largest key stands where not `eligible`. Keys of a row differ, so their order does not
     depend on how a machine sorts or partitions.
@@ -189,7 +189,7 @@ def _choose_words(
     longest: int,
     stream: Stream,
 ) -> np.ndarray:
-    """bool [N, S]: tokens of runs of up to `longest` whole words, in random order while they fit.
+    """Return bool [N, S]: tokens of random runs of up to `longest` whole words that fit.
 
     A single word that does not fit is skipped (:379-391). A longer run is shortened until it
     fits, is skipped where it meets a chosen word, and stays within its segment. All rows go
@@ -219,8 +219,32 @@ def _choose_words(
         else np.ones((rows, length), np.int64)
     )
 
+    chosen = _take_runs(order, runs, words, before, counts.copy(), longest)
+
+    # From words back to tokens.
+    return np.take_along_axis(chosen, word, axis=1) & candidates
+
+
+def _take_runs(
+    order: np.ndarray,
+    runs: np.ndarray,
+    words: np.ndarray,
+    before: np.ndarray,
+    budget: np.ndarray,
+    longest: int,
+) -> np.ndarray:
+    """Return bool [N, words + longest]: the words that are taken while they fit.
+
+    Args:
+      order: [N, S], the words of each row in the order in which they are tried.
+      runs: [N, S], how long a run from each word is to be.
+      words: [N], how many words a row has.
+      before: [N, S + 1], tokens before each word.
+      budget: [N], predictions of each row; it is used up.
+      longest: words of the longest run.
+    """
     # Rank by rank: the next word of every row that still has predictions to give away.
-    budget = counts.copy()
+    rows, length = order.shape
     # words; none is beyond the last place of a row
     chosen = np.zeros((rows, length + longest), bool)
     active = np.arange(rows)
@@ -249,15 +273,13 @@ def _choose_words(
         for i in range(longest):
             taken = fits & (i < run)
             chosen[active[taken], first[taken] + i] = True
-
-    # From words back to tokens.
-    return np.take_along_axis(chosen, word, axis=1) & candidates
+    return chosen
 
 
 def _run_lengths(
     candidates: np.ndarray, starts: np.ndarray, word: np.ndarray, longest: int, stream: Stream
 ) -> np.ndarray:
-    """int64 [N, S]: how many words a run from each word has, within its segment.
+    """Return int64 [N, S], how many words a run from each word has, within its segment.
 
     1 to `longest`, n with a chance like 1/n.
     """
@@ -266,8 +288,8 @@ def _run_lengths(
     # The words that follow another word of their segment: those where no [SEP] stands between, so
     # that the place before is a candidate.
     continues = np.zeros((rows, length + longest), bool)
-    row, place = np.nonzero(starts[:, 1:] & candidates[:, :-1])
-    continues[row, word[row, place + 1]] = True
+    row, before = np.nonzero(starts[:, 1:] & candidates[:, :-1])
+    continues[row, word[row, before + 1]] = True
 
     # How many words could follow, up to `longest`.
     reach = np.ones((rows, length), np.int64)
@@ -283,14 +305,14 @@ def _run_lengths(
     return 1 + np.searchsorted(shares[:-1], draw, 'right')
 
 
-def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:
-    """int32 [N, P] ascending: where `chosen` [N, S] is True, then S."""
+def _positions_of(chosen: np.ndarray, limit: int) -> np.ndarray:
+    """Return int32 [N, P] ascending: where `chosen` [N, S] is True, then S."""
     rows, length = chosen.shape
     row, position = np.nonzero(chosen)
 
     # np.nonzero goes row by row, so a place's rank is its number less those of the rows before.
     counts = chosen.sum(axis=1)
     rank = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    positions = np.full((rows, most), length, np.int32)
+    positions = np.full((rows, limit), length, np.int32)
     positions[row, rank] = position
     return positions

@@ -28,7 +28,7 @@ class Packs:
     bounds: np.ndarray
 
     def take(self, rows: np.ndarray) -> Packs:
-        """These rows only."""
+        """Return these rows only."""
         # The stretches of `order` that belong to these rows, moved together.
         counts = np.diff(self.bounds)[rows]
         bounds = np.concatenate([[0], np.cumsum(counts)])
@@ -36,8 +36,37 @@ class Packs:
         return Packs(self.order[places], bounds)
 
 
+class _Rooms:
+    """Open rows by the room that they have left: (tokens, predictions, examples)."""
+
+    def __init__(self) -> None:
+        self._rooms: list[tuple[int, int, int]] = []  # ascending
+        self._rows: dict[tuple[int, int, int], np.ndarray] = {}
+
+    def put(self, room: tuple[int, int, int], rows: np.ndarray) -> None:
+        """Open rows; those that are full in any of the three are never looked at again."""
+        if room in self._rows:
+            self._rows[room] = np.concatenate([self._rows[room], rows])
+        elif min(room) > 0 and rows.size:
+            self._rows[room] = rows
+            bisect.insort(self._rooms, room)
+
+    def take_tightest(
+        self, length: int, predictions: int
+    ) -> tuple[tuple[int, int, int], np.ndarray] | None:
+        """Take the least room that is enough, and its rows; None where there is no such room."""
+        # Rooms are sorted by tokens: from `first` on all have enough of these, but perhaps not
+        # enough predictions.
+        first = bisect.bisect_left(self._rooms, (length,))
+        for i in range(first, len(self._rooms)):
+            if self._rooms[i][1] >= predictions:
+                room = self._rooms.pop(i)
+                return room, self._rows.pop(room)
+        return None
+
+
 def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Packs:
-    """Puts examples of `lengths` [N] tokens and `predictions` [N] into as few rows as it can.
+    """Put examples of `lengths` [N] tokens and `predictions` [N] into as few rows as it can.
 
     A row holds at most S tokens, P predictions and K examples. Longest first, each into the row
     with the least room that it fits. All examples of a length go in one step and rows with the same
@@ -45,22 +74,7 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     examples.
     """
     row_of = np.empty(lengths.size, np.int64)
-
-    # Rows with the same (tokens, predictions, examples) left: that room, ascending, and the rows
-    # that have it.
-    rooms: list[tuple[int, int, int]] = []
-    rows_with: dict[tuple[int, int, int], np.ndarray] = {}
-
-    # rows begun so far
-    count = 0
-
-    def keep(room: tuple[int, int, int], rows: np.ndarray) -> None:
-        # Rows that are full in any of the three are never looked at again.
-        if room in rows_with:
-            rows_with[room] = np.concatenate([rows_with[room], rows])
-        elif min(room) > 0:
-            rows_with[room] = rows
-            bisect.insort(rooms, room)
+    rooms, count = _Rooms(), 0  # rows begun so far
 
     # Groups of examples that are alike in length and predictions, the longest first: what is large
     # is placed while there is room, and short ones fill the gaps.
@@ -72,28 +86,22 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     for waiting in np.split(longest_first, group_starts):
         length, masked = int(lengths[waiting[0]]), int(predictions[waiting[0]])
         while waiting.size:
-            # Rooms are sorted by tokens: from `first` on all have enough of these, but perhaps not
-            # enough predictions.
-            first = bisect.bisect_left(rooms, (length,))
-            room = next((room for room in rooms[first:] if room[1] >= masked), None)
-            if room is None:
+            # An open row takes one at a time: what is left of it may be too tight for a second.
+            opened = rooms.take_tightest(length, masked)
+            if opened is None:
                 room = (spec.seq_len, spec.max_predictions, spec.max_packs)
                 # a new row takes several of them
-                most = min(room[0] // length, room[1] // masked, room[2])
-                rows = np.arange(count, count + -(-waiting.size // most))
-                count += rows.size
-            else:
-                # an open row takes one at a time: what is left of it may be too tight for a second
-                rooms.remove(room)
-                rows = rows_with.pop(room)
+                each = min(room[0] // length, room[1] // masked, room[2])
+                opened = room, np.arange(count, count + -(-waiting.size // each))
+                count += opened[1].size
+            room, rows = opened
 
             # One example a row. What they leave is new room; rows that got none keep theirs.
-            taken, rest = rows[: waiting.size], rows[waiting.size :]
+            taken, untouched = rows[: waiting.size], rows[waiting.size :]
             row_of[waiting[: taken.size]] = taken
             waiting = waiting[taken.size :]
-            keep((room[0] - length, room[1] - masked, room[2] - 1), taken)
-            if rest.size:
-                keep(room, rest)
+            rooms.put((room[0] - length, room[1] - masked, room[2] - 1), taken)
+            rooms.put(room, untouched)
 
     # Stable, so that examples of a row keep their order, and the same ones make the same bytes.
     order = np.argsort(row_of, kind='stable')
@@ -104,7 +112,7 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
 def join(
     spec: RecordSpec, columns: dict[str, np.ndarray], bounds: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The columns of R packed records, from those of their examples in order.
+    """Return the columns of R packed records, from those of their examples in order.
 
     Row r has examples bounds[r] to bounds[r + 1].
     """
@@ -128,10 +136,10 @@ def join(
     predicted = np.arange(P) < (masked[bounds[1:]] - masked[bounds[:-1]])[:, None]
     held = np.arange(K) < counts[:, None]
 
-    def laid(where: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Zeros [R, width], but `values`, one after the other, at the places `where`."""
-        out = np.zeros(where.shape, values.dtype)
-        out[where] = values
+    def laid(chosen: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return zeros [R, width], but `values`, one after the other, at the chosen places."""
+        out = np.zeros(chosen.shape, values.dtype)
+        out[chosen] = values
         return out
 
     # Each pack counts its own positions from 0, and its predictions move by where it starts.

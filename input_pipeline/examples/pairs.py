@@ -40,7 +40,7 @@ class Documents:
 
     @property
     def language_numbers(self) -> np.ndarray:
-        """int16 [T], the language of each token; 0 where they have none."""
+        """Return int16 [T], the language of each token; 0 where they have none."""
         if self.languages is None:
             return np.zeros(self.tokens.size, np.int16)
         lengths = np.diff(self.sentences[self.documents])
@@ -64,11 +64,11 @@ class Examples:
 
     @property
     def tokens(self) -> np.ndarray:
-        """int64 [N], the tokens of A and B together."""
+        """Return int64 [N], the tokens of A and B together."""
         return self.a_end - self.a + self.b_end - self.b
 
     def count_of(self, chosen: np.ndarray) -> Counter[str]:
-        """How many examples begin in the chosen tokens [T] bool, and how many of these they have.
+        """Count the examples that begin in the chosen tokens [T] bool, and these tokens in them.
 
         By the names 'examples' and 'example_tokens'.
         """
@@ -78,14 +78,14 @@ class Examples:
         return Counter(examples=int(chosen[self.a].sum()), example_tokens=int(tokens.sum()))
 
     def take(self, rows: np.ndarray | slice) -> Examples:
-        """These rows only."""
+        """Return these rows only."""
         return Examples(
             *(getattr(self, name)[rows] for name in ('a', 'a_end', 'b', 'b_end', 'labels', 'keys'))
         )
 
 
 def special_tokens(objective: Objective) -> int:
-    """How many places [CLS] and [SEP] take in a row: 3 with two segments, 2 with one."""
+    """Return how many places [CLS] and [SEP] take: 3 with two segments, 2 with one."""
     return 2 if objective == 'full_sentences' else 3
 
 
@@ -99,12 +99,21 @@ def make_examples(
     word_starts: np.ndarray | None = None,
     noisy: bool = False,
 ) -> Examples:
-    """All examples of some passes over the documents, already cut to length.
+    """Make all examples of some passes over the documents, already cut to length.
 
-    `passes`: over all, or int [D] over each document. `word_starts` [T] bool is needed for sop
-    only, which cuts a chunk of one sentence at a word; there a chunk of one word makes no example.
-    `noisy` sop pairs a chunk of one sentence with a random B instead, and tells it as swapped.
-    Raises UserError when a random B has no other document to be drawn from.
+    Args:
+      documents: the text.
+      objective: what B is.
+      seq_len: tokens of a row, special ones included.
+      passes: over all documents, or int [D] over each.
+      short_seq_prob: share of examples that are shorter than a row.
+      stream: all randomness.
+      word_starts: bool [T], needed for sop only, which cuts a chunk of one sentence at a word;
+        there a chunk of one word makes no example.
+      noisy: sop pairs a chunk of one sentence with a random B instead, and labels it as swapped.
+
+    Raises:
+      UserError: a random B has no other document to be drawn from.
     """
     # A row for each document and pass over it: all of them advance together, a chunk a turn.
     passes = np.broadcast_to(passes, documents.names.shape)
@@ -113,40 +122,26 @@ def make_examples(
     duplicate = np.repeat(np.arange(len(of_pass)), [row.size for row in of_pass])
 
     # How long the examples of a row are to be: as long as fits, but for a share of shorter ones, so
-    # that the model sees short inputs too.
+    # that the model sees short inputs too. One length a document and pass, not one an example
+    # (:239-241).
     longest = seq_len - special_tokens(objective)
-
-    # One target length a document and pass, not one an example (:239-241).
     target = np.full(document.size, longest)
     short = np.flatnonzero(stream.chance(short_seq_prob, document.size))
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
     names = mix(documents.names[document], duplicate)
 
-    take_turn: _Nsp | _Sop | _FullSentences
-    if objective == 'nsp':
-        take_turn = _Nsp(documents, stream)
-    elif objective == 'sop' and noisy:
-        take_turn = _NoisySop(documents, stream)
-    elif objective == 'sop':
-        assert word_starts is not None, 'sop cuts chunks at words'
-        take_turn = _Sop(documents, stream, word_starts)
-    else:
-        take_turn = _FullSentences(documents)
+    take_turn = _objective(documents, objective, stream, word_starts, noisy)
 
     # Each turn makes one example of every row; rows whose document is used up drop out.
-    place, end = take_turn.places(document)
-    by_turn = []
-    index = 0
+    start, end = take_turn.bounds(document)
+    by_turn: list[tuple[np.ndarray, ...]] = []
     while document.size:
-        *segments, labels, place_next = take_turn(document, place, end, target)
-        by_turn.append((*segments, labels, mix(names, index)))
-        going = np.flatnonzero(place_next < end)
-        document = document[going]
-        names = names[going]
-        target = target[going]
-        end = end[going]
-        place = place_next[going]
-        index += 1
+        *segments, labels, start = take_turn(document, start, end, target)
+        by_turn.append((*segments, labels, mix(names, len(by_turn))))
+        going = np.flatnonzero(start < end)
+        document, names, target, start, end = (
+            column[going] for column in (document, names, target, start, end)
+        )
 
     # Cut all pairs at the end, in one go; sop leaves out those of which a side is empty then.
     a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
@@ -157,10 +152,26 @@ def make_examples(
     return examples
 
 
+def _objective(
+    documents: Documents,
+    objective: Objective,
+    stream: Stream,
+    word_starts: np.ndarray | None,
+    noisy: bool,
+) -> _Chunks:
+    """Return what makes an example of each document in a turn."""
+    if objective == 'full_sentences':
+        return _FullSentences(documents, stream)
+    if objective == 'nsp' or noisy:
+        return (_Nsp if objective == 'nsp' else _NoisySop)(documents, stream)
+    assert word_starts is not None, 'sop cuts chunks at words'
+    return _Sop(documents, stream, word_starts)
+
+
 def truncate(
     a: np.ndarray, a_end: np.ndarray, b: np.ndarray, b_end: np.ndarray, longest: int, stream: Stream
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cuts pairs to `longest` tokens (:418-433).
+    """Cut pairs to `longest` tokens (:418-433).
 
     One token at a time from the longer (ties: B), at the front or back by a coin. The lengths that
     this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2) are at the front, so no
@@ -180,18 +191,52 @@ def truncate(
     return a + front_a, a_end - (drop_a - front_a), b + front_b, b_end - (drop_b - front_b)
 
 
-# The objectives. Each is called once a turn with the rows that still go: (document, place in it,
-# its end, target length), all [N], and gives (a, a_end, b, b_end, labels, place of the next turn).
+class _Chunks:
+    """An objective: called once a turn, it makes an example of each row that still goes."""
+
+    def __init__(self, documents: Documents, stream: Stream):
+        self._documents, self._stream = documents, stream
+
+    def bounds(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first sentence and the end of each document."""
+        return self._documents.documents[document], self._documents.documents[document + 1]
+
+    def __call__(
+        self, document: np.ndarray, start: np.ndarray, end: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return (a, a_end, b, b_end, labels, start of the next turn), all [N].
+
+        Args:
+          document: [N], whose turn it is.
+          start: the sentence from which on it goes.
+          end: that of the document's end.
+          target: tokens of an example.
+        """
+        raise NotImplementedError
+
+    def _chunk(
+        self, start: np.ndarray, end: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return where a chunk that starts at a sentence ends, and how many of its sentences are A.
+
+        A chunk closes with the sentence that reaches the target, or with the document (:252);
+        A has 1 to n - 1 of its n sentences (:260-262).
+        """
+        offsets = self._documents.sentences
+        chunk_end = np.minimum(np.searchsorted(offsets, offsets[start] + target, 'left'), end)
+
+        # One sentence: all of it is A, and below(1) is 0.
+        return chunk_end, 1 + self._stream.below(np.maximum(chunk_end - start - 1, 1))
 
 
-class _Nsp:
+class _Nsp(_Chunks):
     """One chunk of each document into a pair (:247-335).
 
     Half of them, and all of one sentence, get a random B.
     """
 
     def __init__(self, documents: Documents, stream: Stream):
-        self._documents, self._stream = documents, stream
+        super().__init__(documents, stream)
 
         # A must not be its own B.
         count = documents.names.size
@@ -215,17 +260,13 @@ class _Nsp:
             self._from[others] = first[inverse][others]
             self._among[others] = sizes[inverse][others]
 
-    def places(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First sentence and end of each document."""
-        return self._documents.documents[document], self._documents.documents[document + 1]
-
-    def __call__(self, document, place, end, target):
+    def __call__(self, document, start, end, target):
         # A is the first sentences of a chunk, and B its rest ...
         offsets, stream = self._documents.sentences, self._stream
-        a = offsets[place]
-        chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
-        random_next = (chunk_end - place == 1) | stream.chance(0.5, place.size)
-        a_end = offsets[place + a_sentences]
+        a = offsets[start]
+        chunk_end, a_sentences = self._chunk(start, end, target)
+        random_next = (chunk_end - start == 1) | stream.chance(0.5, start.size)
+        a_end = offsets[start + a_sentences]
         b, b_end = a_end.copy(), offsets[chunk_end]
 
         # ... and where a random one is wanted, another document's sentences in the room that A
@@ -240,11 +281,11 @@ class _Nsp:
             b,
             b_end,
             random_next,
-            np.where(random_next, place + a_sentences, chunk_end),
+            np.where(random_next, start + a_sentences, chunk_end),
         )
 
     def _random_b(self, document: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sentences of another document, from a random one on (:278-290).
+        """Return sentences of another document, from a random one on (:278-290).
 
         They go on until `room` tokens or the document's end. Each document is as likely as any
         other, whatever its length, and so is each sentence in it.
@@ -267,16 +308,16 @@ class _Nsp:
 class _NoisySop(_Nsp):
     """One chunk of each document into two neighbouring segments, half of them swapped (label 1).
 
-    As google-research/albert has released it (create_pretraining_data.py:299-349): beside a chunk
-    of one sentence stands a random B, with label 1 too.
+    As google-research/albert has released it (create_pretraining_data.py:299-349): a chunk of one
+    sentence gets a random B, with label 1 too.
     """
 
-    def __call__(self, document, place, end, target):
+    def __call__(self, document, start, end, target):
         offsets, stream = self._documents.sentences, self._stream
-        chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
-        single = chunk_end - place == 1
-        swapped = stream.chance(0.5, place.size) & ~single
-        first, cut, last = offsets[place], offsets[place + a_sentences], offsets[chunk_end]
+        chunk_end, a_sentences = self._chunk(start, end, target)
+        single = chunk_end - start == 1
+        swapped = stream.chance(0.5, start.size) & ~single
+        first, cut, last = offsets[start], offsets[start + a_sentences], offsets[chunk_end]
         a, a_end = np.where(swapped, cut, first), np.where(swapped, last, cut)
         b, b_end = np.where(swapped, first, cut), np.where(swapped, cut, last)
 
@@ -285,41 +326,37 @@ class _NoisySop(_Nsp):
         return a, a_end, b, b_end, swapped | single, chunk_end
 
 
-class _Sop:
+class _Sop(_Chunks):
     """One chunk of each document into two neighbouring segments.
 
     Half of the pairs are swapped (label 1).
     """
 
     def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray):
-        self._documents, self._stream = documents, stream
+        super().__init__(documents, stream)
 
         # The next place at or after each token where a word starts.
         places = np.where(word_starts, np.arange(word_starts.size), word_starts.size)
         self._next_word = np.append(np.minimum.accumulate(places[::-1])[::-1], word_starts.size)
 
-    def places(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First sentence and end of each document."""
-        return self._documents.documents[document], self._documents.documents[document + 1]
-
-    def __call__(self, document, place, end, target):
+    def __call__(self, document, start, end, target):
         offsets, stream = self._documents.sentences, self._stream
-        a = offsets[place]
-        chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
+        a = offsets[start]
+        chunk_end, a_sentences = self._chunk(start, end, target)
 
         # A and B are neighbours, between two sentences ...
-        cut, b_end = offsets[place + a_sentences], offsets[chunk_end]
+        cut, b_end = offsets[start + a_sentences], offsets[chunk_end]
 
         # ... but a chunk of one sentence is cut inside, at the first word after a random token, or
         # if there is none, at the first after its first token.
-        single = np.flatnonzero(chunk_end - place == 1)
+        single = np.flatnonzero(chunk_end - start == 1)
         middle = a[single] + 1 + stream.below(np.maximum(b_end[single] - a[single] - 1, 1))
         later = self._next_word[middle]
         first = self._next_word[a[single] + 1]
         cut[single] = np.minimum(np.where(later < b_end[single], later, first), b_end[single])
 
         # Swapped: B comes first, which is what is to be told.
-        swapped = stream.chance(0.5, place.size)
+        swapped = stream.chance(0.5, start.size)
         return (
             np.where(swapped, cut, a),
             np.where(swapped, b_end, cut),
@@ -330,40 +367,23 @@ class _Sop:
         )
 
 
-class _FullSentences:
+class _FullSentences(_Chunks):
     """As many whole sentences as fit; a longer sentence is cut.
 
-    Places are tokens, not sentences.
+    A turn starts at a token, not at a sentence.
     """
 
-    def __init__(self, documents: Documents):
-        self._documents = documents
-
-    def places(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First token and end of each document."""
+    def bounds(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first token and the end of each document."""
         tokens_of = self._documents.sentences[self._documents.documents]
         return tokens_of[document], tokens_of[document + 1]
 
-    def __call__(self, document, place, end, target):
+    def __call__(self, document, start, end, target):
         offsets = self._documents.sentences
-        limit = np.minimum(place + target, end)
+        limit = np.minimum(start + target, end)
 
         # The last sentence end within the limit. None beyond the start means that one sentence is
         # longer: it is cut, and goes on in the next example.
         whole_end = offsets[np.searchsorted(offsets, limit, 'right') - 1]
-        stop = np.where(whole_end > place, whole_end, limit)
-        return place, stop, stop, stop, np.zeros(place.size, bool), stop
-
-
-def _chunk(
-    offsets: np.ndarray, place: np.ndarray, end: np.ndarray, target: np.ndarray, stream: Stream
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where a chunk starting at sentence `place` ends, and how many of its sentences are A.
-
-    A chunk closes with the sentence that reaches the target, or with the document (:252);
-    A has 1 to n - 1 of its n sentences (:260-262).
-    """
-    chunk_end = np.minimum(np.searchsorted(offsets, offsets[place] + target, 'left'), end)
-
-    # One sentence: all of it is A, and below(1) is 0.
-    return chunk_end, 1 + stream.below(np.maximum(chunk_end - place - 1, 1))
+        stop = np.where(whole_end > start, whole_end, limit)
+        return start, stop, stop, stop, np.zeros(start.size, bool), stop

@@ -30,7 +30,7 @@ class Rows:
     b_places: np.ndarray  # [N] the place after the first [SEP]
 
     def word_starts(self, starts_word: np.ndarray) -> np.ndarray:
-        """bool [N, S]: candidates that begin a word, by the table `starts_word` [V].
+        """Return bool [N, S]: candidates that begin a word, by the table `starts_word` [V].
 
         The first place of each segment begins one even where truncation left the tail of a
         word there (the reference joined such a tail to the last word of A, across [SEP]).
@@ -51,7 +51,7 @@ def lay_out(
     sep_id: int,
     pad_id: int = 0,
 ) -> Rows:
-    """The rows of examples that were cut to length; an empty B gives [CLS] A [SEP] alone.
+    """Lay out the rows of examples that were cut to length; an empty B gives [CLS] A [SEP].
 
     A may have [SEP] inside, between documents.
     """
@@ -64,18 +64,18 @@ def lay_out(
 
     # Each place's source in the flat tokens: A's places lie one behind its start for [CLS], B's one
     # more for the [SEP] between. What falls outside is clipped and masked below.
-    place = np.arange(seq_len, dtype=index)
+    position = np.arange(seq_len, dtype=index)
     source = np.where(
-        place < first_sep,
+        position < first_sep,
         (examples.a - 1).astype(index)[:, None],
         (examples.b - length_a - 2).astype(index)[:, None],
     )
-    source += place
+    source += position
     np.clip(source, 0, tokens.size - 1, out=source)
 
     # The text, [PAD] behind the last [SEP], then the special tokens over it.
     ids = tokens[source].astype(np.int32)
-    input_mask = place <= last_sep
+    input_mask = position <= last_sep
     ids *= input_mask
     if pad_id:
         ids[~input_mask] = pad_id
@@ -92,7 +92,7 @@ def lay_out(
     return Rows(
         input_ids=ids,
         input_mask=input_mask.astype(np.int32),
-        segment_ids=(input_mask & (place > first_sep)).astype(np.int32),
+        segment_ids=(input_mask & (position > first_sep)).astype(np.int32),
         lengths=last_sep[:, 0].astype(np.int64) + 1,
         candidates=candidates,
         b_places=first_sep[:, 0].astype(np.int64) + 1,

@@ -34,14 +34,15 @@ BY_KIND = {
 
 
 def load_task(name_or_json: str, data_dir: str = '') -> Task:
-    """The task of that name, or the one that a JSON task file describes.
+    """Return the task of that name, or the one that a JSON task file describes.
 
     Args:
       name_or_json: a name such as 'mrpc', or a path that ends in .json.
       data_dir: the folder with the task's own files, or tfds: for tensorflow-datasets (GLUE,
         SQuAD); for a JSON task '' means the folder of the JSON file.
 
-    Raises UserError for an unknown name, no folder where one is needed, or a bad task file.
+    Raises:
+      UserError: the name is unknown, a folder is needed, or the task file is bad.
     """
     # A path ends in .json and a name does not, so no task can be mistaken for a file.
     if task_file.is_task_file(name_or_json):
@@ -64,7 +65,7 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
 
 
 def _load_json(path: str, data_dir: str) -> Task:
-    """Reads a JSON task file; its kind picks the family."""
+    """Read a JSON task file; its kind picks the family."""
     description = task_file.read(path)
     if description['kind'] not in BY_KIND:
         raise UserError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +18,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.input_pipeline.text.tables import Table
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
@@ -34,7 +35,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model (or anyone's file) says about a split.
+    """What a model (or anyone's file) answers to the examples of a split.
 
     Attributes:
       answers: example id -> label, number or text, as the task's official format has it.
@@ -62,7 +63,7 @@ class Task(abc.ABC, Generic[E]):
       label_keys: the feature arrays that training needs besides INPUT_KEYS.
       n_best: how many best positions of each row `decode` wants of a span head.
       slow_features: whether `features` takes so long that it is worth a file.
-      splits: the names `examples` accepts.
+      files: split -> its files, read one after the other.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Task(abc.ABC, Generic[E]):
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_keys: tuple[str, ...]
+    files: Mapping[str, tuple[Table, ...]]
     # Class attributes, not fields: families with other values say so in the same way.
     n_best: int = 1
     slow_features: bool = False
@@ -77,16 +79,16 @@ class Task(abc.ABC, Generic[E]):
     @property
     @abc.abstractmethod
     def head(self) -> str:
-        """The model head that the task needs."""
+        """Name the model head that the task needs."""
 
     @property
     def num_outputs(self) -> int:
-        """Width of the head's output: one for each label, unless a family says otherwise."""
+        """Return the width of the head's output: one for each label, unless a family differs."""
         return len(self.labels)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings, as JSON values, that decide how texts become rows and outputs answers.
+        """Return the settings, as JSON values, that decide how texts become rows, outputs answers.
 
         A model is used with those it was trained with.
         """
@@ -95,65 +97,61 @@ class Task(abc.ABC, Generic[E]):
 
     @property
     def metric(self) -> str:
-        """The dev metric that selects among runs."""
+        """Name the dev metric that selects among runs."""
         return self.metrics[0]
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Names of all that `score` may report: the metrics, and what else a scorer has."""
+        """Name all that `score` may report: the metrics, and what else a scorer has."""
         return self.metrics
 
     @property
     def selection_split(self) -> str:
-        """The split on which fine-tuned models are scored: dev, or test where there is no dev.
+        """Name the split on which models are scored: dev, or test where there is no dev.
 
-        Raises UserError where there is neither.
+        Raises:
+          UserError: there is neither.
         """
         # Dev first: a test split that is looked at while choosing is no test any more.
-        scored = next((split for split in ('dev', 'test') if split in self.splits), None)
-        if scored is None:
-            raise UserError(
-                f'task {self.name} has no dev split to be scored on, '
-                f'only {", ".join(self.splits)}: give it one, '
-                'as in "files": {"dev": "dev.tsv"}'
-            )
-        return scored
+        for split in ('dev', 'test'):
+            if split in self.files:
+                return split
+        raise UserError(
+            f'task {self.name} has no dev split to be scored on, only {", ".join(self.splits)}:'
+            ' give it one, as in "files": {"dev": "dev.tsv"}'
+        )
 
     @property
-    @abc.abstractmethod
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that the task has files for."""
+        """Name the splits that the task has files for."""
+        return tuple(self.files)
 
     @abc.abstractmethod
     def examples(self, split: str) -> list[E]:
-        """Reads a split.
+        """Read a split.
 
-        Raises UserError for a missing file or column, an unknown label and the like.
+        Raises:
+          UserError: a file or column is missing, a label unknown and the like.
         """
 
     @abc.abstractmethod
     def respelled(self, example: E, respell: Callable[[str], str]) -> E:
-        """`example` with `respell` of each of its texts; its labels stay right.
+        """Return `example` with `respell` of each of its texts; its labels stay right.
 
         A text that an answer is a place of stays as it is.
         """
 
     @abc.abstractmethod
     def features(self, examples: Sequence[E], tokenizer: Any, max_seq_length: int) -> Arrays:
-        """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what stays on the host.
+        """Make arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, what stays on the host.
 
         That is example_index [N], the place in `examples` of the row's example, and what `decode`
         needs. For a choice among C inputs INPUT_KEYS are [N, C, S].
         """
 
     @abc.abstractmethod
-    def decode(
-        self,
-        examples: Sequence[E],
-        features: Arrays,
-        outputs: Arrays,
-    ) -> Predictions:
-        """The head's outputs for the N rows of `features` as predictions for `examples`.
+    def decode(self, examples: Sequence[E], features: Arrays, outputs: Arrays) -> Predictions:
+        """Turn the head's outputs for the N rows of `features` into predictions for `examples`.
 
         `outputs` is {'logits': [N, num_outputs]} for a classifier or regressor, [N, C] for a choice
         and [N, S, num_outputs] for tokens (S as in `features`, which may have been trimmed); for a
@@ -163,17 +161,17 @@ class Task(abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def constant_loss(self, features: Arrays) -> float:
-        """The lowest mean training loss of one constant answer to all rows of `features`.
+        """Return the lowest mean training loss of one constant answer to all rows of `features`.
 
         What a run must beat, or it has learnt nothing; in nats or squared units.
         """
 
     def constant_answer(self, examples: Sequence[E]) -> Any:
-        """The one answer that is right for most of `examples`; None where no answer suits all."""
+        """Return the answer that is right for most of `examples`; None where none suits all."""
         return None
 
     def constant_scores(self, examples: Sequence[E]) -> dict[str, float]:
-        """What `constant_answer` scores: the chance line of the task's metrics; {} without one."""
+        """Score `constant_answer`: the chance line of the task's metrics; {} without one."""
         answer = self.constant_answer(examples)
         if answer is None:
             return {}
@@ -181,43 +179,47 @@ class Task(abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def score(self, examples: Sequence[E], predictions: Predictions) -> dict[str, float]:
-        """All of the task's metrics, and what else its official scorer reports."""
+        """Return all of the task's metrics, and what else its official scorer reports."""
 
     @abc.abstractmethod
     def write_predictions(
         self, folder: str, examples: Sequence[E], predictions: Predictions
     ) -> None:
-        """Writes predictions.* for `examples` in the task's official format into `folder`.
+        """Write predictions.* for `examples` in the task's official format into `folder`.
 
         The extras are written beside it.
         """
 
     @abc.abstractmethod
     def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Reads a file in the task's official format, whoever made it, that answers `examples`."""
+        """Read a file in the task's official format, whoever made it, that answers `examples`."""
 
     def labelled(self, examples: Sequence[E]) -> bool:
-        """Whether these examples can be scored; public test splits often cannot."""
+        """Tell whether these examples can be scored; public test splits often cannot."""
         # Families that keep the truth under another name say so (SQuAD's answers).
         return all(getattr(example, 'label', True) is not None for example in examples)
 
     def require_split(self, split: str) -> None:
-        """Raises UserError where the task has no such split."""
-        if split not in self.splits:
+        """Raise UserError where the task has no such split."""
+        if split not in self.files:
             raise UserError(
                 f'task {self.name} has no split {split!r}: it has {", ".join(self.splits)}'
             )
 
+    def file_names(self, split: str) -> str:
+        """Name the files of a split, for errors."""
+        return ', '.join(table.where for table in self.files[split])
+
 
 def row_lengths(features: Arrays) -> np.ndarray:
-    """int64 [N], the tokens of each row; of a choice, those of its longest input."""
+    """Return int64 [N], the tokens of each row; of a choice, those of its longest input."""
     # A choice's C inputs go through the model together, so the longest decides.
     lengths = features['input_mask'].sum(axis=-1)
     return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
 
 
 def cut(features: Arrays, old: int, new: int) -> Arrays:
-    """The arrays with their last axis cut from `old` to `new` where it is a row's positions."""
+    """Return the arrays with their last axis cut from `old` to `new` if it is a row's positions."""
     # Positions are the last axis of what has them; counts and places of examples have one axis
     # only.
     return {
@@ -227,7 +229,7 @@ def cut(features: Arrays, old: int, new: int) -> Arrays:
 
 
 def trim(features: Arrays, multiple: int = 32) -> Arrays:
-    """The [N, S] or [N, C, S] arrays cut to the longest row.
+    """Return the [N, S] or [N, C, S] arrays cut to the longest row.
 
     Its length is rounded up to a multiple, where that is shorter than S.
     """
@@ -238,6 +240,6 @@ def trim(features: Arrays, multiple: int = 32) -> Arrays:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text file that appears whole or not at all; makes its folder."""
+    """Write a text file that appears whole or not at all; make its folder."""
     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
     atomic_write(epath.Path(path), text)

@@ -21,23 +21,23 @@ _MULTIPLE = 8
 
 
 def permutation(count: int, *name: int | str) -> np.ndarray:
-    """int64 [count], a permutation that belongs to the name, e.g. (seed, 'epoch', 3)."""
+    """Return int64 [count], a permutation that belongs to the name, e.g. (seed, 'epoch', 3)."""
     return Stream(*name).bits(count).argsort(kind='stable')
 
 
 def subset(items: Sequence[Any], count: int, seed: int) -> list[Any]:
-    """`count` items drawn by seed without replacement, in their old order; all of them for 0."""
+    """Return `count` items drawn by seed, each once, in their old order; all of them for 0."""
     if not count or count >= len(items):
         return list(items)
 
     # Sorted, or the subset would also be a shuffle.
-    return [items[place] for place in sorted(permutation(len(items), seed, 'subset')[:count])]
+    return [items[i] for i in sorted(permutation(len(items), seed, 'subset')[:count])]
 
 
 def training_batches(
     features: Arrays, keys: Sequence[str], batch_size: int, seed: int, start_step: int = 0
 ) -> Iterator[Arrays]:
-    """Endless batches of the arrays named by `keys`, each epoch a full shuffle of its own.
+    """Yield endless batches of the arrays named by `keys`, each epoch a full shuffle of its own.
 
     Epochs follow each other without a gap, as the reference's repeat() before batch(): a batch may
     hold the end of one and the beginning of the next, so every batch is full and every example is
@@ -64,13 +64,13 @@ def training_batches(
             stop = min(last, (epoch + 1) * count)
             rows.append(order[first - epoch * count : stop - epoch * count])
             first = stop
-        place = np.concatenate(rows)
-        yield {name: features[name][place] for name in keys} | {'example_weights': weights}
+        chosen = np.concatenate(rows)
+        yield {name: features[name][chosen] for name in keys} | {'example_weights': weights}
         step += 1
 
 
 def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple[int, np.ndarray]]:
-    """At most `buckets` static lengths, and the rows (int64) that each is the shortest for.
+    """Return at most `buckets` static lengths, and the rows (int64) each is the shortest for.
 
     The lengths are multiples of 8, or the longest row's, chosen so that there are as few padded
     tokens as that many lengths allow; each has `fewest` rows or more, or there is one length only.
@@ -106,8 +106,10 @@ def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple
 
     # 3. Each row goes to the shortest of the chosen lengths that holds it.
     chosen = best[len(kinds)][2]
-    place = np.searchsorted(kinds[list(chosen)], lengths)
-    return [(int(kinds[top]), np.flatnonzero(place == number)) for number, top in enumerate(chosen)]
+    bucket = np.searchsorted(kinds[list(chosen)], lengths)
+    return [
+        (int(kinds[top]), np.flatnonzero(bucket == number)) for number, top in enumerate(chosen)
+    ]
 
 
 def bucketed_batches(
@@ -118,11 +120,11 @@ def bucketed_batches(
     buckets: int,
     start_step: int = 0,
 ) -> Iterator[Arrays]:
-    """Endless batches of rows of like length, cut to it (`length_groups`).
+    """Yield endless batches of rows of like length, cut to it (`length_groups`).
 
     They are as `training_batches` makes them otherwise.
 
-    The rows of a length are shuffled anew in each epoch of theirs, and its batches are spread
+    The rows of a length are shuffled again in each epoch of theirs, and its batches are spread
     evenly, at random places, over those of other lengths: what a step sees is unbiased, and is
     arithmetic in (seed, step).
     """
@@ -151,7 +153,7 @@ def bucketed_batches(
 
 
 def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
-    """Which group gives each batch.
+    """Yield which group gives each batch.
 
     Batch k of a group of n rows comes at a random time in [k, k + 1) * batch_size / n epochs.
     """

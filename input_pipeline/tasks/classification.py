@@ -6,21 +6,22 @@ these kinds. It must not know any named task: glue.py describes GLUE with what i
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task
+from bert_jax.input_pipeline.tasks.base import Arrays, E, Example, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import text_rows
-from bert_jax.input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
-from bert_jax.input_pipeline.tasks.scores.constant_baseline import entropy
-from bert_jax.input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
+from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
+from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS, Metric
+from bert_jax.input_pipeline.tasks.predictions import complete, label_table, number, read_labels
 from bert_jax.input_pipeline.tasks.task_file import (
     TABLE_ENTRIES,
     labels_of,
@@ -32,6 +33,94 @@ from bert_jax.input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
 _SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES)
+
+
+class LabelTask(Task[E]):
+    """A task whose examples are rows of tables with one label each, an index into `labels`.
+
+    Attributes:
+      list_columns: roles that may hold several texts.
+      known_metrics: name -> what computes it of truth and prediction [N].
+    """
+
+    label_keys = ('labels',)
+    list_columns: ClassVar[frozenset[str]] = frozenset()
+    known_metrics: ClassVar[Mapping[str, Metric]] = LABEL_METRICS
+
+    @abc.abstractmethod
+    def _example(self, name: str, row: dict[str, Any], line: str) -> E:
+        """Return the example of a row; `line` is where errors say it is."""
+
+    @abc.abstractmethod
+    def _has_empty_text(self, example: E) -> bool:
+        """Tell whether a text is empty that should not be."""
+
+    def examples(self, split: str) -> list[E]:
+        """Read a split; a test split may have no label column.
+
+        Ids are row numbers from 0 where no column holds them.
+        """
+        self.require_split(split)
+
+        # A public test split has no labels; elsewhere a missing label column is a mistake.
+        optional = frozenset({'label'} if split.startswith('test') else ())
+        lines: dict[str, str] = {}
+        examples = [
+            self._example(unique_id(row, line, lines), row, line)
+            for table in self.files[split]
+            for line, row in table.rows(optional, lists=self.list_columns)
+        ]
+        if not examples:
+            raise UserError(f'{self.file_names(split)}: no examples')
+
+        # Empty texts are sound rows, but thousands of them are a wrong column.
+        if empty := sum(map(self._has_empty_text, examples)):
+            message = '%s %s: %d of %d examples have an empty text'
+            logging.warning(message, self.name, split, empty, len(examples))
+        return examples
+
+    def _truth(self, examples: Sequence[Any]) -> np.ndarray:
+        return np.array([example.label for example in examples])
+
+    def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
+        """Return what metrics compare: indices, so that "of the second label" means something."""
+        return np.array([self.labels.index(answer) for answer in answers])
+
+    def _answers(self, outputs: Arrays) -> list[Any]:
+        return [self.labels[best] for best in outputs['logits'].argmax(axis=1)]
+
+    def decode(self, examples: Sequence[E], features: Arrays, outputs: Arrays) -> Predictions:
+        """Return the best label, or the number, of each example."""
+        answers = zip(examples, self._answers(outputs), strict=True)
+        return Predictions({example.id: answer for example, answer in answers})
+
+    def constant_answer(self, examples: Sequence[E]) -> Any:
+        """Return the most frequent label, of several the first."""
+        return self.labels[np.bincount(self._truth(examples)).argmax()]
+
+    def score(self, examples: Sequence[E], predictions: Predictions) -> dict[str, float]:
+        """Return the task's metrics as fractions.
+
+        Raises:
+          UserError: labels or predictions are missing.
+        """
+        predicted = self._as_numbers(complete(self, examples, predictions))
+        truth = self._truth(examples)
+        return {name: self.known_metrics[name](truth, predicted) for name in self.metrics}
+
+    def write_predictions(
+        self, folder: str, examples: Sequence[E], predictions: Predictions
+    ) -> None:
+        """Write predictions.tsv in the form of a GLUE submission, labels as words."""
+        write_text(os.path.join(folder, 'predictions.tsv'), label_table(predictions.answers))
+
+    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
+        """Read a file as `write_predictions` makes it.
+
+        Raises:
+          UserError: it has unknown labels or an id twice.
+        """
+        return read_labels(self, path)
 
 
 @dataclass(frozen=True)
@@ -47,11 +136,10 @@ class TextExample(Example):
 
 
 @dataclass(frozen=True)
-class TextTask(Task[TextExample]):
-    """Classification, pair classification and regression; see `Task` for the attributes.
+class TextTask(LabelTask[TextExample]):
+    """Classification and pair classification; see `Task` for the attributes.
 
     Attributes:
-      files: split -> its files, read one after the other.
       spelled: what stands in the files -> label, where they call labels otherwise.
     """
 
@@ -62,99 +150,60 @@ class TextTask(Task[TextExample]):
     files: Mapping[str, tuple[Table, ...]] = field(repr=False)
     spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    label_keys = ('labels',)
+    head = 'classifier'
+    label_type: ClassVar[type] = np.int32
 
     def __post_init__(self) -> None:
         # Before any file is opened: what the task says of itself must fit together.
-        known = NUMBER_METRICS if self.kind == 'regression' else LABEL_METRICS
         for name in self.metrics:
-            if name not in known:
-                raise UserError(f'task {self.name}: metric {name!r} is none of {", ".join(known)}')
-        if self.kind != 'regression' and (
-            len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)
-        ):
+            if name not in self.known_metrics:
+                raise UserError(
+                    f'task {self.name}: metric {name!r} is none of {", ".join(self.known_metrics)}'
+                )
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        if len(set(self.labels)) < max(2, len(self.labels)):
             raise UserError(
                 f'task {self.name}: "labels" must list two or more different labels, not'
                 f' {list(self.labels)}'
             )
 
     @property
-    def head(self) -> str:
-        """regressor for numbers, else classifier."""
-        return 'regressor' if self.kind == 'regression' else 'classifier'
-
-    @property
-    def num_outputs(self) -> int:
-        """One for each label, or one number."""
-        # a regressor's one output is the number itself
-        return 1 if self.kind == 'regression' else len(self.labels)
-
-    @property
     def options(self) -> dict[str, Any]:
-        """How many texts an example has, 1 or 2; nothing where that differs between files."""
+        """Return how many texts an example has, 1 or 2; nothing where that differs by file."""
         tables = [table for listed in self.files.values() for table in listed]
         counts = {1 + ('text_b' in table.columns) for table in tables}
         return {'texts': counts.pop()} if len(counts) == 1 else {}
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits that have files."""
-        return tuple(self.files)
+    def _example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
+        label = self._label(row['label'], line) if 'label' in row else None
+        return TextExample(name, row['text'], row.get('text_b'), label)
 
-    def examples(self, split: str) -> list[TextExample]:
-        """Reads a split; a test split may have no label column.
-
-        Ids are row numbers from 0 where no column holds them.
-        """
-        self.require_split(split)
-
-        # A public test split has no labels; elsewhere a missing label column is a mistake.
-        optional = frozenset({'label'} if split.startswith('test') else ())
-        examples: list[TextExample] = []
-        lines: dict[str, str] = {}
-        for table in self.files[split]:
-            for where, row in table.rows(optional):
-                name = unique_id(row, where, lines)
-                label = self._label(row['label'], where) if 'label' in row else None
-                text_b = row['text_b'] if 'text_b' in table.columns else None
-                examples.append(TextExample(name, row['text'], text_b, label))
-        if not examples:
-            raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
-
-        # Empty texts are sound rows, but thousands of them are a wrong column.
-        if empty := sum(not example.text.strip() or example.text_b == '' for example in examples):
-            logging.warning(
-                '%s %s: %d of %d examples have an empty text',
-                self.name,
-                split,
-                empty,
-                len(examples),
-            )
-        return examples
-
-    def _label(self, text: str, where: str) -> int | float:
-        """The index of a label, or the number."""
-        if self.kind == 'regression':
-            return number(text, where)
+    def _label(self, text: str, line: str) -> int | float:
         text = self.spelled.get(text, text)
         if text not in self.labels:
-            raise UserError(f'{where}: {unknown_label(self.name, text, self.labels)}')
+            raise UserError(f'{line}: {unknown_label(self.name, text, self.labels)}')
         return self.labels.index(text)
 
+    def _has_empty_text(self, example: TextExample) -> bool:
+        return not example.text.strip() or example.text_b == ''
+
     def respelled(self, example: TextExample, respell: Callable[[str], str]) -> TextExample:
-        """Both texts."""
+        """Return the example with both texts respelled."""
         second = None if example.text_b is None else respell(example.text_b)
         return dataclasses.replace(example, text=respell(example.text), text_b=second)
 
     def features(
         self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int
     ) -> Arrays:
-        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer.
+        """Lay out [CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer.
 
         That is run_classifier.py:377-460.
 
-        Returns INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and
-        labels [N], int32 or for a regression float32; 0 where unknown.
+        Returns:
+          INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and labels
+          [N], int32 or for a regression float32; 0 where unknown.
         """
         # An unknown label becomes 0: it is an array of numbers, and whoever scores asks `labelled`
         # first.
@@ -162,77 +211,52 @@ class TextTask(Task[TextExample]):
         second = [example.text_b for example in examples]
         features = text_rows(first, second, tokenizer, max_seq_length)
         features['example_index'] = np.arange(len(examples), dtype=np.int32)
-        features['labels'] = np.array(
-            [example.label or 0 for example in examples],
-            np.float32 if self.kind == 'regression' else np.int32,
-        )
+        labels = [example.label or 0 for example in examples]
+        features['labels'] = np.array(labels, self.label_type)
         return features
 
-    def decode(
-        self,
-        examples: Sequence[TextExample],
-        features: Arrays,
-        outputs: Arrays,
-    ) -> Predictions:
-        """The best label, or the number, of each example."""
-        logits = outputs['logits']
+    def constant_loss(self, features: Arrays) -> float:
+        """Return the entropy of the labels."""
+        return entropy(features['labels'])
 
-        # A regressor has one output; a classifier's largest logit is its answer.
-        if self.kind == 'regression':
-            answers = [float(value) for value in logits[:, 0]]
-        else:
-            answers = [self.labels[place] for place in logits.argmax(axis=1)]
-        return Predictions(
-            {example.id: answer for example, answer in zip(examples, answers, strict=True)}
-        )
+
+@dataclass(frozen=True)
+class RegressionTask(TextTask):
+    """A number for one text or a pair."""
+
+    head = 'regressor'
+    num_outputs = 1  # the number itself
+    known_metrics = NUMBER_METRICS
+    label_type = np.float32
+
+    def _check_labels(self) -> None:
+        """Accept none."""
+
+    def _label(self, text: str, line: str) -> float:
+        return number(text, line)
+
+    def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
+        return np.array(answers, np.float64)
+
+    def _answers(self, outputs: Arrays) -> list[float]:
+        return [float(value) for value in outputs['logits'][:, 0]]
 
     def constant_loss(self, features: Arrays) -> float:
-        """The entropy of the labels, or the variance of the numbers."""
-        # The variance is the mean squared error of answering the mean.
-        labels = features['labels']
-        return float(np.var(labels)) if self.kind == 'regression' else entropy(labels)
+        """Return the variance of the numbers: the mean squared error of answering their mean."""
+        return float(np.var(features['labels']))
 
-    def constant_answer(self, examples: Sequence[TextExample]) -> str | float:
-        """The most frequent label (of several the first), or the mean of the numbers."""
-        truth = np.array([example.label for example in examples])
-        if self.kind == 'regression':
-            return float(truth.mean())
-        return self.labels[np.bincount(truth).argmax()]
+    def constant_answer(self, examples: Sequence[TextExample]) -> float:
+        """Return the mean of the numbers."""
+        return float(self._truth(examples).mean())
 
-    def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
-        """The task's metrics as fractions.
 
-        Raises UserError where labels or predictions are missing.
-        """
-        # Metrics of labels compare indices, so that "of the second label" means something.
-        given = complete(self, examples, predictions)
-        truth = np.array([example.label for example in examples])
-        if self.kind == 'regression':
-            predicted, functions = np.array(given, np.float64), NUMBER_METRICS
-        else:
-            predicted = np.array([self.labels.index(answer) for answer in given])
-            functions = LABEL_METRICS
-        return {name: functions[name](truth, predicted) for name in self.metrics}
-
-    def write_predictions(
-        self, folder: str, examples: Sequence[TextExample], predictions: Predictions
-    ) -> None:
-        """predictions.tsv in the form of a GLUE submission.
-
-        It has a header `index, prediction`, and labels as words.
-        """
-        write_labels(os.path.join(folder, 'predictions.tsv'), predictions)
-
-    def read_predictions(self, path: str, examples: Sequence[TextExample]) -> Predictions:
-        """A file as `write_predictions` makes it.
-
-        Raises UserError for unknown labels and repeated ids.
-        """
-        return read_labels(self, path)
+def text_task(name: str, kind: str, *arguments: Any) -> TextTask:
+    """Return the task of that kind; the arguments are those of `TextTask`."""
+    return (RegressionTask if kind == 'regression' else TextTask)(name, kind, *arguments)
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> TextTask:
-    """The task that a JSON task file describes.
+    """Make the task that a JSON task file describes.
 
     The file is an object of:
       kind      classification, pair (needs columns.text_b) or regression
@@ -251,18 +275,12 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
                 {"language": "de"}
     """
     # From the file's entries to a task, refused at the first that is not as the family has it.
-    kind = description['kind']
-    needed = ('files',) if kind == 'regression' else ('files', 'labels')
+    kind, is_regression = description['kind'], description['kind'] == 'regression'
+    needed = ('files',) if is_regression else ('files', 'labels')
     require_entries(name, description, _SETTINGS, needed)
-    files = tables_of(
-        name,
-        description,
-        folder,
-        {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False},
-    )
-
-    metrics = description.get('metrics') or (
-        ['pearson', 'spearman'] if kind == 'regression' else ['accuracy']
-    )
-    labels, spelled = labels_of(description) if kind != 'regression' else ((), {})
-    return TextTask(name, kind, labels, tuple(metrics), files, spelled)
+    roles = {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False}
+    files = tables_of(name, description, folder, roles)
+    default = ['pearson', 'spearman'] if is_regression else ['accuracy']
+    metrics = tuple(description.get('metrics') or default)
+    labels, spelled = ((), {}) if is_regression else labels_of(description)
+    return text_task(name, kind, labels, metrics, files, spelled)

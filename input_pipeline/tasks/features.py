@@ -19,68 +19,83 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task, cut
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
+
+
+def empty_rows(count: int, max_seq_length: int, pad_id: int) -> Arrays:
+    """Return INPUT_KEYS [count, max_seq_length] int32 that are padding everywhere."""
+    rows = {name: np.zeros((count, max_seq_length), np.int32) for name in INPUT_KEYS}
+    rows['input_ids'].fill(pad_id)
+    return rows
+
+
+def write_row(
+    features: Arrays, row: int, tokenizer: Any, first: Any, second: Any | None = None
+) -> int:
+    """Write [CLS] first [SEP] second [SEP] over the padding of a row, as the layout has it.
+
+    Args:
+      features: the arrays of `empty_rows`.
+      row: which of their rows.
+      tokenizer: its special tokens and layout.
+      first: ids of the first text.
+      second: ids of the second; None for a row of one text.
+
+    Returns:
+      Where in the row the second text begins.
+    """
+    between, segment, _ = tokenizer.layout
+    ids, end = features['input_ids'][row], len(first) + 2
+    ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, first, tokenizer.sep_id
+    begin = end + between - 1
+    if second is not None:
+        ids[end:begin] = tokenizer.sep_id
+        end = begin + len(second) + 1
+        ids[begin : end - 1], ids[end - 1] = second, tokenizer.sep_id
+        features['segment_ids'][row, begin:end] = segment
+    features['input_mask'][row, :end] = 1
+    return begin
 
 
 def text_rows(
     first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
 ) -> Arrays:
-    """INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs where the second is not None.
+    """Return INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs if second is not None.
 
     What does not fit is cut from the end of the longer. Besides `pieces` and `left_out` [N]: how
     many word pieces the texts of a row have, and how many of those were cut (`cut_of`).
     """
-    # Padding first, everywhere: rows are then written over it.
-    shape = (len(first), max_seq_length)
-    features: Arrays = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
+    features = empty_rows(len(first), max_seq_length, tokenizer.pad_id)
     features |= {name: np.zeros(len(first), np.int32) for name in ('pieces', 'left_out')}
-    features['input_ids'].fill(tokenizer.pad_id)
 
     # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
-    pieces = zip(
-        tokenizer.encode_batch(first),
-        tokenizer.encode_batch([text or '' for text in second]),
-        strict=True,
-    )
-
-    # How much of each text fits beside its special tokens.
-    between, segment, _ = tokenizer.layout
-    for row, (a, b) in enumerate(pieces):
+    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
+    for row, (a, b) in enumerate(zip(*encoded, strict=True)):
+        # How much of each text fits besides its special tokens.
         pair = second[row] is not None
-        a_length, b_length = truncated_lengths(
-            len(a), len(b), max_seq_length - (2 + between if pair else 2)
-        )
+        budget = max_seq_length - 2 - tokenizer.layout.separators * pair
+        a_length, b_length = truncated_lengths(len(a), len(b), budget)
         features['pieces'][row] = len(a) + len(b)
         features['left_out'][row] = len(a) + len(b) - a_length - b_length
-
-        # [CLS] a [SEP], then b [SEP] in a segment of their own, if the layout has one.
-        end = a_length + 2
-        ids = features['input_ids'][row]
-        ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, a[:a_length], tokenizer.sep_id
-        if pair:
-            ids[end : end + between - 1] = tokenizer.sep_id
-            end += between - 1
-            ids[end : end + b_length], ids[end + b_length] = b[:b_length], tokenizer.sep_id
-            features['segment_ids'][row, end : end + b_length + 1] = segment
-            end += b_length + 1
-        features['input_mask'][row, :end] = 1
+        write_row(features, row, tokenizer, a[:a_length], b[:b_length] if pair else None)
     return features
 
 
 def pairs_of(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, str | None]]:
-    """(text, its pair or None) of each of some texts and pairs; a string is one text.
+    """Return (text, its pair or None) of each of some texts and pairs; a string is one text.
 
-    UserError for what is neither a text nor a pair, and for what `several` refuses.
+    Raises:
+      UserError: something is neither a text nor a pair, or `several` refuses it.
     """
     texts = several(texts)
     texts = list(texts) if isinstance(texts, Iterable) else [texts]
     pairs: list[Any] = [(text, None) if isinstance(text, str) else text for text in texts]
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         whole = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
         if not (whole and isinstance(pair[1], str | None)):
             raise UserError(
-                f'texts[{place}] must be a text, or a tuple of two, not {str(texts[place])[:80]!r}'
+                f'texts[{index}] must be a text, or a tuple of two, not {str(texts[index])[:80]!r}'
             )
     return pairs
 
@@ -91,30 +106,35 @@ def input_rows(
     max_length: int,
     multiple: int | None = 1,
 ) -> dict[str, np.ndarray]:
-    """INPUT_KEYS [N, T] int32 of texts and pairs, as `text_rows` lays them out, one batch.
+    """Return INPUT_KEYS [N, T] int32 of texts and pairs, as `text_rows` lays them out.
 
-    multiple: T is the longest row's length, rounded up to it, but at most max_length; None: T is
-    max_length. UserError for what is neither a text nor a pair, and for no multiple.
+    Args:
+      texts: texts, and tuples of two.
+      tokenizer: the model's.
+      max_length: tokens of a row at most; what is beyond is cut.
+      multiple: T is the longest row's length, rounded up to it; with None T is max_length.
+
+    Raises:
+      UserError: something is neither a text nor a pair, or `multiple` is no such number.
     """
     if multiple is not None and (not isinstance(multiple, int | np.integer) or multiple < 1):
         raise UserError(f'multiple={multiple!r} must be a whole number from 1, or None')
     pairs = pairs_of(texts)
     rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
     # Once only: whoever trains on batches of their own would have a line for each.
-    if said := _cut_in_words('tokenize', cut_of(rows), f'max_length={max_length} allows'):
-        logging.log_first_n(logging.WARNING, '%s (said once)', 1, said)
+    if line := _cut_in_words('tokenize', cut_of(rows), f'max_length={max_length} allows'):
+        logging.log_first_n(logging.WARNING, '%s (said once)', 1, line)
     rows = {name: rows[name] for name in INPUT_KEYS}
     if multiple is None:
         return rows
     longest = int(rows['input_mask'].sum(axis=1).max(initial=1))
-    length = min(-(-longest // multiple) * multiple, max_length)
-    return {name: array[:, :length] for name, array in rows.items()}
+    return cut(rows, max_length, min(-(-longest // multiple) * multiple, max_length))
 
 
 def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
-    """How much of two texts is kept when the longer always gives its last token, b where they tie.
+    """Return how much of two texts is kept when the longer always gives its last token.
 
-    The loop of run_classifier.py:557-572, in closed form.
+    Where they tie it is the second: the loop of run_classifier.py:557-572, in closed form.
     """
     if a + b <= budget:
         return a, b
@@ -130,7 +150,7 @@ def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
 
 
 def cut_of(rows: Arrays) -> np.ndarray:
-    """int64 [4], of texts and of their word pieces: how many there are, and how many are cut.
+    """Count texts and their word pieces, int64 [4]: how many there are, and how many are cut.
 
     In the order texts, texts that are cut, pieces, pieces left out; to be added up over batches.
     """
@@ -142,24 +162,24 @@ def cut_of(rows: Arrays) -> np.ndarray:
     return np.array([texts, (left > 0).sum(), rows['pieces'].sum(), left.sum()], np.int64)
 
 
-def say_cut(where: str, counts: np.ndarray, limit: str) -> None:
-    """A line in the log where any text was cut; `counts` as of `cut_of`, `limit` is what cut it."""
-    if said := _cut_in_words(where, counts, limit):
-        logging.warning('%s', said)
+def say_cut(texts: str, counts: np.ndarray, limit: str) -> None:
+    """Log a line where any text was cut; `counts` as of `cut_of`, `limit` is what cut it."""
+    if line := _cut_in_words(texts, counts, limit):
+        logging.warning('%s', line)
 
 
-def _cut_in_words(where: str, counts: np.ndarray, limit: str) -> str:
-    texts, cut, pieces, left_out = counts.tolist()
-    if not cut:
+def _cut_in_words(name: str, counts: np.ndarray, limit: str) -> str:
+    texts, cut_texts, pieces, left_out = counts.tolist()
+    if not cut_texts:
         return ''
     return (
-        f'{where}: {cut} of {texts} texts are longer than {limit} and cut:'
+        f'{name}: {cut_texts} of {texts} texts are longer than {limit} and cut:'
         f' {left_out / pieces:.2%} of all word pieces are lost'
     )
 
 
 def limit_of(options: Mapping[str, Any], max_seq_length: int) -> str:
-    """Names what cuts the texts of a task with these options: that of questions, or the row."""
+    """Name what cuts the texts of a task with these options: that of questions, or the row."""
     questions = options.get('max_query_length')
     return (
         f'max_query_length={questions}' if questions else f'max_seq_length={max_seq_length} allows'
@@ -173,7 +193,7 @@ _VERSION = 2
 def features_of(
     task: Task, examples: Sequence[Example], tokenizer: Any, max_seq_length: int, folder: str
 ) -> Arrays:
-    """`task.features`, read from `folder` where they have been made before; '' for no folder.
+    """Return `task.features`, read from `folder` if they were made before; '' for no folder.
 
     Only tasks that say `slow_features` are kept. A damaged file is made again, with a warning.
     """
@@ -207,7 +227,7 @@ def features_of(
 
 
 def _packed(features: Arrays) -> Arrays:
-    """The arrays without the padding of those whose padding holds one value.
+    """Return the arrays without the padding of those whose padding holds one value.
 
     An array with a value for each position becomes its values at real tokens and the one value at
     all other places; the rest stays as it is.
@@ -232,7 +252,7 @@ def _packed(features: Arrays) -> Arrays:
 
 
 def _read(path: str) -> Arrays:
-    # The inverse of `_packed`; without pickles, so a file from elsewhere is data and no code.
+    """Read what `_packed` made; without pickles, so a file from elsewhere is data and no code."""
     with open(path, 'rb') as file, np.load(file, allow_pickle=False) as stored:
         shape = tuple(stored['mask/shape'])
         real = np.arange(shape[-1]) < stored['mask/lengths'][..., None]

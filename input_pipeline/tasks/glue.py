@@ -7,8 +7,10 @@ the labels, which is that of run_classifier.py. It must not read anything itself
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from bert_jax.input_pipeline.tasks.classification import TextTask
+from bert_jax.input_pipeline.tasks.classification import TextTask, text_task
 from bert_jax.input_pipeline.text.tables import Table
 
 # The place of a label is its index, in the order of run_classifier.py's processors.
@@ -17,71 +19,63 @@ ENTAILMENT = ('entailment', 'not_entailment')
 BINARY = ('0', '1')
 
 
-def _columns(
-    text: int, text_b: int | None = None, label: int | None = None, id: int | None = None
-) -> dict[str, int]:
-    """Role -> place of those columns that the file has."""
-    places = {'text': text, 'text_b': text_b, 'label': label, 'id': id}
-    return {role: place for role, place in places.items() if place is not None}
+_FILES = {'train': 'train.tsv', 'dev': 'dev.tsv', 'test': 'test.tsv'}
 
 
-# fmt: off
-_Files = dict[str, tuple[str, dict[str, int]]]  # split -> (file, columns)
-# Task -> (kind, labels, metrics (the first selects), files).
-_TASKS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], _Files]] = {
-    'cola': ('classification', BINARY, ('matthews', 'accuracy'), {
-        'train': ('train.tsv', _columns(3, label=1)),
-        'dev': ('dev.tsv', _columns(3, label=1)),
-        'test': ('test.tsv', _columns(1, id=0)),
-    }),
-    'sst2': ('classification', BINARY, ('accuracy',), {
-        'train': ('train.tsv', _columns(0, label=1)),
-        'dev': ('dev.tsv', _columns(0, label=1)),
-        'test': ('test.tsv', _columns(1, id=0)),
-    }),
-    'mrpc': ('pair', BINARY, ('f1', 'accuracy'), {
-        'train': ('train.tsv', _columns(3, 4, label=0)),
-        'dev': ('dev.tsv', _columns(3, 4, label=0)),
-        'test': ('test.tsv', _columns(3, 4, id=0)),
-    }),
-    'stsb': ('regression', (), ('spearman', 'pearson'), {
-        'train': ('train.tsv', _columns(7, 8, label=9, id=0)),
-        'dev': ('dev.tsv', _columns(7, 8, label=9, id=0)),
-        'test': ('test.tsv', _columns(7, 8, id=0)),
-    }),
-    'qqp': ('pair', BINARY, ('f1', 'accuracy'), {
-        'train': ('train.tsv', _columns(3, 4, label=5)),
-        'dev': ('dev.tsv', _columns(3, 4, label=5)),
-        'test': ('test.tsv', _columns(1, 2, id=0)),
-    }),
-    'mnli': ('pair', NLI, ('accuracy',), {
-        'train': ('train.tsv', _columns(8, 9, label=-1)),
-        'dev': ('dev_matched.tsv', _columns(8, 9, label=-1, id=0)),
-        'dev_mismatched': ('dev_mismatched.tsv', _columns(8, 9, label=-1, id=0)),
-        'test': ('test_matched.tsv', _columns(8, 9, id=0)),
-        'test_mismatched': ('test_mismatched.tsv', _columns(8, 9, id=0)),
-    }),
-    'qnli': ('pair', ENTAILMENT, ('accuracy',), {
-        'train': ('train.tsv', _columns(1, 2, label=3)),
-        'dev': ('dev.tsv', _columns(1, 2, label=3, id=0)),
-        'test': ('test.tsv', _columns(1, 2, id=0)),
-    }),
-    'rte': ('pair', ENTAILMENT, ('accuracy',), {
-        'train': ('train.tsv', _columns(1, 2, label=3)),
-        'dev': ('dev.tsv', _columns(1, 2, label=3, id=0)),
-        'test': ('test.tsv', _columns(1, 2, id=0)),
-    }),
-    'wnli': ('pair', BINARY, ('accuracy',), {
-        'train': ('train.tsv', _columns(1, 2, label=3)),
-        'dev': ('dev.tsv', _columns(1, 2, label=3, id=0)),
-        'test': ('test.tsv', _columns(1, 2, id=0)),
-    }),
-    # The diagnostic set has no training data: an MNLI model answers it.
-    'ax': ('pair', NLI, ('matthews', 'accuracy'), {
-        'test': ('diagnostic.tsv', _columns(1, 2, id=0)),
-    }),
+class _Glue(NamedTuple):
+    """A task; columns are places from 0, and a test split has its ids in column 0.
+
+    Attributes:
+      kind: classification, pair or regression.
+      labels: in the order of the outputs.
+      metrics: the first selects.
+      texts: the columns of the text, or of both, where there are labels.
+      label: the column of the label.
+      test: the columns of the texts in a test split.
+      ids: the other splits that have ids, in column 0.
+      files: split -> file, where they are not train.tsv, dev.tsv and test.tsv.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    texts: tuple[int, ...]
+    label: int
+    test: tuple[int, ...]
+    ids: tuple[str, ...] = ()
+    files: Mapping[str, str] = _FILES
+
+    def columns(self, split: str) -> dict[str, int]:
+        """Return role -> place of the columns of a split."""
+        test = split.startswith('test')
+        columns = dict(zip(('text', 'text_b'), self.test if test else self.texts, strict=False))
+        columns |= {} if test else {'label': self.label}
+        return columns | ({'id': 0} if test or split in self.ids else {})
+
+
+_MNLI_FILES = {
+    'train': 'train.tsv',
+    'dev': 'dev_matched.tsv',
+    'dev_mismatched': 'dev_mismatched.tsv',
+    'test': 'test_matched.tsv',
+    'test_mismatched': 'test_mismatched.tsv',
 }
-# fmt: on
+_MNLI_IDS = ('dev', 'dev_mismatched')
+_F1, _ACCURACY, _MATTHEWS = ('f1', 'accuracy'), ('accuracy',), ('matthews', 'accuracy')
+_CORRELATIONS = ('spearman', 'pearson')
+_TASKS = {
+    'cola': _Glue('classification', BINARY, _MATTHEWS, (3,), 1, (1,)),
+    'sst2': _Glue('classification', BINARY, _ACCURACY, (0,), 1, (1,)),
+    'mrpc': _Glue('pair', BINARY, _F1, (3, 4), 0, (3, 4)),
+    'stsb': _Glue('regression', (), _CORRELATIONS, (7, 8), 9, (7, 8), ('train', 'dev')),
+    'qqp': _Glue('pair', BINARY, _F1, (3, 4), 5, (1, 2)),
+    'mnli': _Glue('pair', NLI, _ACCURACY, (8, 9), -1, (8, 9), _MNLI_IDS, _MNLI_FILES),
+    'qnli': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2), ('dev',)),
+    'rte': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2)),
+    'wnli': _Glue('pair', BINARY, _ACCURACY, (1, 2), 3, (1, 2)),
+    # The diagnostic set has no training data: an MNLI model answers it.
+    'ax': _Glue('pair', NLI, _MATTHEWS, (), 0, (1, 2), files={'test': 'diagnostic.tsv'}),
+}
 NAMES = tuple(_TASKS)
 # The columns of tensorflow-datasets' `glue`, where they are not sentence1 and sentence2.
 _TFDS_TEXTS = {
@@ -104,40 +98,34 @@ _HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
 
 
 def by_name(name: str, data_dir: str) -> TextTask:
-    """The GLUE task `name` on the official files in `data_dir`, or on tensorflow-datasets.
+    """Return the GLUE task `name` on the official files in `data_dir`, or tensorflow-datasets.
 
     For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
     """
-    kind, labels, metrics, splits = _TASKS[name]
-    if data_dir.startswith('tfds:'):
-        files = {
-            split: (_tfds_table(name, split, data_dir.removeprefix('tfds:')),) for split in splits
-        }
-        return TextTask(name, kind, labels, metrics, files)
+    task = _TASKS[name]
+    make = _tfds_table if data_dir.startswith('tfds:') else _official_table
+    folder = data_dir.removeprefix('tfds:')
+    files = {split: (make(name, split, folder),) for split in task.files}
+    return text_task(name, task.kind, task.labels, task.metrics, files)
 
-    # Official files, by their columns' places: their headers differ from task to task.
-    files = {
-        split: (
-            Table(
-                os.path.join(data_dir, file),
-                columns,
-                header=(name, split) not in _HEADERLESS,
-                # QQP has questions with line breaks in them: a few rows are torn, and everyone
-                # leaves them out
-                skip_bad_rows=name == 'qqp' and split != 'test',
-            ),
-        )
-        for split, (file, columns) in splits.items()
-    }
-    return TextTask(name, kind, labels, metrics, files)
+
+def _official_table(name: str, split: str, folder: str) -> Table:
+    """Return a split's official file, by its columns' places: headers differ from task to task."""
+    return Table(
+        os.path.join(folder, _TASKS[name].files[split]),
+        _TASKS[name].columns(split),
+        header=(name, split) not in _HEADERLESS,
+        # QQP has questions with line breaks in them: a few rows are torn, and everyone leaves them
+        # out
+        skip_bad_rows=name == 'qqp' and split != 'test',
+    )
 
 
 def _tfds_table(name: str, split: str, folder: str) -> Table:
-    """A split of tensorflow-datasets' glue.
+    """Return a split of tensorflow-datasets' glue.
 
-    Its test splits have a column of labels that are none, so it is left out.
+    Its test splits have a column of labels that say nothing, so it is left out.
     """
-    labels = _TASKS[name][1]
     texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))
     columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'}
     if 'test' not in split:
@@ -145,4 +133,10 @@ def _tfds_table(name: str, split: str, folder: str) -> Table:
     theirs = (_TFDS_MNLI if name == 'mnli' else _TFDS_SPLITS).get(split, split)
 
     # Labels called 0 and 1 are given as numbers there, others by their names.
-    return Table(folder, columns, tfds=f'glue/{name}', split=theirs, class_names=labels != BINARY)
+    return Table(
+        folder,
+        columns,
+        tfds=f'glue/{name}',
+        split=theirs,
+        class_names=_TASKS[name].labels != BINARY,
+    )

@@ -1,6 +1,4 @@
-"""Predictions as a table `index, prediction`, for every task with one answer an example.
-
-It is the form of a GLUE submission.
+"""Predictions as a table `index, prediction`, the form of a GLUE submission.
 
 This file owns that format and the refusal of what does not fit the task. It must not know how a
 task is scored.
@@ -12,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import E, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import E, Predictions, Task
 from bert_jax.input_pipeline.text.tables import Table
 
 _LARGEST = 3.4e38  # of float32, in which numbers are learnt
 
 
 def label_table(answers: Mapping[str, Any]) -> str:
-    """A header `index, prediction`; labels as words, numbers with six digits."""
+    """Return a header `index, prediction` and rows; labels as words, numbers with six digits."""
     rows = [
         f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}'
         for name, answer in answers.items()
@@ -27,48 +25,44 @@ def label_table(answers: Mapping[str, Any]) -> str:
     return '\n'.join(['index\tprediction', *rows]) + '\n'
 
 
-def write_labels(path: str, predictions: Predictions) -> None:
-    """Writes `label_table`, whole or not at all."""
-    write_text(path, label_table(predictions.answers))
-
-
 def read_labels(task: Task, path: str) -> Predictions:
-    """Reads what `write_labels` wrote, or anyone else.
+    """Read a `label_table`, whoever wrote it.
 
-    Raises UserError for unknown labels, words for numbers, and repeated ids.
+    Raises:
+      UserError: it has unknown labels, words for numbers, or an id twice.
     """
     # Every line is checked here, so that scoring can trust labels and numbers.
     answers: dict[str, Any] = {}
-    for where, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
+    for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
         name, answer = row['id'], row['answer']
         if name in answers:
-            raise UserError(f'{where}: id {name!r} again')
+            raise UserError(f'{line}: id {name!r} again')
         if not task.labels:
-            answers[name] = number(answer, where)
+            answers[name] = number(answer, line)
         elif answer in task.labels:
             answers[name] = answer
         else:
             raise UserError(
-                f'{where}: unknown label {answer!r}; task {task.name} has {", ".join(task.labels)}'
+                f'{line}: unknown label {answer!r}; task {task.name} has {", ".join(task.labels)}'
             )
     return Predictions(answers)
 
 
-def number(text: str, where: str) -> float:
-    """The finite number that a text spells."""
+def number(text: str, line: str) -> float:
+    """Return the finite number that a text spells; `line` is where errors say it is."""
     try:
         value = float(text)
     except ValueError as error:
-        raise UserError(f'{where}: the label {text!r} is not a number') from error
+        raise UserError(f'{line}: the label {text!r} is not a number') from error
 
-    # so said it is true of nan, too
+    # in these words it is true of nan, too
     if not abs(value) <= _LARGEST:
-        raise UserError(f'{where}: the label {text!r} is not finite in 32 bits')
+        raise UserError(f'{line}: the label {text!r} is not finite in 32 bits')
     return value
 
 
 def require_labels(task: Task[E], examples: Sequence[E]) -> None:
-    """Raises UserError where labels are missing."""
+    """Raise UserError where labels are missing."""
     if unknown := sum(not task.labelled([example]) for example in examples):
         count = f'{unknown} of {len(examples)} examples have'
         what = 'this split has' if unknown == len(examples) else count
@@ -76,9 +70,10 @@ def require_labels(task: Task[E], examples: Sequence[E]) -> None:
 
 
 def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> list[Any]:
-    """The answer to each example.
+    """Return the answer to each example.
 
-    Raises UserError where labels are missing, or predictions, or there are some of other examples.
+    Raises:
+      UserError: labels are missing, or predictions, or there are some of other examples.
     """
     require_labels(task, examples)
 
@@ -93,8 +88,8 @@ def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> 
 
     # none is missing, so more answers than examples means strangers among them
     if len(predictions.answers) > len(examples):
-        known = {example.id for example in examples}
-        others = [name for name in predictions.answers if name not in known]
+        ids = {example.id for example in examples}
+        others = [name for name in predictions.answers if name not in ids]
         raise UserError(
             f'task {task.name}: {len(others)} predictions are of examples that the split does not '
             f'have, the first is {others[0]!r}: are they of another split?'

@@ -1,43 +1,38 @@
 """Span tasks: find the answer to a question in its context (SQuAD v1.1, v2.0, and the user's own).
 
 This file owns the windows that a long context is cut into, and how start and end scores become
-answer texts (run_squad.py). Files are read by squad_files.py and scored by scores/squad.py. It
+answer texts (run_squad.py). Files are read by squad_files.py and scored by metrics/squad.py. It
 must not know the model: `decode` sees the best start and end positions of each window.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import squad_files
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import Arrays, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
+from bert_jax.input_pipeline.tasks.metrics import squad
+from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.predictions import require_labels
-from bert_jax.input_pipeline.tasks.scores import squad
-from bert_jax.input_pipeline.tasks.scores.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
 KINDS = ('span',)
 NAMES = ('squad_v1', 'squad_v2')
-_OPTIONS = (
-    'unanswerable',
-    'doc_stride',
-    'max_query_length',
-    'max_answer_length',
-    'n_best',
-    'null_threshold',
-    'scorer',
-)
+_LENGTHS = ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best')
+_OPTIONS = ('unanswerable', *_LENGTHS, 'null_threshold', 'scorer')
 _SETTINGS = ('kind', 'files', *TABLE_ENTRIES, *_OPTIONS)
 _FILES = {
     'squad_v1': ('train-v1.1.json', 'dev-v1.1.json'),
@@ -45,12 +40,30 @@ _FILES = {
 }
 
 
+class _Window(NamedTuple):
+    """A row: a question, and a stretch of its context.
+
+    Attributes:
+      question: its ids, cut.
+      context: the encoding of the whole context.
+      span: the window's pieces of it.
+      best: bool for each, whether this window shows it with the most context.
+      numbers: example_index, pieces, left_out, start and end position.
+    """
+
+    question: np.ndarray
+    context: Any
+    span: slice
+    best: np.ndarray
+    numbers: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class SpanTask(Task[SpanExample]):
     """Extractive question answering; defaults are those of run_squad.py:75-150.
 
     Attributes:
-      files: split -> files in the SQuAD format, or tables; read one after the other.
+      files: split -> files in the SQuAD format, or tables.
       unanswerable: some questions have no answer (v2.0): '' is an answer, and the scores are
       v2.0's.
       doc_stride: word pieces between the starts of two windows on one context.
@@ -79,7 +92,7 @@ class SpanTask(Task[SpanExample]):
     slow_features = True
 
     def __post_init__(self) -> None:
-        for name in ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best'):
+        for name in _LENGTHS:
             value = getattr(self, name)
 
             # True is an int to isinstance
@@ -94,20 +107,17 @@ class SpanTask(Task[SpanExample]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Windows, answer lengths, and whether there may be no answer."""
+        """Return windows, answer lengths, and whether there may be no answer."""
         return {name: getattr(self, name) for name in _OPTIONS}
 
     @property
     def metrics(self) -> tuple[str, ...]:  # type: ignore[override]  # a field of other families
-        """The names of the official scorers, in percent; F1 selects."""
+        """Name the official scorers' figures, in percent; F1 selects."""
         return ('f1', 'exact') if self.unanswerable else ('f1', 'exact_match')
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Of questions that may have no answer also what the official scorer tells of both kinds.
-
-        Best and tuned scores stand beside their thresholds.
-        """
+        """Name what the official scorer reports; of v2.0 also by kind of question and threshold."""
         if not self.unanswerable:
             return self.metrics
         figures = ('exact', 'f1', 'total')
@@ -115,13 +125,8 @@ class SpanTask(Task[SpanExample]):
         best = [f'{kind}_{name}' for kind in ('best', 'tuned') for name in ('exact', 'f1')]
         return (*self.metrics, 'total', *by_kind, *best, *(f'{name}_thresh' for name in best))
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits that have files."""
-        return tuple(self.files)
-
     def examples(self, split: str) -> list[SpanExample]:
-        """Reads a split.
+        """Read a split.
 
         Training questions whose answer is not found are left out, which is logged.
         """
@@ -130,48 +135,66 @@ class SpanTask(Task[SpanExample]):
         # Repeated ids are in some public files; their answers overwrite each other, which is worth
         # a word.
         examples = squad_files.read(self.files[split], self.unanswerable, split)
-        where = ', '.join(table.where for table in self.files[split])
+        files = self.file_names(split)
         if not examples:
-            raise UserError(f'{where}: no questions')
+            raise UserError(f'{files}: no questions')
         if len({example.id for example in examples}) < len(examples):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
-        return squad_files.usable(self.name, examples, where) if split == 'train' else examples
+        return squad_files.usable(self.name, examples, files) if split == 'train' else examples
 
     def labelled(self, examples: Sequence[SpanExample]) -> bool:
-        """Whether all answers are known."""
+        """Tell whether all answers are known."""
         return all(example.answers is not None for example in examples)
 
     def respelled(self, example: SpanExample, respell: Callable[[str], str]) -> SpanExample:
-        """The question alone: the answers are places in the context."""
+        """Return the question respelled: the answers are places in the context."""
         return dataclasses.replace(example, question=respell(example.question))
 
     def features(
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
     ) -> Arrays:
-        """[CLS] question [SEP] window of the context [SEP]; one row for each window.
+        """Lay out [CLS] question [SEP] window of the context [SEP]; one row for each window.
 
         That is run_squad.py:227-437.
 
-        Besides INPUT_KEYS [N, S] and the label_keys [N] (0, which is [CLS], where the window does
-        not hold the whole answer):
+        Returns:
+          INPUT_KEYS [N, S], the label_keys [N] (0, which is [CLS], where the window does not hold
+          the whole answer) and:
           example_index [N]  which example the window belongs to
           starts, ends [N, S]  characters of the context that a piece covers; 0 outside the context
           pieces, left_out [N]  of the question, at its first window: its pieces, and those cut
           best_context [N, S] bool  whether this window shows the piece with the most context (:542)
         """
-        # 1. Which windows: cut each context into stretches that fit beside the question, and find
-        # where the answer is in each. SQuAD asks five questions of a context: it is tokenised once.
-        rows: dict[str, list[np.ndarray | int]] = {
-            name: [] for name in ('example_index', *self.label_keys, 'pieces', 'left_out')
-        }
-        between, segment, _ = tokenizer.layout
+        windows = list(self._windows(examples, tokenizer, max_seq_length))
+        features = empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
+        names = ('example_index', 'pieces', 'left_out', *self.label_keys)
+        counts = [window.numbers for window in windows]
+        columns = np.array(counts, np.int32).reshape(-1, len(names)).T
+        features |= dict(zip(names, columns.copy(), strict=True))
+        shape = (len(windows), max_seq_length)
+        features |= {name: np.zeros(shape, np.int32) for name in ('starts', 'ends')}
+        features['best_context'] = np.zeros(shape, np.bool_)
+
+        # Row by row: the question as first text, the window as second, and for each piece of the
+        # window where in the text it came from.
+        for row, (question, context, span, best, _) in enumerate(windows):
+            begin = write_row(features, row, tokenizer, question, context.ids[span])
+            inside = slice(begin, begin + span.stop - span.start)
+            features['starts'][row, inside] = context.starts[span]
+            features['ends'][row, inside] = context.ends[span]
+            features['best_context'][row, inside] = best
+        return features
+
+    def _windows(
+        self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
+    ) -> Iterator[_Window]:
+        """Cut each context into stretches that fit behind the question, and find the answer."""
+        between = tokenizer.layout.separators
         questions = tokenizer.encode_batch([example.question for example in examples])
-        contexts: dict[str, Any] = {}
-        windows: list[tuple[np.ndarray, Any, slice, np.ndarray]] = []
+        # SQuAD asks five questions of a context: it is tokenised once.
+        encode = functools.cache(tokenizer.encode_with_offsets)
         for index, (example, question) in enumerate(zip(examples, questions, strict=True)):
-            if example.context not in contexts:
-                contexts[example.context] = tokenizer.encode_with_offsets(example.context)
-            context = contexts[example.context]
+            context = encode(example.context)
             asked, question = len(question), question[: self.max_query_length]
 
             # [CLS], the last [SEP] and those between take three places, or what the layout has.
@@ -185,47 +208,18 @@ class SpanTask(Task[SpanExample]):
             # The answer counts for a window only where it is there as a whole; else the window
             # points to [CLS], as for "no answer".
             first, last = _answer_pieces(example, context)
-            for window, best in windows_of(len(context.ids), room, self.doc_stride):
-                shift = len(question) + 1 + between - window.start
-                inside = window.start <= first and last < window.stop
-                rows['example_index'].append(index)
+            for span, best in windows_of(len(context.ids), room, self.doc_stride):
+                shift = len(question) + 1 + between - span.start
+                inside = span.start <= first and last < span.stop
+                answer = (first + shift, last + shift) if inside else (0, 0)
                 # Of the question, and once: the context is in windows and loses nothing.
-                rows['pieces'].append(asked if not window.start else 0)
-                rows['left_out'].append(asked - len(question) if not window.start else 0)
-                rows['start_positions'].append(first + shift if inside else 0)
-                rows['end_positions'].append(last + shift if inside else 0)
-                windows.append((question, context, window, best))
-
-        # 2. The arrays, now that their number of rows is known.
-        features: Arrays = {name: np.array(values, np.int32) for name, values in rows.items()}
-        shape = (len(windows), max_seq_length)
-        features |= {name: np.zeros(shape, np.int32) for name in (*INPUT_KEYS, 'starts', 'ends')}
-        features['input_ids'].fill(tokenizer.pad_id)
-        features['best_context'] = np.zeros(shape, np.bool_)
-
-        # 3. Row by row: the question as first text, the window as second, and for each piece of the
-        # window where in the text it came from.
-        for row, (question, context, window, best) in enumerate(windows):
-            begin = len(question) + 1 + between
-            end = begin + window.stop - window.start
-            ids = features['input_ids'][row]
-            ids[0], ids[1 : begin - between] = tokenizer.cls_id, question
-            ids[begin - between : begin] = tokenizer.sep_id
-            ids[begin:end], ids[end] = context.ids[window], tokenizer.sep_id
-            features['input_mask'][row, : end + 1] = 1
-            features['segment_ids'][row, begin : end + 1] = segment
-            features['starts'][row, begin:end] = context.starts[window]
-            features['ends'][row, begin:end] = context.ends[window]
-            features['best_context'][row, begin:end] = best
-        return features
+                cut = (0, 0) if span.start else (asked, asked - len(question))
+                yield _Window(question, context, span, best, (index, *cut, *answer))
 
     def decode(
-        self,
-        examples: Sequence[SpanExample],
-        features: Arrays,
-        outputs: Arrays,
+        self, examples: Sequence[SpanExample], features: Arrays, outputs: Arrays
     ) -> Predictions:
-        """The n best texts of each question over all its windows, and from them the answer.
+        """Return the n best texts of each question over all its windows, and the answer.
 
         That is run_squad.py:741-925.
         """
@@ -271,7 +265,7 @@ class SpanTask(Task[SpanExample]):
         )
 
     def _candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
-        """All spans allowed, by example and then by score.
+        """Return all spans allowed, by example and then by score.
 
         Columns of M spans: example, score, first and last character [M].
         """
@@ -313,7 +307,7 @@ class SpanTask(Task[SpanExample]):
     def _best_texts(
         self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray
     ) -> list[tuple[str, float]]:
-        """Up to n_best different texts, best first, as they stand in the context."""
+        """Return up to n_best different texts, best first, as they are in the context."""
         # The same text from two places or windows is one answer, with its best score.
         best: dict[str, float] = {}
         for score, first, last in zip(scores, firsts, lasts, strict=True):
@@ -325,14 +319,16 @@ class SpanTask(Task[SpanExample]):
         return list(best.items())
 
     def constant_loss(self, features: Arrays) -> float:
-        """The mean of the entropies of start and end positions."""
+        """Return the mean of the entropies of start and end positions."""
         return (entropy(features['start_positions']) + entropy(features['end_positions'])) / 2
 
     def score(self, examples: Sequence[SpanExample], predictions: Predictions) -> dict[str, float]:
-        """The figures of the official scorer, in percent.
+        """Return the figures of the official scorer, in percent.
 
-        A question without a prediction is scored as it does, and said. Raises UserError where the
-        answers are not known, nothing is predicted, or an extra lacks questions.
+        A question without a prediction is scored as it does, which is logged.
+
+        Raises:
+          UserError: the answers are not known, nothing is predicted, or an extra lacks questions.
         """
         require_labels(self, examples)
         # `require_labels` has refused examples whose answers are unknown
@@ -347,13 +343,12 @@ class SpanTask(Task[SpanExample]):
                 f' the {len(truths)} questions: are they of another split?'
             )
         if unknown := len(predictions.answers) - len(answered):
-            said = '%s: %d predictions are of other questions, and are left out'
-            logging.warning(said, self.name, unknown)
+            message = '%s: %d predictions are of other questions, and are left out'
+            logging.warning(message, self.name, unknown)
         missing = len(truths) - len(answered)
         if missing:
-            logging.warning(
-                '%s: %d of %d questions have no prediction', self.name, missing, len(truths)
-            )
+            message = '%s: %d of %d questions have no prediction'
+            logging.warning(message, self.name, missing, len(truths))
 
         # v1.1 needs texts alone; v2.0 also tunes its threshold, and for that needs all extras or
         # none.
@@ -387,7 +382,7 @@ class SpanTask(Task[SpanExample]):
     def write_predictions(
         self, folder: str, examples: Sequence[SpanExample], predictions: Predictions
     ) -> None:
-        """predictions.json, nbest.json, and for v2.0 null_odds.json.
+        """Write predictions.json, nbest.json, and for v2.0 null_odds.json.
 
         predictions.json is id -> text, as the leaderboard takes it.
         """
@@ -398,12 +393,12 @@ class SpanTask(Task[SpanExample]):
             )
 
     def read_predictions(self, path: str, examples: Sequence[SpanExample]) -> Predictions:
-        """A predictions.json, and for v2.0 the nbest.json and null_odds.json beside it."""
+        """Read predictions.json, and for v2.0 nbest.json and null_odds.json in its folder."""
         return squad_files.read_predictions(path, self.unanswerable)
 
 
 def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
-    """The windows of at most `room` pieces on a context of `length` pieces.
+    """Return the windows of at most `room` pieces on a context of `length` pieces.
 
     Each begins `stride` after the last (run_squad.py:318-332).
 
@@ -433,13 +428,13 @@ def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndar
     # argmax takes the first of equals, as the original's > does.
     best = context.argmax(axis=0)
     return [
-        (slice(int(start), int(stop)), best[start:stop] == place)
-        for place, (start, stop) in enumerate(zip(starts, stops, strict=True))
+        (slice(int(start), int(stop)), best[start:stop] == number)
+        for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
     ]
 
 
 def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
-    """The first and last piece of the context that the first answer touches.
+    """Return the first and last piece of the context that the first answer touches.
 
     (-1, -1) where there is none.
     """
@@ -459,19 +454,14 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
 
 
 def by_name(name: str, data_dir: str) -> SpanTask:
-    """SQuAD v1.1 or v2.0 on the official files in `data_dir`, or on tensorflow-datasets.
+    """Return SQuAD v1.1 or v2.0 on the official files in `data_dir`, or tensorflow-datasets.
 
     For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
     """
     # The training split is the table's own default; dev is "validation" there.
     if data_dir.startswith('tfds:'):
-        columns = {
-            'id': 'id',
-            'question': 'question',
-            'context': 'context',
-            'answer': 'answers.text',
-            'start': 'answers.answer_start',
-        }
+        columns = {name: name for name in ('id', 'question', 'context')}
+        columns |= {'answer': 'answers.text', 'start': 'answers.answer_start'}
         table = Table(
             data_dir.removeprefix('tfds:'),
             columns,
@@ -487,7 +477,7 @@ def by_name(name: str, data_dir: str) -> SpanTask:
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> SpanTask:
-    """The task that a JSON task file describes.
+    """Make the task that a JSON task file describes.
 
     The file is an object of kind ("span") and files, and optionally the attributes of `SpanTask`
     from `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as

@@ -3,8 +3,8 @@
 They are CoNLL-2003 and the user's own (paper section 5.3).
 
 This file owns how sentences become rows, with or without the sentences around them, and how the
-tags of first pieces become the words' tags. Column files and entity scores are
-scores/entities.py's. It must not know the model.
+tags of first pieces become the words' tags. Files are conll_files.py's, entity scores
+metrics/entities.py's. It must not know the model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,17 +22,12 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import (
-    INPUT_KEYS,
-    Arrays,
-    Example,
-    Predictions,
-    Task,
-    write_text,
-)
+from bert_jax.input_pipeline.tasks import conll_files
+from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
+from bert_jax.input_pipeline.tasks.metrics import entities
+from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.predictions import complete
-from bert_jax.input_pipeline.tasks.scores import entities
-from bert_jax.input_pipeline.tasks.scores.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.task_file import (
     TABLE_ENTRIES,
     labels_of,
@@ -40,13 +36,12 @@ from bert_jax.input_pipeline.tasks.task_file import (
     unknown_label,
 )
 from bert_jax.input_pipeline.text.tables import FORMATS, Table, unique_id
-from bert_jax.input_pipeline.text.whole_text import located, plain_name
+from bert_jax.input_pipeline.text.whole_text import located
 
 KINDS = ('tagging',)
 NAMES = ('conll2003', 'conll2003_sentences')
 _SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, 'document_context', 'comment')
 _METRICS = ('entity_f1', 'accuracy')
-_COLUMN_FILES = ('.txt', '.tsv', '.conll', '.bio', '.iob', '.iob2')
 _KINDS_2003 = ('PER', 'LOC', 'ORG', 'MISC')
 
 
@@ -67,7 +62,7 @@ class TaggingTask(Task[TaggedExample]):
     """Tagging; see `Task` for the attributes.
 
     Attributes:
-      files: split -> its tables or column files (format "conll"), read one after the other.
+      files: split -> its tables or column files (format "conll").
       document_context: fill each row with the words around its sentence in the same document.
       comment: lines of a column file that begin with it are left out.
       spelled: tag in the files -> label, where files call labels otherwise (by a number).
@@ -105,12 +100,12 @@ class TaggingTask(Task[TaggedExample]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Whether rows are filled with what stands around a sentence."""
+        """Return whether rows are filled with what is around a sentence."""
         return {'document_context': self.document_context}
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The accuracy of words too, and of entities precision, recall and the F1 of each kind."""
+        """Name the accuracy of words too, and of entities precision, recall and each kind's F1."""
         if 'entity_f1' not in self.metrics:
             return self.metrics
         kinds = dict.fromkeys(label[2:] for label in self.labels if label[2:])
@@ -118,19 +113,13 @@ class TaggingTask(Task[TaggedExample]):
         more = ('entity_precision', 'entity_recall', *of_kinds, 'accuracy')
         return tuple(dict.fromkeys((*self.metrics, *more)))
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits that have files."""
-        return tuple(self.files)
-
     def examples(self, split: str) -> list[TaggedExample]:
-        """Reads a split; ids are numbers from 0.
+        """Read a split; ids are numbers from 0.
 
         Where labels are B-X and I-X, tags are brought to that and begin with B-
         (`entities.as_bio`).
         """
         self.require_split(split)
-        places = {label: place for place, label in enumerate(self.labels)}
 
         # Tags become indices; before that, all schemes become BIO, or half of the entities of IOB1
         # would be lost.
@@ -144,68 +133,60 @@ class TaggingTask(Task[TaggedExample]):
                 other += entities.beyond_bio(read) if bio else 0
                 repaired += sum(a[:1] == 'I' and a != b for a, b in zip(read, tags, strict=True))
                 self._require_labels(sentence, tags)
-                label = tuple(places[tag] for tag in tags)
+                label = tuple(map(self.labels.index, tags))
             examples.append(TaggedExample(name, tuple(sentence.words), label, document))
         if not examples:
-            raise UserError(
-                f'{", ".join(table.where for table in self.files[split])}: no sentences'
-            )
+            raise UserError(f'{self.file_names(split)}: no sentences')
 
         # Said, because it may also be errors of the file.
         if repaired:
             logging.info(
                 '%s %s: %d tags I-X that begin an entity are read as B-X (IOB1 tags, or errors in'
                 ' BIO ones)',
-                self.name,
-                split,
-                repaired,
+                *(self.name, split, repaired),
             )
         if other:
-            said = '%s %s: %d tags of IOBES, BILUO or BMES are read as B-X and I-X'
-            logging.info(said, self.name, split, other)
+            message = '%s %s: %d tags of IOBES, BILUO or BMES are read as B-X and I-X'
+            logging.info(message, self.name, split, other)
         return examples
 
-    def _require_labels(self, sentence: entities.Sentence, tags: Sequence[str]) -> None:
-        """UserError for a tag that is no label, at the place of its word."""
+    def _require_labels(self, sentence: conll_files.Sentence, tags: Sequence[str]) -> None:
+        """Raise UserError for a tag that is no label, at the place of its word."""
         for word, tag in enumerate(tags):
             if tag not in self.labels:
-                said = unknown_label(self.name, tag, self.labels)
-                raise UserError(f'{sentence.place_of(word)}: {said}')
+                message = unknown_label(self.name, tag, self.labels)
+                raise UserError(f'{sentence.place_of(word)}: {message}')
 
-    def _sentences(self, split: str) -> Iterator[tuple[str, entities.Sentence, str]]:
-        """(id, sentence, document) of every file of a split."""
+    def _sentences(self, split: str) -> Iterator[tuple[str, conll_files.Sentence, str]]:
+        """Yield (id, sentence, document) of every file of a split."""
         # Column files know documents by -DOCSTART- or # newdoc, tables by a column. The number of
         # the file is part of a document's name, so files share none.
         test = split.startswith('test')
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
             lengths, columns = [], table.format in ('conll', 'conllu')
-            for sentence, row in (
-                ((sentence, {}) for sentence in entities.read_lines(table, self.comment, test))
-                if columns
-                else entities.read_table(table, test)
-            ):
+            for sentence, row in conll_files.read(table, self.comment, test):
                 # In tables a sentence without a column of documents is its own.
                 name = unique_id(row, sentence.where, lines)
                 document = sentence.document if columns else row.get('document', name)
                 yield name, sentence, f'{number}:{document}'
                 lengths.append(len(sentence.words))
-            if said := entities.check_lengths(table.where, lengths, columns):
-                logging.warning('%s', said)
+            conll_files.check_lengths(table.where, lengths, columns)
 
     def respelled(self, example: TaggedExample, respell: Callable[[str], str]) -> TaggedExample:
-        """Every word, which keeps its tag."""
+        """Return the example with every word respelled; it keeps its tag."""
         return dataclasses.replace(example, words=tuple(map(respell, example.words)))
 
     def features(
         self, examples: Sequence[TaggedExample], tokenizer: Any, max_seq_length: int
     ) -> Arrays:
-        """[CLS] sentence [SEP]; one row for each sentence.
+        """Lay out [CLS] sentence [SEP]; one row for each sentence.
 
-        With `document_context` the row is filled up with what stands around it, half on each side.
+        With `document_context` the row is filled up with what is around it, half on each side. A
+        sentence that is longer than a row goes on in another one.
 
-        A sentence that is longer than a row goes on in another one. Besides INPUT_KEYS [N, S]
-        int32:
+        Returns:
+          INPUT_KEYS [N, S] int32 and:
           label_ids [N, S] int32, label_weights [N, S] float32  the tag, and 1, at the first piece
             of each of the sentence's words
           word_index [N, S] int32  which word of the sentence begins there; -1 elsewhere
@@ -218,51 +199,39 @@ class TaggingTask(Task[TaggedExample]):
 
         # 2. Rows, document by document: neighbours in the list that are of one document are its
         # sentences. Without context every sentence is a document of its own.
-        document = (
-            (lambda example: example.document)
-            if self.document_context
-            else (lambda example: example.id)
-        )
+        document = operator.attrgetter('document' if self.document_context else 'id')
         first = 0
         for _, members in itertools.groupby(examples, document):
             lengths = [len(example.words) for example in members]
-            own_pieces = [next(pieces) for _ in range(sum(lengths))]
-            rows += _rows_of(first, lengths, own_pieces, max_seq_length - 2)
+            theirs = list(itertools.islice(pieces, sum(lengths)))
+            rows += _rows_of(first, lengths, theirs, max_seq_length - 2)
             first += len(lengths)
 
         # 3. The arrays, padding everywhere until a row is written.
-        features = {
-            name: np.zeros((len(rows), max_seq_length), np.int32)
-            for name in (*INPUT_KEYS, 'label_ids')
-        }
-        features['input_ids'].fill(tokenizer.pad_id)
-        features['label_weights'] = np.zeros((len(rows), max_seq_length), np.float32)
-        features['word_index'] = np.full((len(rows), max_seq_length), -1, np.int32)
+        features = empty_rows(len(rows), max_seq_length, tokenizer.pad_id)
+        shape = (len(rows), max_seq_length)
+        features['label_ids'] = np.zeros(shape, np.int32)
+        features['label_weights'] = np.zeros(shape, np.float32)
+        features['word_index'] = np.full(shape, -1, np.int32)
         features['example_index'] = np.array([row[0] for row in rows], np.int32)
         for row, (index, ids, begin, starts) in enumerate(rows):
-            end = len(ids) + 1
-            features['input_ids'][row, : end + 1] = [tokenizer.cls_id, *ids, tokenizer.sep_id]
-            features['input_mask'][row, : end + 1] = 1
+            write_row(features, row, tokenizer, ids)
 
             # Only the first piece of a word is trained on and decoded (paper section 5.3): its
             # place in the row is behind [CLS] and the context on the left.
-            place = np.flatnonzero(starts >= 0)
-            words_there = starts[place]
-            place = place + 1 + begin
-            features['word_index'][row, place] = words_there
-            features['label_weights'][row, place] = 1.0
-            if examples[index].label is not None:
-                label = np.array(examples[index].label, np.int32)
-                features['label_ids'][row, place] = label[words_there]
+            first_pieces = np.flatnonzero(starts >= 0)
+            positions, word = first_pieces + 1 + begin, starts[first_pieces]
+            features['word_index'][row, positions] = word
+            features['label_weights'][row, positions] = 1.0
+            label = examples[index].label
+            if label is not None:
+                features['label_ids'][row, positions] = np.array(label, np.int32)[word]
         return features
 
     def decode(
-        self,
-        examples: Sequence[TaggedExample],
-        features: Arrays,
-        outputs: Arrays,
+        self, examples: Sequence[TaggedExample], features: Arrays, outputs: Arrays
     ) -> Predictions:
-        """The best tag of each word's first piece.
+        """Return the best tag of each word's first piece.
 
         A word without any (a lone control character) gets O, or the first label.
         """
@@ -270,44 +239,42 @@ class TaggingTask(Task[TaggedExample]):
         nothing = 'O' if 'O' in self.labels else self.labels[0]
         tags = [[nothing] * len(example.words) for example in examples]
         best = outputs['logits'].argmax(axis=2)
-        for row, place in zip(*np.nonzero(features['word_index'] >= 0), strict=True):
-            example, word = features['example_index'][row], features['word_index'][row, place]
-            tags[example][word] = self.labels[best[row, place]]
+        for row, position in zip(*np.nonzero(features['word_index'] >= 0), strict=True):
+            example, word = features['example_index'][row], features['word_index'][row, position]
+            tags[example][word] = self.labels[best[row, position]]
         return Predictions(
             {example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)}
         )
 
     def constant_loss(self, features: Arrays) -> float:
-        """The entropy of the tags of all words."""
+        """Return the entropy of the tags of all words."""
         return entropy(features['label_ids'][features['label_weights'] > 0])
 
     def constant_scores(self, examples: Sequence[TaggedExample]) -> dict[str, float]:
-        """Of the most frequent tag, given to every word; {} where no tag is known."""
-        places = [place for example in examples for place in example.label or ()]
-        if not places:
+        """Score the most frequent tag, given to every word; {} where no tag is known."""
+        tags = [tag for example in examples for tag in example.label or ()]
+        if not tags:
             return {}
-        tag = self.labels[np.bincount(places).argmax()]
+        tag = self.labels[np.bincount(tags).argmax()]
         answers = {example.id: [tag] * len(example.words) for example in examples}
         return self.score(examples, Predictions(answers))
 
     def score(
         self, examples: Sequence[TaggedExample], predictions: Predictions
     ) -> dict[str, float]:
-        """The task's metrics as fractions.
+        """Return the task's metrics as fractions; with entity_f1 precision, recall, each kind's F1.
 
-        With entity_f1 also precision, recall and every kind's F1.
-
-        Accuracy compares tags as they stand, as conlleval does: predictions in IOB1 with the truth
-        in IOB1. UserError as for other tasks.
+        Accuracy compares tags as they are, as conlleval does: predictions in IOB1 with the truth
+        in IOB1. Raises UserError as for other tasks.
         """
         # Entities are the same in both schemes; tags word by word are compared in that of the
         # predictions.
         given = complete(self, examples, predictions)
         # `complete` has refused examples without a label
-        truth = [[self.labels[place] for place in example.label or ()] for example in examples]
+        truth = [[self.labels[tag] for tag in example.label or ()] for example in examples]
         if entities.is_bio(self.labels) and entities.is_iob1(given):
-            said = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
-            logging.info(said, self.name)
+            message = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
+            logging.info(message, self.name)
             truth = [entities.as_iob1(tags) for tags in truth]
 
         # Words of all sentences as one list: a long sentence counts for its length.
@@ -320,7 +287,7 @@ class TaggingTask(Task[TaggedExample]):
     def write_predictions(
         self, folder: str, examples: Sequence[TaggedExample], predictions: Predictions
     ) -> None:
-        """predictions.txt as conlleval takes it.
+        """Write predictions.txt as conlleval takes it.
 
         A line is a word, its true tag (left out where unknown) and the predicted one; a blank line
         follows each sentence.
@@ -331,17 +298,17 @@ class TaggingTask(Task[TaggedExample]):
             words = [word.replace('\n', ' ') for word in example.words]  # a line each
             columns = [words, predictions.answers[example.id]]
             if example.label is not None:
-                columns.insert(1, [self.labels[place] for place in example.label])
+                columns.insert(1, [self.labels[tag] for tag in example.label])
             lines += [' '.join(cells) for cells in zip(*columns, strict=True)] + ['']
         write_text(os.path.join(folder, 'predictions.txt'), '\n'.join(lines) + '\n')
 
     def read_predictions(self, path: str, examples: Sequence[TaggedExample]) -> Predictions:
-        """A column file whose last column is the prediction.
+        """Read a column file whose last column is the prediction.
 
         It has all sentences of `examples`, in their order.
         """
         # A file of columns has no ids, so it must have the same sentences, one by one.
-        sentences = list(entities.read_columns(path, comment=self.comment))
+        sentences = list(conll_files.read_columns(path, comment=self.comment))
         if len(sentences) != len(examples):
             raise UserError(
                 f'{path}: {len(sentences)} sentences where the split has {len(examples)}'
@@ -364,10 +331,17 @@ class TaggingTask(Task[TaggedExample]):
 def _rows_of(
     first: int, lengths: Sequence[int], pieces: Sequence[np.ndarray], room: int
 ) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
-    """The rows of a document, whose sentences have `lengths` words, of which these are the pieces.
+    """Yield the rows of a document.
 
-    Yields (example, the row's pieces, where in them the sentence's own begin, word_index of those
-    own pieces). Sentence i is example first + i.
+    Args:
+      first: sentence i is example first + i.
+      lengths: words of each sentence.
+      pieces: ids of each word.
+      room: pieces of a row at most.
+
+    Yields:
+      (example, the row's pieces, where in them those of the sentence begin, word_index of the
+      sentence's pieces).
     """
     # The document as one stream of pieces; word w has those from word_begins[w] on.
     sizes = np.array([len(word) for word in pieces], np.int64)
@@ -408,7 +382,7 @@ def _rows_of(
 
 
 def by_name(name: str, data_dir: str) -> TaggingTask:
-    """CoNLL-2003 English in `data_dir`.
+    """Return CoNLL-2003 English in `data_dir`.
 
     With the context of the document, as in the paper, or sentence by sentence.
 
@@ -432,7 +406,7 @@ def by_name(name: str, data_dir: str) -> TaggingTask:
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> TaggingTask:
-    """The task that a JSON task file describes.
+    """Make the task that a JSON task file describes.
 
     The file is an object of:
       kind      "tagging"
@@ -459,14 +433,14 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
     tables = tables_of(name, description, folder, roles, formats, ('tokens', 'tags'))
     files = {}
     for split, listed in tables.items():
-        files[split] = tuple(_with_format(name, split, table) for table in listed)
+        files[split] = tuple(conll_files.with_format(name, split, table) for table in listed)
 
     # Only the universal parts of speech are known beforehand.
     every = [table for listed in files.values() for table in listed]
     if not all(table.format == 'conllu' and not table.columns for table in every):
         require_entries(name, description, _SETTINGS, ('labels',))
     labels, spelled = labels_of(description)
-    labels = labels or tuple(entities.PARTS_OF_SPEECH)
+    labels = labels or tuple(conll_files.PARTS_OF_SPEECH)
     selects = 'entity_f1' if entities.is_entities(labels) else 'accuracy'
     if 'metrics' not in description and entities.is_otherwise_spelled(labels):
         logging.warning(
@@ -484,31 +458,3 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
         description.get('comment', ''),
         spelled,
     )
-
-
-def _with_format(name: str, split: str, table: Table) -> Table:
-    """The table with its format settled. UserError where columns are missing."""
-    # By its suffix; a .tsv with words is meant as columns here, not as a table.
-    for form, endings in (('conll', _COLUMN_FILES), ('conllu', ('.conllu',))):
-        if not table.format and not table.tfds and plain_name(table.path).endswith(endings):
-            table = dataclasses.replace(table, format=form)
-    if table.only and table.format in ('conll', 'conllu'):
-        raise UserError(f'task {name}: files.{split}: "only" is for tables, not for {table.path}')
-    if table.format == 'conllu':
-        if table.columns not in ({}, {'tags': 3}, {'tags': 4}):
-            raise UserError(
-                f'task {name}: "columns" of a CoNLL-U file is {{"tags": 3}}, the universal part of'
-                f' speech, or {{"tags": 4}}, the treebank\'s own, not {table.columns}'
-            )
-        return table
-    for role, column in table.columns.items() if table.format == 'conll' else ():
-        if role not in ('tokens', 'tags') or type(column) is not int:
-            raise UserError(
-                f'task {name}: columns.{role}: a column file has "tokens" and "tags", each by its '
-                'place from 0; a table with names is "format": "tsv"'
-            )
-    if table.format != 'conll' and (
-        missing := [role for role in ('tokens', 'tags') if role not in table.columns]
-    ):
-        raise UserError(f'task {name}: "columns" does not say which column of {split} is {missing}')
-    return table

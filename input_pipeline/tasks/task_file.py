@@ -19,7 +19,7 @@ from bert_jax.input_pipeline.text.whole_text import located, plain_name, read_js
 
 
 def read(path: str) -> dict[str, Any]:
-    """The description in a task file. UserError where there is none, or a type is wrong."""
+    """Read the description in a task file; UserError where it has none, or a type is wrong."""
     # Names that come twice are refused (`unique`), for one of the two would be passed over.
     if located(path) is None:
         raise UserError(f'--task={path}: no such file')
@@ -31,22 +31,22 @@ def read(path: str) -> dict[str, Any]:
 
 
 def is_task_file(name: str) -> bool:
-    """Whether that is the path of a task file, not the name of a task."""
+    """Tell whether that is the path of a task file, not the name of a task."""
     return plain_name(name).endswith('.json')
 
 
-def check(where: str, entries: Mapping[str, Any]) -> None:
-    """Raises UserError, which begins with `where`, for an entry of another type than it must be."""
+def check(name: str, entries: Mapping[str, Any]) -> None:
+    """Raise UserError, which begins with `name`, for an entry of another type than it must be."""
     # Entries that are not listed are the family's to refuse: it knows its own.
-    for name, value in entries.items():
-        if name in _TYPES and not _TYPES[name][0](value):
+    for entry, value in entries.items():
+        if entry in _TYPES and not _TYPES[entry][0](value):
             shown = json.dumps(value)
             shown = shown if len(shown) <= 80 else f'{shown[:80]}...'
-            raise UserError(f'{where}: "{name}" is {_TYPES[name][1]}, not {shown}')
+            raise UserError(f'{name}: "{entry}" is {_TYPES[entry][1]}, not {shown}')
 
 
 def _text(value: Any) -> bool:
-    """A text that a file may hold; '' is none."""
+    """Tell whether it is a text that a file may hold, and not ''."""
     return isinstance(value, str) and value != '' and well_formed(value)
 
 
@@ -65,7 +65,7 @@ def _column(value: Any) -> bool:
 
 
 def _listed(fits: Callable[[Any], bool], value: Any) -> bool:
-    """A list of one or more that fit."""
+    """Tell whether it is a list of one or more that fit."""
     return isinstance(value, list) and value != [] and all(map(fits, value))
 
 
@@ -127,20 +127,20 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def require_entries(
-    name: str, description: Mapping[str, Any], known: Collection[str], needed: Sequence[str]
+    name: str, description: Mapping[str, Any], allowed: Collection[str], needed: Sequence[str]
 ) -> None:
-    """Raises UserError for an entry that this kind of task does not have, or needs and lacks."""
-    if unknown := sorted(set(description) - set(known)):
+    """Raise UserError for an entry that this kind of task does not have, or needs and lacks."""
+    if unknown := sorted(set(description) - set(allowed)):
         raise UserError(
             f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
-            f' {", ".join(known)}'
+            f' {", ".join(allowed)}'
         )
     if missing := [entry for entry in needed if not description.get(entry)]:
         raise UserError(f'task {name}: missing entries {missing}')
 
 
 def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """(the labels in their order, {how the files spell one: its label} where that is otherwise)."""
+    """Return the labels in order, and {how the files spell one: its label} if they differ."""
     # Labels may be numbers in JSON; in the files they are text.
     given = description.get('labels') or []
     if isinstance(given, list):
@@ -149,7 +149,7 @@ def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str
 
 
 def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
-    """What to say of a label in a file that the task does not have."""
+    """Return what to say of a label in a file that the task does not have."""
     # The likeliest mistake: a data set that numbers its labels.
     hint = '; numbers are given names by "labels": {"0": ..., "1": ...}'
     hint = hint if label.isdecimal() and not any(map(str.isdecimal, labels)) else ''
@@ -164,72 +164,74 @@ def tables_of(
     formats: tuple[str, ...] = FORMATS,
     lists: tuple[str, ...] = (),
 ) -> dict[str, tuple[Table, ...]]:
-    """The `files` of a JSON task file: split -> its tables, read one after the other.
+    """Return the `files` of a JSON task file: split -> its tables, read one after the other.
 
     `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"} that
     may also have TABLE_ENTRIES of its own, in place of the description's.
 
     Args:
       name: the task, for errors.
+      description: the task file.
       folder: what file names are relative to.
       roles: the columns that this kind of task has, and whether they must be given.
-      lists: those of them that may be several columns.
+      formats: those that this kind of task reads.
+      lists: those of the columns that may be several.
     """
     # Settings of the whole task hold for every file, unless its own object says otherwise.
-    where = f'task {name}'
     shared = {entry: description[entry] for entry in TABLE_ENTRIES if entry in description}
     files: dict[str, tuple[Table, ...]] = {}
     for split, entries in description['files'].items():
         if not re.fullmatch(r'\w[\w.-]*', split):  # it names the files of results
             raise UserError(
-                f'{where}: files: the name of a split is letters, digits, ".", "-" and "_", '
+                f'task {name}: files: the name of a split is letters, digits, ".", "-" and "_", '
                 f'not {split!r}'
             )
 
         # A split is one entry or a list of them; an entry is a file's name or an object.
         if entries == []:
-            raise UserError(f'{where}: files.{split} is an empty list')
+            raise UserError(f'task {name}: files.{split} is an empty list')
         tables = []
         for entry in entries if isinstance(entries, list) else [entries]:
-            # 1. What this file is: types, one source, and only settings that such a source has.
             settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
-            check(f'{where}: files.{split}', settings)
+            check(f'task {name}: files.{split}', settings)
 
             # tensorflow-datasets have a split and a folder of their own; files have none
             source = {'file', 'tfds'} & set(settings)
-            own = {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else {'file'}
-            known = {*TABLE_ENTRIES, *own}
-            if len(source) != 1 or set(settings) - known:
+            entries_of = (
+                {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else source
+            )
+            if len(source) != 1 or set(settings) - {*TABLE_ENTRIES, *entries_of}:
                 raise UserError(
-                    f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of'
-                    ' them, or an object with "file", or with "tfds" and "split"'
+                    f'task {name}: files.{split}={json.dumps(entry)}: expected a file name, a list'
+                    ' of them, or an object with "file", or with "tfds" and "split"'
                 )
-
-            # 2. How it is read: its format, and the column of each role.
             if settings.get('format', '') not in ('', *formats):
                 raise UserError(
-                    f'{where}: format {settings["format"]!r} is none of {", ".join(formats)}'
+                    f'task {name}: format {settings["format"]!r} is none of {", ".join(formats)}'
                 )
-            columns = settings.pop('columns', {})
-            # Labels and these may be numbers in JSON; in the files they are text.
-            only = {name: str(value) for name, value in settings.pop('only', {}).items()}
-            if unknown := sorted(set(columns) - set(roles)):
-                raise UserError(
-                    f'{where}: unknown columns {unknown}; columns are {", ".join(roles)}'
-                )
-            if missing := [
-                role for role, needed in roles.items() if needed and role not in columns
-            ]:
-                raise UserError(f'{where}: "columns" does not say which column is {missing}')
-            for role, column in columns.items():
-                if isinstance(column, list) and role not in lists:
-                    raise UserError(f'{where}: columns.{role} is one column, not a list')
-
-            # 3. The table. Names are relative to `folder`; for a data set it is where data sets
-            # lie, if told.
-            path = settings.pop('file', None) or settings.pop('data_dir', '')
-            tables.append(
-                Table(os.path.join(folder, path) if path else '', columns, only=only, **settings)
-            )
+            _check_columns(f'task {name}', settings.get('columns', {}), roles, lists)
+            tables.append(_table(settings, folder))
         files[split] = tuple(tables)
     return files
+
+
+def _check_columns(
+    name: str, columns: Mapping[str, Any], roles: Mapping[str, bool], lists: tuple[str, ...]
+) -> None:
+    """Raise UserError, which begins with `name`, where columns are not those of `tables_of`."""
+    if unknown := sorted(set(columns) - set(roles)):
+        raise UserError(f'{name}: unknown columns {unknown}; columns are {", ".join(roles)}')
+    if missing := [role for role, needed in roles.items() if needed and role not in columns]:
+        raise UserError(f'{name}: "columns" does not say which column is {missing}')
+    for role, column in columns.items():
+        if isinstance(column, list) and role not in lists:
+            raise UserError(f'{name}: columns.{role} is one column, not a list')
+
+
+def _table(settings: dict[str, Any], folder: str) -> Table:
+    """Return a table; names are relative to `folder`, for a data set the folder of data sets."""
+    # Labels and what `only` looks for may be numbers in JSON; in the files they are text.
+    columns = settings.pop('columns', {})
+    only = {name: str(value) for name, value in settings.pop('only', {}).items()}
+    path = settings.pop('file', None) or settings.pop('data_dir', '')
+    return Table(os.path.join(folder, path) if path else '', columns, only=only, **settings)

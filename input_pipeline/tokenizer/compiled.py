@@ -1,81 +1,95 @@
-"""A tokenizer.json that the tokenizers library runs: WordPiece by other rules than BERT's own, and
-the unigram pieces of ALBERT.
+"""A tokenizer.json that the tokenizers library runs.
 
-Owns the one place that encodes through that library: other normalizers, pre-tokenizers and
-prefixes, and added tokens, which are found in the text before anything is split. Slower than the
-rules of wordpiece.py, whose memo of words needs words to be parted by white space. The five special
-tokens are not searched for, as everywhere here.
+Its rules are WordPiece by other rules than BERT's own, or the unigram pieces of ALBERT. Owns the
+one place that encodes through that library: other normalizers, pre-tokenizers and prefixes, and
+added tokens, which are found in the text before anything is split. Slower than the rules of
+wordpiece.py, whose memo of words needs words to be parted by white space. The five special tokens
+are not searched for, as everywhere here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import tokenizers
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.model import WORD_MARK, TokenizerModel
 
-_WORD_MARK = '\u2581'  # begins the pieces of a unigram model that begin a word
 
+class LibraryModel(TokenizerModel):
+    """A vocabulary that the library encodes with, a text as a whole."""
 
-class Compiled:
-    """A tokenizer.json in the hands of its library.
+    _engine: tokenizers.Tokenizer
 
-    Attributes: tokens (list), starts_word (bool [V], False for a piece that continues a word).
-    """
-
-    def __init__(self, content: bytes, special_tokens: Sequence[str], where: str):
-        """`content`: the bytes of a tokenizer.json; `where` names the file in errors."""
-        # Special tokens are not searched for in text, and none are put around it: both are taken
-        # out of the copy that encodes, not out of the content that is saved.
-        self._content = content.decode()
-        about = json.loads(self._content)
-        about['added_tokens'] = [
-            t for t in about['added_tokens'] if t['content'] not in special_tokens
-        ]
-        about['post_processor'] = None
-        is_unigram = about['model'].get('type') == 'Unigram'
-        own = [piece for piece, _ in about['model']['vocab']] if is_unigram else []
-        if is_unigram:  # else `<pad>` in a text would be that piece: its copy begins as no text can
-            about['model']['vocab'] = [
-                ['\n' * (piece in special_tokens) + piece, score]
-                for piece, score in about['model']['vocab']
-            ]
-        try:
-            self._engine = tokenizers.Tokenizer.from_str(json.dumps(about, ensure_ascii=False))
-        except Exception as error:  # the library has no kind of its own
-            raise UserError(f'{where}: the tokenizers library cannot read it ({error})') from error
-
-        # Ids in order; added tokens stand behind the vocabulary's.
-        ids = self._engine.get_vocab(with_added_tokens=True)
+    def _use(self, engine: tokenizers.Tokenizer) -> None:
+        """Encode with `engine`; `tokens` are its entries, added ones behind the vocabulary's."""
+        self._engine = engine
+        ids = engine.get_vocab(with_added_tokens=True)
         self.tokens = sorted(ids, key=ids.__getitem__)
-        self.tokens[: len(own)] = own
+        self.vocab_size = len(self.tokens)
 
-        # Added and special tokens begin a word even where their text begins like a piece within.
-        prefix = about['model'].get('continuing_subword_prefix', '##')
-        begins = (
-            (lambda token: token.startswith(_WORD_MARK))
-            if is_unigram
-            else (lambda token: not token.startswith(prefix))
-        )
-        added = {*special_tokens, *(token['content'] for token in about['added_tokens'])}
-        self.starts_word = np.array([begins(token) or token in added for token in self.tokens])
+    def ids(self, word: str) -> list[int]:
+        """Return the ids of a text."""
+        return self._engine.encode(word, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """Ids of each text, int32."""
+        """Return the ids of each text, int32."""
         encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    def trace(self, text: str) -> list[tuple[int, int, int]]:
-        """(id, start, end) of each piece of a text; text[start:end] is what it was made from."""
+    def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield (id, start, end, whether a word begins there) of each piece of a text."""
         encoding = self._engine.encode(text, add_special_tokens=False)
-        return [
-            (piece, *place) for piece, place in zip(encoding.ids, encoding.offsets, strict=True)
-        ]
+        for piece, span in zip(encoding.ids, encoding.offsets, strict=True):
+            yield (piece, *span, self.begins_word(piece))
 
-    def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
-        """The file's content."""
-        del special_tokens
-        return self._content
+
+def unreadable(name: str, error: Exception) -> UserError:
+    """Return what to raise where the library, whose errors have no kind, refuses a file."""
+    return UserError(f'{name}: the tokenizers library cannot read it ({error})')
+
+
+class Compiled(LibraryModel):
+    """A tokenizer.json by its own rules."""
+
+    kind = 'compiled'
+    refusal = "this tokenizer.json has markers already, or other rules than BERT's own"
+    marked_kind = 'compiled'
+
+    def _read(self, vocabulary: bytes, name: str) -> None:
+        # Special tokens are not searched for in text, and none are put around it: both are taken
+        # out of the copy that encodes, not out of the content that is saved.
+        rules: dict[str, Any] = json.loads(vocabulary)
+        special, model = self.special_tokens, rules['model']
+        added = [t for t in rules['added_tokens'] if t['content'] not in special]
+        rules |= {'added_tokens': added, 'post_processor': None}
+        is_unigram = model.get('type') == 'Unigram'
+        pieces = [piece for piece, _ in model['vocab']] if is_unigram else []
+        if is_unigram:  # else `<pad>` in a text would be that piece: its copy begins as no text can
+            model['vocab'] = [
+                ['\n' * (piece in special) + piece, score] for piece, score in model['vocab']
+            ]
+        try:
+            self._use(tokenizers.Tokenizer.from_str(json.dumps(rules, ensure_ascii=False)))
+        except Exception as error:
+            raise unreadable(name, error) from error
+        self.tokens[: len(pieces)] = pieces
+
+        # Added and special tokens begin a word even where their text begins like a piece within.
+        prefix = model.get('continuing_subword_prefix', '##')
+        whole = {*special, *(token['content'] for token in added)}
+        self.starts_word = np.array(
+            [
+                token in whole
+                or token.startswith(WORD_MARK if is_unigram else prefix) == is_unigram
+                for token in self.tokens
+            ]
+        )
+
+    def tokenizer_json(self) -> str:
+        """Return the file's content."""
+        return self.vocabulary.decode()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 
 _UNUSED = re.compile(r'\[unused\d+\]')
 
@@ -25,7 +25,11 @@ _UNUSED = re.compile(r'\[unused\d+\]')
 class Extended(NamedTuple):
     """A tokenizer with its new words.
 
-    Counts how many of them took [unused] slots, were appended, and were known already.
+    Attributes:
+      tokenizer: the one that has them.
+      in_slots: how many of them took [unused] slots.
+      appended: how many came behind the vocabulary.
+      known: how many were there already.
     """
 
     tokenizer: Tokenizer
@@ -34,53 +38,43 @@ class Extended(NamedTuple):
     known: int
 
     def __str__(self) -> str:
-        known = f', {self.known} were there already' if self.known else ''
+        before = f', {self.known} were there already' if self.known else ''
         return (
             f'{self.in_slots + self.appended} new words: {self.in_slots} in [unused] slots,'
-            f' {self.appended} appended{known}; {self.tokenizer.vocab_size} entries'
+            f' {self.appended} appended{before}; {self.tokenizer.vocab_size} entries'
         )
 
 
 def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
-    """Gives each word that is no entry yet one of its own.
-
-    The words are as `normalize` gives them.
-    """
-    if tokenizer.kind != 'wordpiece':
-        why = {
-            'sentencepiece': 'a SentencePiece model is trained as a whole',
-            'byte_bpe': 'byte-level BPE merges pairs in the order of its training',
-            'words': 'whole words are known by their characters without being listed',
-            'compiled': "this tokenizer.json has markers already, or other rules than BERT's own",
-        }
-        raise UserError(f'only a WordPiece vocabulary can take new words: {why[tokenizer.kind]}')
+    """Give each word that is no entry yet one of its own; words are as `normalize` gives them."""
+    if why := tokenizer.model.refusal:
+        raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
 
     # Slots first: the model's table of embeddings need not grow for these.
     entries = tokenizer.tokens(range(tokenizer.vocab_size))
-    known, slots = set(entries), [i for i, entry in enumerate(entries) if _UNUSED.fullmatch(entry)]
+    old, slots = set(entries), [i for i, entry in enumerate(entries) if _UNUSED.fullmatch(entry)]
     given = list(dict.fromkeys(words))
-    new = [word for word in given if word not in known]
+    new = [word for word in given if word not in old]
     for slot, word in zip(slots, new, strict=False):
         entries[slot] = word
 
     # Then the end. Old entries keep their ids either way, or every trained row would mean another
     # word.
     in_slots = min(len(slots), len(new))
-    entries += new[in_slots:]
-    extended = Tokenizer(
-        'wordpiece', '\n'.join(entries).encode(), tokenizer.normalizer, tokenizer.special_tokens
-    )
+    content = '\n'.join([*entries, *new[in_slots:]]).encode()
+    extended = Tokenizer(tokenizer.kind, content, *_rules(tokenizer))
     return Extended(extended, in_slots, len(new) - in_slots, len(given) - len(new))
 
 
 def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
-    """Gives each marker an entry of its own, and has it found in text as it stands."""
-    if tokenizer.kind in ('sentencepiece', 'words'):
+    """Give each marker an entry of its own, and have it found in text as it stands."""
+    kind, special = tokenizer.model.marked_kind, tokenizer.special_tokens
+    if kind is None:
         raise UserError(
             'only vocabularies of WordPiece, byte-level BPE and tokenizer.json can take markers'
         )
     given = list(dict.fromkeys(markers))
-    if wrong := [m for m in given if not m or m.split() != [m] or m in tokenizer.special_tokens]:
+    if wrong := [m for m in given if not m or m.split() != [m] or m in special]:
         raise UserError(
             f'--markers: {wrong[0]!r} cannot be one: a marker has no white space in it, and is no'
             ' special token'
@@ -91,16 +85,16 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     ids = {entry: i for i, entry in enumerate(entries)}
     slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
     new = [marker for marker in given if marker not in ids]
-    taken = dict(zip(new, slots if tokenizer.kind == 'wordpiece' else (), strict=False))
+    taken = dict(zip(new, () if tokenizer.model.refusal else slots, strict=False))
     ids |= taken | {m: i for i, m in enumerate(new[len(taken) :], len(entries))}
     for marker, slot in taken.items():
         entries[slot] = marker
 
     # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
-    kind, content = tokenizer.kind, tokenizer.vocabulary
-    if kind == 'wordpiece':
-        base = Tokenizer(kind, '\n'.join(entries).encode(), *_rules(tokenizer))
-        kind, content = 'compiled', base.tokenizer_json().encode()
+    content = tokenizer.vocabulary
+    if kind != tokenizer.kind:
+        base = Tokenizer(tokenizer.kind, '\n'.join(entries).encode(), *_rules(tokenizer))
+        content = base.tokenizer_json().encode()
     parts = json.loads(content)
     there = {token['content'] for token in parts['added_tokens']}
     if cut := [m for m in given if m not in there and _is_word(tokenizer, m)]:
@@ -113,7 +107,6 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
         {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
     ]
     # Special tokens first, then by id: as in a directory that is read.
-    special = tokenizer.special_tokens
     parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in special else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     marked = Tokenizer(kind, content, *_rules(tokenizer))
@@ -121,7 +114,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
 
 
 def _is_word(tokenizer: Tokenizer, marker: str) -> bool:
-    """Whether a marker is letters, marks and digits that are one known piece already."""
+    """Tell whether a marker is letters, marks and digits that are one known piece already."""
     if any(unicodedata.category(char)[0] not in 'LMN' for char in marker):
         return False
     # byte-level BPE has most words with the space before them alone
@@ -133,10 +126,11 @@ def _rules(tokenizer: Tokenizer) -> tuple[Normalizer, list[str]]:
     return tokenizer.normalizer, tokenizer.special_tokens
 
 
-def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[str]:
-    """A list of words, one a line, as the tokenizer sees them.
+def normalize(tokenizer: Tokenizer, lines: Iterable[str], file: str) -> list[str]:
+    """Return the words of a file, one a line, as the tokenizer sees them.
 
-    UserError for a line that it splits into several.
+    Raises:
+      UserError: it splits a line into several, or there is none.
     """
     # Cased and cut as text will be: an entry that no text is cut into would never be found.
     words = []
@@ -144,20 +138,20 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[st
         pieces = [token for word in line.split() for token in tokenizer.normalizer.split(word)]
         if len(pieces) > 1:
             raise UserError(
-                f'{where}:{number}: {line.strip()!r} is {len(pieces)} words to this tokenizer'
+                f'{file}:{number}: {line.strip()!r} is {len(pieces)} words to this tokenizer'
                 f' ({", ".join(pieces)}), so an entry for it would never be used: give them one a'
                 ' line, or give what marks a place in a text to --markers'
             )
         words += pieces
     if not words:
-        raise UserError(f'{where}: no words in it')
+        raise UserError(f'{file}: no words in it')
     return words
 
 
 def worthwhile(
     tokenizer: Tokenizer, counts: Mapping[str, int], number: int, min_frequency: int
 ) -> list[str]:
-    """The `number` words whose entries would save most pieces in a text of these words.
+    """Return the `number` words whose entries would save most pieces in a text of these words.
 
     Only words with a letter count. What the vocabulary cannot spell counts as one piece saved. Ties
     go by the alphabet.
@@ -174,14 +168,16 @@ def worthwhile(
 
 
 def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
-    """{id in `new` of an entry that `old` lacks: the old ids that spell it, or none}.
+    """Return {id in `new` of an entry that `old` lacks: the old ids that spell it, or none}.
 
-    UserError where `new` is anything but `old` with its [unused] slots taken and entries appended.
+    Raises:
+      UserError: `new` is anything but `old` with its [unused] slots taken and entries appended.
     """
     # From "the same" to "an extension", refused at the first thing that differs.
     if new.fingerprint == old.fingerprint:
         return {}
-    if not (new.kind == old.kind == 'wordpiece') and not _is_marked(old, new):
+    takes_words = new.kind == old.kind and not old.model.refusal
+    if not takes_words and not _is_marked(old, new):
         raise UserError(
             'they are two tokenizers, and only a WordPiece vocabulary can take new words'
         )
@@ -204,24 +200,22 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
 
 
 def _spelled(old: Tokenizer, entry: str) -> list[int]:
-    """The ids of an entry, or of a marker, in a vocabulary that lacks it; empty where none are."""
-    found = old.spell(entry) if old.kind == 'wordpiece' else []
-    if found or entry.startswith('##'):
-        return found
+    """Return the ids that spell an entry, or a marker, that a vocabulary lacks; [] for none."""
+    ids = old.model.spell(entry)
+    if ids or entry.startswith('##'):
+        return ids
     ids = old.encode(entry)
     return [] if old.unk_id in ids else ids
 
 
 def _is_marked(old: Tokenizer, new: Tokenizer) -> bool:
-    """Whether two tokenizers have the same rules but for entries and markers."""
-    if 'words' in (old.kind, new.kind):
+    """Tell whether two tokenizers have the same rules but for entries and markers."""
+    if None in (old.model.marked_kind, new.model.marked_kind):
         return False
-    rules = []
-    for tokenizer in (old, new):
-        about = json.loads(tokenizer.tokenizer_json())
-        del about['added_tokens'], about['model']['vocab']
-        rules.append(about)
-    return rules[0] == rules[1] and 'sentencepiece' not in (old.kind, new.kind)
+    rules = [json.loads(tokenizer.tokenizer_json()) for tokenizer in (old, new)]
+    for parts in rules:
+        del parts['added_tokens'], parts['model']['vocab']
+    return rules[0] == rules[1]
 
 
 def _casing(tokenizer: Tokenizer) -> str:

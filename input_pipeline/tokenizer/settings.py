@@ -15,40 +15,31 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, Normalizer, WordPiece
+from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, library_json, parse_vocab
 
-SPECIAL_TOKENS = {
-    'pad_token': '[PAD]',
-    'unk_token': '[UNK]',
-    'cls_token': '[CLS]',
-    'sep_token': '[SEP]',
-    'mask_token': '[MASK]',
-}
-# wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has;
-# words, which are whole
-Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
 JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
 # Settings that only Python tokenizers of transformers obey, and what they must be.
-_FIXED = {
-    'do_basic_tokenize': True,
-    'do_word_tokenize': True,
-    'do_subword_tokenize': True,
-    'word_tokenizer_type': 'basic',
-    'subword_tokenizer_type': 'wordpiece',
+_FIXED: dict[str, tuple[Any, ...]] = {
+    'do_basic_tokenize': (True,),
+    'do_word_tokenize': (True,),
+    'do_subword_tokenize': (True,),
+    'word_tokenizer_type': ('basic',),
+    'subword_tokenizer_type': ('wordpiece',),
 }
-# Settings that are true, false or null (which is: not said).
+# Settings of the casing, which are true, false or null (which is: not said).
 _FLAGS = ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars', 'nfc')
-# Layouts of a row: [CLS] A [SEP] and [CLS] A [SEP] B [SEP], by segment.
-_SINGLE = [('cls', 0), ('A', 0), ('sep', 0)]
-_PAIR = [*_SINGLE, ('B', 1), ('sep', 1)]
+# What a broken or foreign file of JSON raises where it is taken for the library's.
+_BROKEN = (KeyError, TypeError, AttributeError, ValueError)
 
 
 class Stated(NamedTuple):
@@ -58,66 +49,166 @@ class Stated(NamedTuple):
     vocabulary: bytes
     normalizer: Normalizer
     special_tokens: list[str]
-    where: str
+    name: str
+
+
+class Directory(NamedTuple):
+    """The JSON files of a directory.
+
+    Attributes:
+      path: where it is.
+      config: tokenizer_config.json; {} where there is none.
+      fast: tokenizer.json; {} where there is none.
+      special: the special tokens in the order of SPECIAL_TOKENS.
+    """
+
+    path: epath.Path
+    config: dict[str, Any]
+    fast: dict[str, Any]
+    special: list[str]
+
+    @classmethod
+    def read(cls, path: epath.Path, defaults: Mapping[str, str]) -> Directory:
+        """Read the files; `defaults` are the special tokens that are not named there."""
+        config, fast = (read_json(path / f'{n}.json') for n in ('tokenizer_config', 'tokenizer'))
+        for name in ('model', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'):
+            if not isinstance(fast.get(name), dict | None):
+                raise UserError(f'{path / "tokenizer.json"}: {name} is not a JSON object')
+        special = []
+        for name, default in defaults.items():
+            # Hugging Face writes a string, or an object with `content`.
+            token = config.get(name) or default
+            token = token.get('content') if isinstance(token, dict) else token
+            if not isinstance(token, str):
+                raise UserError(f'{path / "tokenizer_config.json"}: {name} is not a text')
+            special.append(token)
+        return cls(path, config, fast, special)
+
+    @property
+    def config_file(self) -> epath.Path:
+        """Return the path of tokenizer_config.json."""
+        return self.path / 'tokenizer_config.json'
+
+    @property
+    def json_file(self) -> epath.Path:
+        """Return the path of tokenizer.json."""
+        return self.path / 'tokenizer.json'
+
+    def check_fixed(self, fixed: Mapping[str, Sequence[Any]]) -> None:
+        """Raise UserError for a setting that has none of the values that are built here."""
+        for setting, allowed in fixed.items():
+            if self.config.get(setting, allowed[0]) not in allowed:
+                raise UserError(
+                    f'{self.config_file}: {setting}={self.config[setting]!r} is not built here:'
+                    f' only {allowed[0]!r} is'
+                )
+
+    def compiled(
+        self,
+        rules: dict[str, Any],
+        ours: str,
+        entries: Sequence[str],
+        casing: Normalizer,
+        file: epath.Path,
+    ) -> Stated:
+        """State a tokenizer.json that the library runs.
+
+        Args:
+          rules: the tokenizer.json whose rules count.
+          ours: one with our own rules: rows are always ours.
+          entries: the vocabulary.
+          casing: what the directory says of it.
+          file: what errors call it.
+        """
+        # What cuts or fills rows is not wanted. Sorted, so that the same rules have the same
+        # fingerprint.
+        parts = json.loads(ours)
+        added = [*parts['added_tokens'], *self.added_tokens(entries)]
+        content = (rules or parts) | {
+            'truncation': None,
+            'padding': None,
+            'post_processor': parts['post_processor'],
+            'added_tokens': added,
+        }
+        vocabulary = json.dumps(content, ensure_ascii=False, sort_keys=True).encode()
+        return Stated('compiled', vocabulary, casing, self.special, str(file))
+
+    def added_tokens(self, entries: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the added tokens besides the special ones, as a tokenizer.json has them, by id.
+
+        Raises:
+          UserError: their ids do not follow those of the `entries`.
+        """
+        # Flags that a token has where nothing is said.
+        flags = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
+        plain = dict.fromkeys(flags, False) | {'normalized': True}
+
+        # Four places tell of added tokens, and the first that names one counts: tokenizer.json, the
+        # settings, added_tokens.json of older versions, additional special tokens (entries
+        # already).
+        tokens: dict[str, dict[str, Any]] = {}
+        index = {token: i for i, token in enumerate(entries)}
+        try:
+            for token in self.fast.get('added_tokens') or []:
+                tokens[token['content']] = plain | token
+            for number, token in (self.config.get('added_tokens_decoder') or {}).items():
+                tokens.setdefault(token['content'], plain | token | {'id': int(number)})
+            for content, number in read_json(self.path / 'added_tokens.json').items():
+                tokens.setdefault(content, plain | {'id': int(number), 'content': content})
+            for token in self.config.get('additional_special_tokens') or []:
+                content = token['content'] if isinstance(token, dict) else token
+                if content in index:
+                    special = {'normalized': False, 'special': True, 'id': index[content]}
+                    tokens.setdefault(content, plain | special | {'content': content})
+        except _BROKEN as error:
+            raise UserError(f'{self.path}: its added tokens cannot be read ({error!r})') from error
+
+        # Those beyond the vocabulary must follow it without a gap, and those inside must be what
+        # stands there: an id is a row of the model's table.
+        added = sorted(
+            (token for name, token in tokens.items() if name not in self.special),
+            key=lambda token: token['id'],
+        )
+        count = len(entries)
+        beyond = [token['id'] for token in added if token['id'] >= count]
+        if beyond != list(range(count, count + len(beyond))):
+            raise UserError(
+                f'{self.path}: its added tokens have the ids {beyond[:4]}..., which do not follow'
+                f' its {count} entries'
+            )
+        for token in added:
+            if token['id'] < count and entries[token['id']] != token['content']:
+                raise UserError(
+                    f'{self.path}: its added token {token["content"]!r} has the id of another entry'
+                )
+        return added
 
 
 def read(path: epath.Path) -> Stated:
-    """What the directory says.
+    """Read what the directory says.
 
-    UserError where it is none, contradicts itself, or asks for what cannot be done.
+    Raises:
+      UserError: it is no such directory, contradicts itself, or asks for what cannot be done.
     """
-    # What the directory holds: settings, perhaps a tokenizer.json, special tokens.
-    config = read_json(path / 'tokenizer_config.json')
-    fast, file = read_json(path / 'tokenizer.json'), path / 'tokenizer.json'
-    sections(fast, file)
-    model = fast.get('model') or {}
-    special = [special_token(config, name, path, SPECIAL_TOKENS) for name in SPECIAL_TOKENS]
-    bert_class = _check_settings(config, bool(fast), special, path / 'tokenizer_config.json')
+    directory = Directory.read(path, SPECIAL_TOKENS)
+    special, bert_class = directory.special, _check_settings(directory)
 
-    # 1. SentencePiece: all but the casing is inside of the model.
-    if (path / 'spm.model').exists():
-        vocabulary = (path / 'spm.model').read_bytes()
-        casing = _casing(config, {}, [], path / 'spm.model', bert_class)
-        return Stated('sentencepiece', vocabulary, casing, special, str(path / 'spm.model'))
+    # 1. All but the casing is inside of a SentencePiece model. Whole words: the file is our own,
+    # and so is all that is said beside it.
+    alone: tuple[tuple[Kind, str], ...] = (('sentencepiece', 'spm.model'), ('words', 'words.txt'))
+    for kind, name in alone:
+        if (path / name).exists():
+            casing = _casing(directory._replace(fast={}), [], path / name, bert_class)
+            return Stated(kind, (path / name).read_bytes(), casing, special, str(path / name))
 
-    # Whole words: the file is our own, and so is all that is said beside it.
-    if (path / 'words.txt').exists():
-        file = path / 'words.txt'
-        casing = _casing(config, {}, [], file, bert_class)
-        return Stated('words', file.read_bytes(), casing, special, str(file))
-
-    # 2. WordPiece: its entries are in vocab.txt, in tokenizer.json, or in both, which then must
-    # agree.
-    if fast and model.get('type') != 'WordPiece' and (path / 'vocab.txt').exists():
-        raise UserError(
-            f'{file}: its model is {model.get("type")}, but vocab.txt beside it is of WordPiece:'
-            ' remove one'
-        )
-    entries: list[str] | None = None
-    if model.get('type') == 'WordPiece':  # the only file that newer Hugging Face versions write
-        entries = entries_of(model.get('vocab'), file)
-    if (path / 'vocab.txt').exists():
-        listed = parse_vocab((path / 'vocab.txt').read_bytes(), str(path / 'vocab.txt'))
-        if entries is not None and entries != listed[: len(entries)]:
-            raise UserError(
-                f'{file}: its entries are not those of vocab.txt beside it: remove the wrong file'
-            )
-        entries, file = listed, path / 'vocab.txt'
-    if entries is None:
-        raise UserError(
-            f'{path}: neither vocab.txt nor spm.model nor words.txt in it, nor spiece.model: not a'
-            ' tokenizer directory'
-        )
-
-    # 3. By which rules: our own where they are BERT's, else the library's.
-    casing = _casing(config, fast, entries, file, bert_class)
-    added = added_tokens(
-        config, fast, read_json(path / 'added_tokens.json'), entries, special, path
-    )
-    foreign = _foreign(fast, casing, special, path / 'tokenizer.json') if fast else []
+    # 2. By which rules: our own where they are BERT's, else the library's.
+    entries, file = _entries(directory)
+    casing = _casing(directory, entries, file, bert_class)
+    added = directory.added_tokens(entries)
+    foreign = _foreign(directory, casing) if directory.fast else []
     if foreign and bert_class:
         raise UserError(
-            f'{path / "tokenizer.json"}: {", ".join(foreign)} is not as in BERT, but'
+            f'{directory.json_file}: {", ".join(foreign)} is not as in BERT, but'
             ' tokenizer_config.json beside it says tokenizer_class BertTokenizer, which passes'
             ' over that: name PreTrainedTokenizerFast there to have tokenizer.json obeyed, or'
             ' remove tokenizer.json'
@@ -127,90 +218,51 @@ def read(path: epath.Path) -> Stated:
     if not foreign and not added:
         return Stated('wordpiece', ('\n'.join(entries) + '\n').encode(), casing, special, str(file))
 
-    # 4. A tokenizer.json to be run: the one that is there, or one made of our rules where only
-    # tokens were added. Rows are always ours, and what cuts or fills them is not wanted.
-    if missing := [token for token in special if token not in entries]:
-        raise UserError(
-            f'{file}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
-            ' of a BERT'
-        )
-    own = json.loads(WordPiece(entries, entries.index(special[1]), casing).tokenizer_json(special))
-    parts = (fast if foreign else own) | {
-        'truncation': None,
-        'padding': None,
-        'post_processor': own['post_processor'],
-        'added_tokens': [*own['added_tokens'], *added],
-    }
-
-    # Sorted, so that the same rules have the same fingerprint.
-    content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
-    return Stated('compiled', content, casing, special, str(path / 'tokenizer.json'))
-
-
-def parse_vocab(content: bytes, where: str) -> list[str]:
-    """The entries of a vocab.txt, one a line; line number = id (tokenization.py:121-133)."""
-    try:
-        # not splitlines(): it also splits at U+2028 and the like
-        lines = content.decode('utf-8').split('\n')
-    except UnicodeDecodeError as error:
-        raise UserError(f'{where}: not UTF-8 at byte {error.start}: not a vocabulary') from error
-    if lines[-1] == '':
-        lines.pop()
-    return [line.strip() for line in lines]
+    # 3. A tokenizer.json to be run: the one that is there, or one made of our rules where only
+    # tokens were added.
+    require_special(special, entries, str(file))
+    ours = library_json(entries, special, casing)
+    rules = directory.fast if foreign else {}
+    return directory.compiled(rules, ours, entries, casing, directory.json_file)
 
 
 def read_json(path: epath.Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no such file."""
+    """Read the object in a JSON file; empty where there is no such file."""
     return read_object(path) if path.exists() else {}
 
 
-def sections(fast: Mapping[str, Any], file: epath.Path) -> None:
-    """Raises UserError where a part of a tokenizer.json is no object."""
-    for name in ('model', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'):
-        if not isinstance(fast.get(name), dict | None):
-            raise UserError(f'{file}: {name} is not a JSON object')
+def require_special(
+    special: Sequence[str], entries: Sequence[str], name: str, whose: str = 'a BERT'
+) -> None:
+    """Raise UserError where a vocabulary lacks a special token."""
+    there = set(entries)
+    if missing := [token for token in special if token not in there]:
+        raise UserError(
+            f'{name}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
+            f' of {whose}'
+        )
 
 
-def special_token(
-    config: Mapping[str, Any], name: str, path: epath.Path, defaults: Mapping[str, str]
-) -> str:
-    """A special token's spelling.
+def _check_settings(directory: Directory) -> bool:
+    """Tell whether the class is BERT's own, so that tokenizer_config.json rules.
 
-    Hugging Face writes it as a string, or as an object with `content`.
-    """
-    token = config.get(name) or defaults[name]
-    token = token.get('content') if isinstance(token, dict) else token
-    if not isinstance(token, str):
-        raise UserError(f'{path / "tokenizer_config.json"}: {name} is not a text')
-    return token
-
-
-def _check_settings(
-    config: Mapping[str, Any], fast: bool, special: Sequence[str], file: epath.Path
-) -> bool:
-    """Whether the class is BERT's own, so that tokenizer_config.json rules.
-
-    UserError for what cannot be obeyed.
+    Raises:
+      UserError: a setting cannot be obeyed.
     """
     # A class that is not BERT's is fine where a tokenizer.json says what it does.
+    config, file = directory.config, directory.config_file
     name = config.get('tokenizer_class')
     plain = str(name).removesuffix('Fast')
-    if name is not None and plain not in (*_BERT_CLASSES, *JSON_CLASSES) and not fast:
+    if name is not None and plain not in (*_BERT_CLASSES, *JSON_CLASSES) and not directory.fast:
         raise UserError(
             f'{file}: tokenizer_class={name} is not built here: only {", ".join(_BERT_CLASSES)} are'
         )
-
-    # What Python tokenizers would obey and we do not.
-    for setting, wanted in _FIXED.items():
-        if config.get(setting, wanted) != wanted:
-            raise UserError(
-                f'{file}: {setting}={config[setting]!r} is not built here: only {wanted!r} is'
-            )
+    directory.check_fixed(_FIXED)
 
     # never_split: special tokens in it change nothing, for they are never searched for.
     never = config.get('never_split') or []
     if isinstance(never, list):
-        never = [token for token in never if token not in special]
+        never = [token for token in never if token not in directory.special]
     if never:
         raise UserError(
             f'{file}: never_split={never!r} is not built here: make added tokens of them'
@@ -224,8 +276,34 @@ def _check_settings(
     return plain in _BERT_CLASSES
 
 
+def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
+    """Return WordPiece's entries and the file they are of: vocab.txt, or else tokenizer.json."""
+    file, vocab = directory.json_file, directory.path / 'vocab.txt'
+    model, listed = directory.fast.get('model') or {}, vocab.exists()
+    if directory.fast and model.get('type') != 'WordPiece' and listed:
+        raise UserError(
+            f'{file}: its model is {model.get("type")}, but vocab.txt beside it is of WordPiece:'
+            ' remove one'
+        )
+    # the only file that newer Hugging Face versions write
+    entries = entries_of(model.get('vocab'), file) if model.get('type') == 'WordPiece' else None
+    if listed:
+        lines = parse_vocab(vocab.read_bytes(), str(vocab))
+        if entries is not None and entries != lines[: len(entries)]:
+            raise UserError(
+                f'{file}: its entries are not those of vocab.txt beside it: remove the wrong file'
+            )
+        return lines, vocab
+    if entries is None:
+        raise UserError(
+            f'{directory.path}: neither vocab.txt nor spm.model nor words.txt in it, nor'
+            ' spiece.model: not a tokenizer directory'
+        )
+    return entries, file
+
+
 def entries_of(ids: Any, file: epath.Path) -> list[str]:
-    """The vocabulary of a tokenizer.json, in the order of its ids."""
+    """Return the vocabulary of a tokenizer.json, in the order of its ids."""
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
     numbered = isinstance(ids, dict) and (
         sorted(map(str, ids.values())) == sorted(map(str, range(len(ids))))
@@ -236,7 +314,7 @@ def entries_of(ids: Any, file: epath.Path) -> list[str]:
 
 
 def _rules(fast: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
-    """(the settings of a BertNormalizer; None for any other, whether text is composed before)."""
+    """Return the settings of a BertNormalizer, or None, and whether text is composed before."""
     # One normalizer, or a sequence of them; ours is BERT's, alone or after composing.
     stated = fast.get('normalizer') or {}
     steps = (stated.get('normalizers') if stated.get('type') == 'Sequence' else [stated]) or []
@@ -246,25 +324,28 @@ def _rules(fast: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
     return steps[-1], len(kinds) == 2
 
 
-def _foreign(
-    fast: Mapping[str, Any], casing: Normalizer, special: Sequence[str], file: epath.Path
-) -> list[str]:
-    """The parts of a tokenizer.json that are not as our own rules have them.
+def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
+    """Return the parts of a tokenizer.json that are not as our own rules have them.
 
-    UserError for another layout of rows.
+    Raises:
+      UserError: it makes rows of another layout, or is no tokenizer.json.
     """
-    # Whatever is missing or of another type in such a file, it is none of the library's.
+    # Whatever is missing or of another type in such a file, it is not the library's.
+    fast, special, file = directory.fast, directory.special, directory.json_file
     try:
         rules, nfc = _rules(fast)
-        model, pre = fast['model'], fast.get('pre_tokenizer') or {}
-        own_rows, decoder = makes_rows(fast.get('post_processor'), special), fast.get('decoder')
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        model = fast['model']
+        our_rows = makes_rows(fast.get('post_processor'), special)
+        normalizer, pre, decoder = (
+            fast.get(name) or {} for name in ('normalizer', 'pre_tokenizer', 'decoder')
+        )
+    except _BROKEN as error:
         raise UserError(
             f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
         ) from error
 
     # The layout of rows is ours to make, so another one cannot be obeyed at all.
-    if not own_rows:
+    if not our_rows:
         raise UserError(
             f'{file}: its post_processor ({fast["post_processor"].get("type")}) does not make rows'
             ' of [CLS] A [SEP] B [SEP], as a BERT reads them'
@@ -272,164 +353,64 @@ def _foreign(
 
     # Part by part: what differs from our own rules needs the library. 100 characters a word are its
     # default; Google's 200 differ in words that are hardly ever there.
-    foreign = []
-    if rules is None or nfc != casing.nfc or not rules.get('clean_text'):
-        foreign.append(f'normalizer {(fast.get("normalizer") or {}).get("type")}')
-    if pre.get('type') != 'BertPreTokenizer':
-        foreign.append(f'pre_tokenizer {pre.get("type")}')
-    if model.get('continuing_subword_prefix', '##') != '##':
-        foreign.append(f'continuing_subword_prefix {model["continuing_subword_prefix"]!r}')
-    if model.get('unk_token', special[1]) != special[1]:
-        foreign.append(f'unk_token {model["unk_token"]!r}')
-    if model.get('max_input_chars_per_word', 100) not in (100, MAX_WORD_CHARS):
-        foreign.append(f'max_input_chars_per_word {model["max_input_chars_per_word"]}')
-    if decoder is not None and (decoder.get('type'), decoder.get('prefix')) != ('WordPiece', '##'):
-        foreign.append(f'decoder {decoder.get("type")}')
-    return foreign
+    prefix, unknown = model.get('continuing_subword_prefix', '##'), model.get('unk_token')
+    longest = model.get('max_input_chars_per_word', 100)
+    decodes = (decoder.get('type'), decoder.get('prefix')) == ('WordPiece', '##')
+    differing = {
+        f'normalizer {normalizer.get("type")}': (
+            rules is None or nfc != casing.nfc or not rules.get('clean_text')
+        ),
+        f'pre_tokenizer {pre.get("type")}': pre.get('type') != 'BertPreTokenizer',
+        f'continuing_subword_prefix {prefix!r}': prefix != '##',
+        f'unk_token {unknown!r}': 'unk_token' in model and unknown != special[1],
+        f'max_input_chars_per_word {longest}': longest not in (100, MAX_WORD_CHARS),
+        f'decoder {decoder.get("type")}': fast.get('decoder') is not None and not decodes,
+    }
+    return [part for part, differs in differing.items() if differs]
 
 
 def makes_rows(processor: Mapping[str, Any] | None, special: Sequence[str]) -> bool:
-    """Whether a post_processor, if there is one, makes rows of [CLS] A [SEP] B [SEP]."""
-    return _layout(processor, special) in (None, (_SINGLE, _PAIR))
-
-
-def _layout(
-    processor: Mapping[str, Any] | None, special: Sequence[str]
-) -> tuple[list, list] | None:
-    """(a row of one text, a row of two) as [(what, segment)]; None where nothing is said."""
+    """Tell whether a post_processor, if there is one, makes rows of [CLS] A [SEP] B [SEP]."""
     if processor is None:
-        return None
-
-    # The name of each part: special tokens by their text, the two texts by letter.
-    names = {special[2]: 'cls', special[3]: 'sep', 'A': 'A', 'B': 'B'}
-
+        return True
+    cls, sep = special[2:4]
     # The older processor has one fixed layout, which is BERT's.
     if processor['type'] == 'BertProcessing':
-        same = [processor['cls'][0], processor['sep'][0]] == [special[2], special[3]]
-        return (_SINGLE, _PAIR) if same else ([], [])
+        return [processor['cls'][0], processor['sep'][0]] == [cls, sep]
     if processor['type'] != 'TemplateProcessing':
-        return [], []
-    rows = []
-    for row in (processor['single'], processor['pair']):
-        parts = [next(iter(part.values())) for part in row]
-        rows.append([(names.get(part['id'], part['id']), part['type_id']) for part in parts])
-    return rows[0], rows[1]
-
-
-def added_tokens(
-    config: Mapping[str, Any],
-    fast: Mapping[str, Any],
-    older: Mapping[str, Any],
-    entries: Sequence[str],
-    special: Sequence[str],
-    path: epath.Path,
-) -> list[dict[str, Any]]:
-    """The added tokens besides the special ones, as a tokenizer.json has them, by id.
-
-    `older` is added_tokens.json. UserError where their ids do not follow the vocabulary's.
-    """
-    # Flags that a token has where nothing is said.
-    plain = {
-        'single_word': False,
-        'lstrip': False,
-        'rstrip': False,
-        'normalized': True,
-        'special': False,
-    }
-
-    # Four places tell of added tokens, and the first that names one counts: tokenizer.json, the
-    # settings, added_tokens.json of older versions, additional special tokens (entries already).
-    tokens: dict[str, dict[str, Any]] = {}
-    index = {token: i for i, token in enumerate(entries)}
-    try:
-        for token in fast.get('added_tokens') or []:
-            tokens[token['content']] = plain | token
-        for number, token in (config.get('added_tokens_decoder') or {}).items():
-            tokens.setdefault(token['content'], plain | token | {'id': int(number)})
-        for content, number in older.items():
-            tokens.setdefault(content, plain | {'id': int(number), 'content': content})
-        for token in config.get('additional_special_tokens') or []:
-            content = token['content'] if isinstance(token, dict) else token
-            flags = plain | {'normalized': False, 'special': True}
-            if content in index:
-                tokens.setdefault(content, flags | {'id': index[content], 'content': content})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f'{path}: its added tokens cannot be read ({error!r})') from error
-
-    # Those beyond the vocabulary must follow it without a gap, and those inside must be what stands
-    # there: an id is a row of the model's table.
-    added = sorted(
-        (token for name, token in tokens.items() if name not in special),
-        key=lambda token: token['id'],
-    )
-    beyond = [token['id'] for token in added if token['id'] >= len(entries)]
-    if beyond != list(range(len(entries), len(entries) + len(beyond))):
-        raise UserError(
-            f'{path}: its added tokens have the ids {beyond[:4]}..., which do not follow its'
-            f' {len(entries)} entries'
-        )
-    if wrong := [
-        t['content'] for t in added if t['id'] < len(entries) and entries[t['id']] != t['content']
-    ]:
-        raise UserError(f'{path}: its added token {wrong[0]!r} has the id of another entry')
-    return added
+        return False
+    single = [(cls, 0), ('A', 0), (sep, 0)]
+    rows = [
+        [(part['id'], part['type_id']) for parts in row for part in list(parts.values())[:1]]
+        for row in (processor['single'], processor['pair'])
+    ]
+    return rows == [single, [*single, ('B', 1), (sep, 1)]]
 
 
 def _casing(
-    config: Mapping[str, Any],
-    fast: Mapping[str, Any],
-    entries: Sequence[str],
-    file: epath.Path,
-    bert_class: bool,
+    directory: Directory, entries: Sequence[str], file: epath.Path, bert_class: bool
 ) -> Normalizer:
-    """The casing that a directory states, or that its entries show ([] for a SentencePiece model).
+    """Return the casing that a directory states, or that its entries show.
 
-    UserError where neither tells, or they disagree.
+    Args:
+      directory: its files of JSON.
+      entries: those of WordPiece; [] for other kinds.
+      file: what errors call the vocabulary.
+      bert_class: whether tokenizer_config.json rules.
+
+    Raises:
+      UserError: neither tells, or they disagree.
     """
-    # What tokenizer_config.json says, each None where it is silent ...
-    lower_case, strip_accents = config.get('do_lower_case'), config.get('strip_accents')
-    ideographs, nfc = config.get('tokenize_chinese_chars'), config.get('nfc')
-    try:
-        rules, composed = _rules(fast)
-        stated = {}
-        if rules is not None:
-            stated = {name: rules[name] for name in ('lowercase', 'handle_chinese_chars')}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f'{file.parent / "tokenizer.json"}: its normalizer cannot be read ({error!r})'
-        ) from error
+    lower_case, strip_accents, ideographs, nfc = _stated_casing(directory, bert_class)
 
-    # ... then what tokenizer.json says, which rules where the class is not BERT's ...
-    if rules is not None and (lower_case is None or not bert_class):
-        strips = rules.get('strip_accents')
-        strips = stated['lowercase'] if strips is None else strips
-
-        # accents follow the case where nothing is said, as in both libraries
-        said = (lower_case, strip_accents, ideographs)
-        wanted = (stated['lowercase'], strips, stated['handle_chinese_chars'])
-        if not bert_class and any(a not in (None, b) for a, b in zip(said, wanted, strict=True)):
-            raise UserError(
-                f'{file.parent}: do_lower_case, strip_accents, tokenize_chinese_chars are {said} in'
-                f' tokenizer_config.json, but {wanted} in tokenizer.json: make them agree'
-            )
-        lower_case = stated['lowercase']
-        strip_accents = strips if strip_accents is None else strip_accents
-        if ideographs is None or not bert_class:
-            ideographs = stated['handle_chinese_chars']
-        nfc = composed if nfc is None or not bert_class else nfc
-
-    # ... and else what the entries show: capitals, or accents, that only such a vocabulary has.
+    # Else what the entries show: capitals, or accents, that only such a vocabulary has.
     entries = [token for token in entries if not token.startswith('[')]
     capitals = sum(token != token.lower() for token in entries)
     if lower_case is None and any(token != token.upper() for token in entries):
         lower_case = not capitals
-        accents = (
-            unicodedata.category(c) == 'Mn'
-            for token in entries
-            for c in unicodedata.normalize('NFD', token)
-        )
+        decomposed = unicodedata.normalize('NFD', ''.join(entries))
         # else they would not be in a lower-cased vocabulary
-        strip_accents = lower_case and not any(accents)
+        strip_accents = lower_case and not any(unicodedata.category(c) == 'Mn' for c in decomposed)
 
     # A cased vocabulary behind a lower-casing setting is a common mistake, and would cost most
     # words.
@@ -447,3 +428,37 @@ def _casing(
     # Ideographs are set apart unless that is said to be off.
     strips = lower_case if strip_accents is None else strip_accents
     return Normalizer(bool(lower_case), bool(strips), bool(nfc), ideographs is not False)
+
+
+def _stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
+    """Return what the two files of JSON say of _FLAGS, None where both are silent."""
+    # What tokenizer_config.json says ...
+    configured = [directory.config.get(name) for name in _FLAGS]
+    lower_case, strip_accents, ideographs, nfc = configured
+    try:
+        rules, composed = _rules(directory.fast)
+        if rules is not None:
+            lower, splits = rules['lowercase'], rules['handle_chinese_chars']
+    except _BROKEN as error:
+        raise UserError(
+            f'{directory.json_file}: its normalizer cannot be read ({error!r})'
+        ) from error
+    if rules is None or (lower_case is not None and bert_class):
+        return configured
+
+    # ... then what tokenizer.json says, which rules where the class is not BERT's. Accents follow
+    # the case where nothing is said, as in both libraries.
+    strips = rules.get('strip_accents')
+    stated = (lower, lower if strips is None else strips, splits)
+    given = (lower_case, strip_accents, ideographs)
+    if not bert_class and any(a not in (None, b) for a, b in zip(given, stated, strict=True)):
+        raise UserError(
+            f'{directory.path}: do_lower_case, strip_accents, tokenize_chinese_chars are {given} in'
+            f' tokenizer_config.json, but {stated} in tokenizer.json: make them agree'
+        )
+    return [
+        lower,
+        stated[1] if strip_accents is None else strip_accents,
+        splits if ideographs is None or not bert_class else ideographs,
+        composed if nfc is None or not bert_class else nfc,
+    ]

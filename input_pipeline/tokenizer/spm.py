@@ -10,18 +10,22 @@ from __future__ import annotations
 import struct
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import tokenizer_json
-from bert_jax.input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, segments
+from bert_jax.input_pipeline.tokenizer.model import WORD_MARK, TokenizerModel
+from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, segments
 from bert_jax.input_pipeline.wire import fields, spans
 
+if TYPE_CHECKING:
+    import tokenizers
+
 _UNIGRAM, _BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
-WORD_MARK = '\u2581'  # stands for the space before a word
 
 # A capital sigma at the end of a word. The library lower-cases characters one by one, and would
 # make an inner one of it.
@@ -31,41 +35,48 @@ _FINAL_SIGMA = r'(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cas
 _WITHIN, _NOTHING = r'\Y', '\x01'
 
 
-class SentencePiece:
-    """A unigram or BPE model. Attributes: tokens (list), starts_word (bool [V])."""
+class SentencePiece(TokenizerModel):
+    """A unigram or BPE model."""
 
-    def __init__(self, content: bytes, normalizer: Normalizer, where: str):
-        """`content`: the bytes of spm.model; `where` names the file in errors."""
-        self._processor, self._normalizer = sentencepiece.SentencePieceProcessor(), normalizer
+    kind = 'sentencepiece'
+    file = 'spm.model'
+    refusal = 'a SentencePiece model is trained as a whole'
+
+    def _read(self, vocabulary: bytes, name: str) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor.load_from_serialized_proto(content)
+            self._processor.load_from_serialized_proto(vocabulary)
         except RuntimeError as error:
-            raise UserError(f'{where}: not a SentencePiece model ({error})') from error
+            raise UserError(f'{name}: not a SentencePiece model ({error})') from error
 
         # Special pieces begin a word, too, though they have no mark.
         ids = range(self._processor.get_piece_size())
-        self.tokens = [self._processor.id_to_piece(i) for i in ids]
+        self.tokens, self.vocab_size = [self._processor.id_to_piece(i) for i in ids], len(ids)
         special = [self._processor.is_control(i) or self._processor.is_unknown(i) for i in ids]
-        self.starts_word = np.array(
-            [token.startswith(WORD_MARK) for token in self.tokens]
-        ) | np.array(special)
+        marked = [token.startswith(WORD_MARK) for token in self.tokens]
+        self.starts_word = np.array(marked) | np.array(special)
 
     def ids(self, word: str) -> list[int]:
-        """Ids of a whitespace word's pieces."""
-        return self._processor.encode(self._normalizer.compose(word))
+        """Return the ids of a whitespace word's pieces."""
+        return self._processor.encode(self.normalizer.compose(word))
 
-    def trace(self, word: str) -> list[tuple[int, int, int]]:
-        """(id, start, end) of each piece of a whitespace word, made of word[start:end]."""
+    def covered(self, characters: Iterable[str]) -> set[str]:
+        """Return those of some characters that the pieces can spell."""
+        # it has other forms of some: a comma for a wide one
+        return {char for char in characters if self._processor.unk_id() not in self.ids(char)}
+
+    def trace_word(self, word: str) -> Iterable[tuple[int, int, int]]:
+        """Return (id, start, end) of each piece of a whitespace word, made of word[start:end]."""
         # Where each character of the cased word came from; places are characters, not bytes.
         kept = [i for i, char in enumerate(word) if char not in NOT_SPACE]
         if not kept:
             return []
         bare = ''.join(word[i] for i in kept)
-        cased = self._normalizer.compose(bare)
+        cased = self.normalizer.compose(bare)
         origin = [
             (kept[start], kept[end - 1] + 1)
             for start, end in segments(bare)
-            for _ in self._normalizer.compose(bare[start:end])
+            for _ in self.normalizer.compose(bare[start:end])
         ]
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
@@ -80,60 +91,58 @@ class SentencePiece:
             traced.append((piece, begin, origin[end - 1][1] if end > start else begin))
         return traced
 
-    def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
-        """The content of a tokenizer.json with which Hugging Face gives the same ids.
-
-        `special_tokens`: [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
-        """
-        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    def tokenizer_json(self) -> str:
+        """Return a tokenizer.json with which Hugging Face gives the same ids."""
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
         # The model's own table of characters goes along: Hugging Face must normalise exactly as it
         # did in training.
         kind, charsmap = _settings(self._processor.serialized_model_proto())
+        unknown, cased = self._processor.unk_id(), self.normalizer
         model: models.Model
 
         # BPE is ids and merges; unigram is pieces with their scores.
         if kind == _BPE:
             ids = {piece: i for i, piece in enumerate(self.tokens)}
-            model = models.BPE(
-                ids, _merges(ids), unk_token=self.tokens[self._processor.unk_id()], fuse_unk=True
-            )
+            model = models.BPE(ids, _merges(ids), unk_token=self.tokens[unknown], fuse_unk=True)
         else:
             scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.tokens)]
-            model = models.Unigram(scores, unk_id=self._processor.unk_id(), byte_fallback=False)
+            model = models.Unigram(scores, unk_id=unknown, byte_fallback=False)
 
         # Our casing, then the model's own normalisation, then blanks as SentencePiece sees them.
-        tokenizer, cased = Tokenizer(model), self._normalizer
-
+        tokenizer, replace = Tokenizer(model), normalizers.Replace
         tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Replace(Regex(f'[{NOT_SPACE}]'), '')]
+            [replace(Regex(f'[{NOT_SPACE}]'), '')]
             + [normalizers.NFC()] * cased.nfc
-            + [normalizers.Replace(Regex(_FINAL_SIGMA), 'ς'), normalizers.Lowercase()]
-            * cased.lower_case
-            + [normalizers.NFD(), normalizers.Replace(Regex(_marks()), ''), normalizers.NFC()]
+            + [replace(Regex(_FINAL_SIGMA), 'ς'), normalizers.Lowercase()] * cased.lower_case
+            + [normalizers.NFD(), replace(Regex(_marks()), ''), normalizers.NFC()]
             * cased.strip_accents
-            + [normalizers.Replace(Regex(_WITHIN), _NOTHING), normalizers.Precompiled(charsmap)]
-            + [normalizers.NFC(), normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
+            + [replace(Regex(_WITHIN), _NOTHING), normalizers.Precompiled(charsmap)]
+            + [normalizers.NFC(), normalizers.Strip(), replace(Regex(' {2,}'), ' ')]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
-        tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
-        return tokenizer_json.content(tokenizer, special_tokens)
+        return _with_rows(tokenizer, self.special_tokens)
+
+
+def _with_rows(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> str:
+    """Return the tokenizer.json of some rules, which reads word marks and makes rows."""
+    from tokenizers import decoders
+
+    tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
+    return tokenizer_json.content(tokenizer, special_tokens)
 
 
 def pieces_of(model: bytes) -> tuple[list[tuple[str, float]], bytes]:
-    """The pieces of a model with their scores, by id, and its table of characters.
+    """Return the pieces of a model with their scores, by id, and its table of characters.
 
-    ValueError where it is none, or not of the unigram kind.
+    Raises:
+      ValueError: it is no model of the unigram kind.
     """
     kind, charsmap = _settings(model)
     pieces = []
     for _, piece in fields(model, 1):
-        text, score = '', 0.0
-        for number, value in fields(piece, 1, 2):
-            text, score = (
-                (value.decode(), score) if number == 1 else (text, *struct.unpack('<f', value))
-            )
-        pieces.append((text, score))
+        parts = {1: b'', 2: bytes(4)} | dict(fields(piece, 1, 2))
+        pieces.append((parts[1].decode(), *struct.unpack('<f', parts[2])))
     if kind != _UNIGRAM or not pieces:
         raise ValueError('not a unigram model')
     return pieces, charsmap
@@ -142,37 +151,32 @@ def pieces_of(model: bytes) -> tuple[list[tuple[str, float]], bytes]:
 def albert_json(
     pieces: Sequence[tuple[str, float]],
     charsmap: bytes,
-    lower_case: bool,
-    strip_accents: bool,
+    casing: Normalizer,
     special_tokens: Sequence[str],
 ) -> str:
-    """The content of a tokenizer.json by the rules of ALBERT (transformers' AlbertTokenizer).
+    """Return a tokenizer.json by the rules of ALBERT (transformers' AlbertTokenizer).
 
     charsmap: the model's own table of characters, empty where it has none. Unlike SentencePiece the
     library does not compose by it what NFKD has taken apart (Hangul).
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     unknown = [piece for piece, _ in pieces].index(special_tokens[1])
     tokenizer = Tokenizer(models.Unigram(list(pieces), unk_id=unknown, byte_fallback=False))
     # Quotes as typewriters have them; accents apart from their letters, and away; then the case.
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
-        + [normalizers.NFKD(), normalizers.StripAccents()] * strip_accents
-        + [normalizers.Lowercase()] * lower_case
+        + [normalizers.NFKD(), normalizers.StripAccents()] * casing.strip_accents
+        + [normalizers.Lowercase()] * casing.lower_case
         + ([normalizers.Precompiled(charsmap)] if charsmap else [])
     )
     marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
-    tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
-    return tokenizer_json.content(tokenizer, special_tokens)
+    return _with_rows(tokenizer, special_tokens)
 
 
 def _settings(model: bytes) -> tuple[int, bytes]:
-    """The kind of a model, and its table of characters.
-
-    trainer_spec.model_type and normalizer_spec.precompiled_charsmap.
-    """
+    """Return trainer_spec.model_type and normalizer_spec.precompiled_charsmap of a model."""
     # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
     # means unigram.
     kind, charsmap = _UNIGRAM, b''
@@ -183,10 +187,10 @@ def _settings(model: bytes) -> tuple[int, bytes]:
 
 
 def with_exact_sums(model: bytes) -> bytes:
-    """A unigram model with its scores rounded to 1/1024, so that 32 bits hold their sums exactly.
+    """Return a unigram model with scores rounded to 1/1024, so that 32 bits hold exact sums.
 
     `00 0` and `0 00` cost the same, and which of them SentencePiece (32 bits) or Hugging Face (64)
-    takes would be a matter of rounding, and of what stands before. Where sums are exact both take
+    takes would be a matter of rounding, and of what comes before. Where sums are exact both take
     the first.
     """
     # In place: a score is four bytes wherever it stands, so no length changes.
@@ -200,13 +204,13 @@ def with_exact_sums(model: bytes) -> bytes:
 
 
 def _marks() -> str:
-    """A class of all marks without a width of their own, for a library that knows fewer."""
+    """Return a class of all marks without a width of their own: the library knows fewer."""
     marks = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) == 'Mn']
     return f'[{"".join(marks)}]'
 
 
 def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to make an entry of two others, in the order in which SentencePiece merges.
+    """Return every way to make an entry of two others, in the order of SentencePiece's merges.
 
     Its ids fall with the score.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def content(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> str:
-    """The content of a tokenizer.json with the rules of `tokenizer` and the common ones.
+    """Return a tokenizer.json with the rules of `tokenizer` and the common ones.
 
     These are added to it. `special_tokens`: [PAD], [UNK], [CLS], [SEP] and [MASK] in that order,
     all of them entries of its model.

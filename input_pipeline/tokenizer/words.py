@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
+from bert_jax.input_pipeline.tokenizer.wordpiece import WordPiece
 
 CHARACTERS = 16  # of a word that are looked at
 
@@ -39,30 +39,35 @@ def spell(words: Sequence[str]) -> np.ndarray:
 class Words(WordPiece):
     """The words of words.txt, and those that came up since: WordPiece with a piece for each word.
 
-    Attributes: tokens (list, by id); listed: how many of them stand in the list; starts_word (bool,
-    of the words of the file).
+    `vocab_size` is how many words the list has, and `starts_word` is of the words of the file.
     """
 
-    def __init__(self, content: bytes, unk_token: str, normalizer: Normalizer, where: str):
-        """`content`: of words.txt; `where` names the file in errors. UserError where it is none."""
+    kind = 'words'
+    file = 'words.txt'
+    has_json = False
+    refusal = 'whole words are known by their characters without being listed'
+    marked_kind = None
+    transformers_class = 'PreTrainedTokenizerFast'
+
+    def _read(self, vocabulary: bytes, name: str) -> None:
         try:
-            listed, blank, known = content.decode().partition('\n\n')
+            listed, blank, known = vocabulary.decode().partition('\n\n')
         except UnicodeDecodeError as error:
-            raise UserError(f'{where}: not UTF-8 at byte {error.start}: not words') from error
+            raise UserError(f'{name}: not UTF-8 at byte {error.start}: not words') from error
         if not blank:
             raise UserError(
-                f'{where}: no blank line in it, which ends the list of words that are predicted:'
+                f'{name}: no blank line in it, which ends the list of words that are predicted:'
                 ' restore the file'
             )
 
         # split, not splitlines: that also splits at U+2028 and the like.
         self.tokens = [*listed.split('\n'), *known.split('\n')[:-1]]
-        self.listed = listed.count('\n') + 1
+        self.vocab_size = listed.count('\n') + 1
         self._ids = {word: i for i, word in enumerate(self.tokens)}
         if len(self._ids) < len(self.tokens) or '' in self._ids:
-            raise UserError(f'{where}: a word stands in it twice, or is empty: restore the file')
-        self._normalizer, self._closed = normalizer, False
-        self._unk_id = self._ids.get(unk_token, 0)
+            raise UserError(f'{name}: a word stands in it twice, or is empty: restore the file')
+        self._closed = False
+        self._unk_id = self._ids.get(self.special_tokens[1], 0)
         self.starts_word = np.ones(len(self.tokens), bool)
         self._spelled, self._spelled_since = spell(self.tokens), spell([])
         self._lock = threading.Lock()  # of what came up since: a server answers in several threads
@@ -79,8 +84,19 @@ class Words(WordPiece):
             found = self._unk_id if self._closed else self._new_id(word)
         return [(found, len(token))]
 
-    def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
-        """UserError: the tokenizers library knows words of a table alone."""
+    def spell(self, entry: str) -> list[int]:
+        """Return nothing: an entry is no spelling of others."""
+        return []
+
+    def has_answer(self, ids: np.ndarray) -> np.ndarray | bool:
+        """Tell for which ids a masked-LM head has an answer: the list's alone.
+
+        [UNK] is no word there, as it stands for what has characters.
+        """
+        return (ids < self.vocab_size) & (ids != self._unk_id)
+
+    def tokenizer_json(self) -> str:
+        """Raise UserError: the tokenizers library knows words of a table alone."""
         raise UserError('a tokenizer of whole words has no tokenizer.json: it is read here alone')
 
     def characters(self, ids: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import features
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
-from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from tests.helpers import tokenizer_folders
 
 transformers = pytest.importorskip(

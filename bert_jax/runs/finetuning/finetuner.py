@@ -25,7 +25,7 @@ from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, OptimizerConf
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks import Predictions
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
+from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import dropout
 from bert_jax.runs.finetuning import data_collator, evaluation, results

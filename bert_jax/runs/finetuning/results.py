@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.costs import memory
-from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
+from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
 from bert_jax.runs.workdir import metrics, notes, plots
 from bert_jax.runs.workdir.workdir import Workdir
 

@@ -11,7 +11,6 @@ the pieces alone count; under any other class, that file is the tokenizer.
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -19,21 +18,20 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import settings
+from bert_jax.input_pipeline.tokenizer import model
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.settings import (
     JSON_CLASSES,
+    Directory,
     Stated,
-    added_tokens,
     makes_rows,
     read_json,
-    sections,
-    special_token,
+    require_special,
 )
-from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
 
-_CLASS = 'AlbertTokenizer'
-# In the order of settings.SPECIAL_TOKENS.
-SPECIAL_TOKENS = settings.SPECIAL_TOKENS | {'pad_token': '<pad>', 'unk_token': '<unk>'}
+_CLASSES = ('AlbertTokenizer', *JSON_CLASSES)
+# In the order of model.SPECIAL_TOKENS.
+SPECIAL_TOKENS = model.SPECIAL_TOKENS | {'pad_token': '<pad>', 'unk_token': '<unk>'}
 # SentencePiece's own file, as transformers and as Google's folders call it.
 _FILES = ('spiece.model', '30k-clean.model')
 # Settings of the class, some of older versions, and the values of them that are built here.
@@ -47,81 +45,60 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 
 
 def is_directory(path: epath.Path) -> bool:
-    """Whether the directory's files are of unigram pieces, and not our own spm.model."""
+    """Tell whether the directory's files are of unigram pieces, and not our own spm.model."""
     if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
         return False
-    model = read_json(path / 'tokenizer.json').get('model')
-    if isinstance(model, dict):
-        return model.get('type') == 'Unigram'
+    stated = read_json(path / 'tokenizer.json').get('model')
+    if isinstance(stated, dict):
+        return stated.get('type') == 'Unigram'
     return any((path / name).exists() for name in _FILES)
 
 
 def read(path: epath.Path) -> Stated:
-    """What the directory says.
+    """Read what the directory says.
 
-    UserError where it contradicts itself, is damaged, or asks for what cannot be done.
+    Raises:
+      UserError: it contradicts itself, is damaged, or asks for what cannot be done.
     """
     # Imported here: SentencePiece is loaded for its own models alone.
     from bert_jax.input_pipeline.tokenizer.spm import albert_json
 
-    config, fast = read_json(path / 'tokenizer_config.json'), read_json(path / 'tokenizer.json')
-    file = path / 'tokenizer_config.json'
-    name = str(config.get('tokenizer_class') or _CLASS).removesuffix('Fast')
-    if name not in (_CLASS, *JSON_CLASSES):
+    directory = Directory.read(path, SPECIAL_TOKENS)
+    config, fast, special = directory.config, directory.fast, directory.special
+    name = str(config.get('tokenizer_class') or _CLASSES[0]).removesuffix('Fast')
+    if name not in _CLASSES:
         raise UserError(
-            f'{file}: tokenizer_class={name} is not built here: of unigram pieces only'
-            f' {", ".join((_CLASS, *JSON_CLASSES))} are'
+            f'{directory.config_file}: tokenizer_class={name} is not built here: of unigram pieces'
+            f' only {", ".join(_CLASSES)} are'
         )
-    for setting, allowed in _FIXED.items():
-        if config.get(setting, allowed[0]) not in allowed:
-            raise UserError(
-                f'{file}: {setting}={config[setting]!r} is not built here: only {allowed[0]!r} is'
-            )
-    sections(fast, path / 'tokenizer.json')
-    special = [special_token(config, name, path, SPECIAL_TOKENS) for name in SPECIAL_TOKENS]
-    found = [path / name for name in ('tokenizer.json', *_FILES) if (path / name).exists()]
-    source = found[0]
+    directory.check_fixed(_FIXED)
+    source = next(path / file for file in ('tokenizer.json', *_FILES) if (path / file).exists())
     pieces, charsmap = _pieces_of_json(fast, source) if fast else _pieces_of_model(source)
     entries = [piece for piece, _ in pieces]
-    if missing := [token for token in special if token not in entries]:
-        raise UserError(
-            f'{source}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
-            ' of an ALBERT'
-        )
+    require_special(special, entries, str(source), 'an ALBERT')
     try:
-        own_rows = makes_rows(fast.get('post_processor'), special)
+        our_rows = makes_rows(fast.get('post_processor'), special)
     except (KeyError, TypeError, AttributeError, ValueError):
-        own_rows = False
-    if not own_rows:
+        our_rows = False
+    if not our_rows:
         raise UserError(
             f'{source}: its post_processor does not make rows of [CLS] A [SEP] B [SEP], as an'
             ' ALBERT reads them'
         )
 
     # Accents are settled by one setting of the class, and by another one in what is saved here.
-    is_class = name == _CLASS
-    strips = config.get('keep_accents') is not True
-    strips = strips if is_class else config.get('strip_accents') is not False
+    is_class = name == _CLASSES[0]
+    keeps = config.get('keep_accents') is True
+    strips = not keeps if is_class else config.get('strip_accents') is not False
     casing = Normalizer(config.get('do_lower_case') is not False, strips)
-    own = json.loads(
-        albert_json(pieces, charsmap, casing.lower_case, casing.strip_accents, special)
-    )
-    older = read_json(path / 'added_tokens.json')
-    added = added_tokens(config, fast, older, entries, special, path)
-    parts = (own if is_class else fast) | {
-        'truncation': None,
-        'padding': None,
-        'post_processor': own['post_processor'],
-        'added_tokens': [*own['added_tokens'], *added],
-    }
-    content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
-    return Stated('compiled', content, casing, special, str(source))
+    ours = albert_json(pieces, charsmap, casing, special)
+    return directory.compiled({} if is_class else fast, ours, entries, casing, source)
 
 
 def _pieces_of_json(
     fast: Mapping[str, Any], file: epath.Path
 ) -> tuple[list[tuple[str, float]], bytes]:
-    """(pieces with their scores, the table of characters) of a tokenizer.json."""
+    """Return the pieces of a tokenizer.json with their scores, and its table of characters."""
     rules = fast.get('normalizer') or {}
     try:
         pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
@@ -139,7 +116,7 @@ def _pieces_of_json(
 
 
 def _pieces_of_model(file: epath.Path) -> tuple[list[tuple[str, float]], bytes]:
-    """(pieces with their scores, the table of characters) of a SentencePiece model of ALBERT's.
+    """Return the pieces of ALBERT's SentencePiece model with scores, and its character table.
 
     A piece of digits and a comma is all but ruled out, as in the tokenizer.json files of released
     ALBERTs: Google's own code takes such a piece apart again (tokenization.py, encode_pieces).

@@ -14,17 +14,16 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.settings import (
+    JSON_CLASSES,
+    Directory,
     Stated,
-    added_tokens,
     entries_of,
     read_json,
-    sections,
-    special_token,
 )
-from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
 
-# In the order of settings.SPECIAL_TOKENS.
+# In the order of model.SPECIAL_TOKENS.
 SPECIAL_TOKENS = {
     'pad_token': '<pad>',
     'unk_token': '<unk>',
@@ -35,7 +34,7 @@ SPECIAL_TOKENS = {
 # Those that a vocabulary begins with; the mask token ends it (fairseq's dictionary).
 FIRST_TOKENS = ('<s>', '<pad>', '</s>', '<unk>')
 # Classes of transformers that read such a directory, with or without Fast.
-_CLASSES = ('RobertaTokenizer', 'PreTrainedTokenizer', 'TokenizersBackend')
+_CLASSES = ('RobertaTokenizer', *JSON_CLASSES)
 # Of the library's model: settings that would give other ids, and what they are in RoBERTa.
 _MODEL = {
     'dropout': (None, 0.0),
@@ -52,11 +51,14 @@ def content(
     add_prefix_space: bool,
     added: Sequence[Mapping[str, Any]] = (),
 ) -> bytes:
-    """A vocabulary in one piece, the same bytes whatever files it came from.
+    """Return a vocabulary in one piece, the same bytes whatever files it came from.
 
-    entries: by id; merges: pairs of entries, the first merged first; add_prefix_space: whether a
-    text is encoded as if a space stood before it; added: tokens besides the vocabulary's, as
-    a tokenizer.json has them, without the special ones.
+    Args:
+      entries: by id.
+      merges: pairs of entries, the first merged first.
+      add_prefix_space: whether a text is encoded as if a space stood before it.
+      added: tokens besides the vocabulary's, as a tokenizer.json has them, without the special
+        ones.
     """
     parts = {
         'entries': list(entries),
@@ -68,7 +70,7 @@ def content(
 
 
 def is_directory(path: epath.Path) -> bool:
-    """Whether the directory's files are of byte-level BPE, be they whole or not."""
+    """Tell whether the directory's files are of byte-level BPE, be they whole or not."""
     # Others have a model of theirs, though a tokenizer.json beside it may say BPE.
     if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
         return False
@@ -78,39 +80,39 @@ def is_directory(path: epath.Path) -> bool:
 
 
 def read(path: epath.Path) -> Stated:
-    """What the directory says.
+    """Read what the directory says.
 
-    UserError where a file is missing, they contradict each other, or ask for what cannot be done.
+    Raises:
+      UserError: a file is missing, they contradict each other, or ask for what cannot be done.
     """
-    config = read_json(path / 'tokenizer_config.json')
+    directory = Directory.read(path, SPECIAL_TOKENS)
+    config, fast = directory.config, directory.fast
     name = config.get('tokenizer_class')
     if name is not None and str(name).removesuffix('Fast') not in _CLASSES:
         raise UserError(
-            f'{path / "tokenizer_config.json"}: tokenizer_class={name}, but the files beside it are'
+            f'{directory.config_file}: tokenizer_class={name}, but the files beside it are'
             f' of byte-level BPE, as RoBERTa has it: only {", ".join(_CLASSES)} read them here'
         )
     if config.get('do_lower_case'):
         raise UserError(
-            f'{path / "tokenizer_config.json"}: do_lower_case is not built for byte-level BPE: only'
-            ' false is'
+            f'{directory.config_file}: do_lower_case is not built for byte-level BPE: only false is'
         )
 
-    # Entries and merges, from one file or from two; then what stands beside them.
-    special = [special_token(config, name, path, SPECIAL_TOKENS) for name in SPECIAL_TOKENS]
-    fast = read_json(path / 'tokenizer.json')
+    # Entries and merges, from one file or from two.
     if fast:
-        entries, merges = _of_one_file(fast, special, path)
+        file, (entries, merges) = directory.json_file, _of_one_file(directory)
     else:
-        entries, merges = _of_two_files(path)
-    older = read_json(path / 'added_tokens.json')
-    added = added_tokens(config, fast, older, entries, special, path)
-    vocabulary = content(entries, merges, _prefix_space(config, fast, path), added)
-    where = path / ('tokenizer.json' if fast else 'vocab.json')
-    return Stated('byte_bpe', vocabulary, Normalizer(False, False), special, str(where))
+        file, (entries, merges) = path / 'vocab.json', _of_two_files(path)
+    if wrong := [merge for merge in merges if not isinstance(merge, list) or len(merge) != 2]:
+        source = file if fast else path / 'merges.txt'
+        raise UserError(f'{source}: {wrong[0]!r} is no merge of two entries')
+    added = directory.added_tokens(entries)
+    vocabulary = content(entries, merges, _prefix_space(directory), added)
+    return Stated('byte_bpe', vocabulary, Normalizer(False, False), directory.special, str(file))
 
 
 def _of_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:
-    """(entries by id, merges) of vocab.json and merges.txt."""
+    """Return the entries by id of vocab.json, and the merges of merges.txt."""
     for file, other in (('vocab.json', 'merges.txt'), ('merges.txt', 'vocab.json')):
         if not (path / file).exists():
             raise UserError(
@@ -124,40 +126,33 @@ def _of_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:
     except UnicodeDecodeError as error:
         raise UserError(f'{path / "merges.txt"}: not UTF-8 at byte {error.start}') from error
     lines = lines[lines[0].startswith('#version') :]
-    merges = [line.rstrip('\r').split(' ') for line in lines if line.strip()]
-    return entries, _checked(merges, path / 'merges.txt')
+    return entries, [line.rstrip('\r').split(' ') for line in lines if line.strip()]
 
 
-def _of_one_file(
-    fast: Mapping[str, Any], special: Sequence[str], path: epath.Path
-) -> tuple[list[str], list[list[str]]]:
-    """(entries by id, merges) of a tokenizer.json, whose rules must be those of RoBERTa."""
-    file = path / 'tokenizer.json'
-    sections(fast, file)
-    model, pre, post = (
-        fast.get(name) or {} for name in ('model', 'pre_tokenizer', 'post_processor')
-    )
-    foreign = [
-        f'{name} {model[name]!r}'
-        for name, ours in _MODEL.items()
-        if model.get(name, ours[0]) not in ours
-    ]
-    if model.get('type') != 'BPE':
-        foreign.append(f'model {model.get("type")}')
-    if fast.get('normalizer'):
-        foreign.append(f'normalizer {fast["normalizer"].get("type")}')
-    if pre.get('type') != 'ByteLevel' or not pre.get('use_regex', True):
-        foreign.append(f'pre_tokenizer {pre.get("type")}')
-    if foreign:
+def _of_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
+    """Return entries by id and merges of a tokenizer.json, whose rules must be RoBERTa's."""
+    fast, file, listed = directory.fast, directory.json_file, directory.path / 'vocab.json'
+    parts = ('model', 'pre_tokenizer', 'post_processor', 'normalizer')
+    model, pre, post, normalizer = (fast.get(name) or {} for name in parts)
+    differing = {
+        **{f'{n} {model.get(n)!r}': model.get(n, ok[0]) not in ok for n, ok in _MODEL.items()},
+        f'model {model.get("type")}': model.get('type') != 'BPE',
+        f'normalizer {normalizer.get("type")}': bool(normalizer),
+        f'pre_tokenizer {pre.get("type")}': (
+            pre.get('type') != 'ByteLevel' or not pre.get('use_regex', True)
+        ),
+    }
+    if foreign := [part for part, differs in differing.items() if differs]:
         raise UserError(
             f'{file}: {", ".join(foreign)} is not as in the byte-level BPE of RoBERTa, which alone'
             ' is built here'
         )
 
     # The layout of rows is ours to make, so another one cannot be obeyed.
-    own = post.get('type') == 'RobertaProcessing'
-    own = own and [post['cls'][0], post['sep'][0]] == special[2:4]
-    if post and not own:
+    our_rows = post.get('type') == 'RobertaProcessing' and (
+        [post['cls'][0], post['sep'][0]] == directory.special[2:4]
+    )
+    if post and not our_rows:
         raise UserError(
             f'{file}: its post_processor ({post.get("type")}) does not make rows of <s> A </s></s>'
             ' B </s>, as a RoBERTa reads them'
@@ -165,30 +160,20 @@ def _of_one_file(
 
     # vocab.json beside it, if it is there, says the same.
     entries = entries_of(model.get('vocab'), file)
-    if (path / 'vocab.json').exists():
-        listed = entries_of(read_json(path / 'vocab.json'), path / 'vocab.json')
-        if listed != entries:
-            raise UserError(
-                f'{file}: its entries are not those of vocab.json beside it: remove the wrong file'
-            )
-    merges = model.get('merges')
-    pairs = [merge.split(' ') if isinstance(merge, str) else merge for merge in merges or []]
-    return entries, _checked(pairs, file)
+    if listed.exists() and entries_of(read_json(listed), listed) != entries:
+        raise UserError(
+            f'{file}: its entries are not those of vocab.json beside it: remove the wrong file'
+        )
+    merges = model.get('merges') or []
+    return entries, [merge.split(' ') if isinstance(merge, str) else merge for merge in merges]
 
 
-def _checked(merges: list[list[str]], file: epath.Path) -> list[list[str]]:
-    """The merges, each of which must be of two entries."""
-    if wrong := [merge for merge in merges if not isinstance(merge, list) or len(merge) != 2]:
-        raise UserError(f'{file}: {wrong[0]!r} is no merge of two entries')
-    return merges
-
-
-def _prefix_space(config: Mapping[str, Any], fast: Mapping[str, Any], path: epath.Path) -> bool:
-    """Whether a text is encoded as with a space before it; false where nothing is said."""
-    stated = (fast.get('pre_tokenizer') or {}).get('add_prefix_space')
-    said = config.get('add_prefix_space')
-    for value, file in ((said, 'tokenizer_config.json'), (stated, 'tokenizer.json')):
+def _prefix_space(directory: Directory) -> bool:
+    """Tell whether a text is encoded as with a space before it; false where nothing is said."""
+    stated = (directory.fast.get('pre_tokenizer') or {}).get('add_prefix_space')
+    configured = directory.config.get('add_prefix_space')
+    for value, file in ((configured, directory.config_file), (stated, directory.json_file)):
         if not isinstance(value, bool | None):
-            raise UserError(f'{path / file}: add_prefix_space={value!r}: must be true or false')
+            raise UserError(f'{file}: add_prefix_space={value!r}: must be true or false')
     # As transformers: what is said to the class rules over the file that it loads.
-    return bool(stated if said is None else said)
+    return bool(stated if configured is None else configured)

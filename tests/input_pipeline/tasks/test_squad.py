@@ -12,7 +12,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.scores import squad
+from bert_jax.input_pipeline.tasks.metrics import squad
 from bert_jax.input_pipeline.tasks.squad import windows_of
 from bert_jax.input_pipeline.tasks.squad_files import answer_in_context
 from bert_jax.input_pipeline.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.scores import entities
+from bert_jax.input_pipeline.tasks.metrics import entities
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 LABELS = ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']

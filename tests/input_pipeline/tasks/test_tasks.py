@@ -18,7 +18,7 @@ from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions, trim
 from bert_jax.input_pipeline.tasks.batching import permutation, subset, training_batches
 from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, text_rows, truncated_lengths
-from bert_jax.input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
+from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS
 from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 

@@ -19,7 +19,7 @@ import tokenizers
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer import tokenizer as tokenizer_module
-from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from tests.helpers import tokenizer_folders
 
 DATA = os.environ.get('BERT_JAX_TEST_DATA')

@@ -11,7 +11,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.wordpiece import Normalizer
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.reports.quickstart import pieces, tasks
 from bert_jax.reports.quickstart.text_split import Document
 

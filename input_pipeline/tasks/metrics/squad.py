@@ -19,14 +19,14 @@ _KOREAN_SIGNS = str.maketrans(dict.fromkeys('\'"()<>《》〈〉‘’', ' '))
 
 
 def normalize(text: str) -> str:
-    """Lower case, without ASCII punctuation, articles and extra white space."""
+    """Return lower case, without ASCII punctuation, articles and extra white space."""
     # In the official order: case, punctuation, articles, white space; an article beside a dash
     # depends on it.
     return ' '.join(_ARTICLES.sub(' ', text.lower().translate(_PUNCTUATION)).split())
 
 
 def normalize_korquad(text: str) -> str:
-    """Lower case, without ASCII punctuation and extra white space.
+    """Return lower case, without ASCII punctuation and extra white space.
 
     Brackets and quotes of KorQuAD's list count as blanks.
     """
@@ -49,7 +49,7 @@ SCORERS = {
 
 
 def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> float:
-    """F1 of two token lists; no common token is 0.
+    """Return F1 of two token lists; no common token is 0.
 
     With `empty_matches` (v2.0) two empty lists agree.
     """
@@ -64,7 +64,7 @@ def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> floa
 def _scores(
     truths: Sequence[str], answer: str, version2: bool, scorer: Scorer
 ) -> tuple[float, float]:
-    """(exact match, F1) against the truth that suits best."""
+    """Return exact match and F1 against the truth that suits best."""
     # v2.0 drops truths that normalise to nothing, and a question without any has the truth ''.
     given = scorer.normalize(answer)
     if version2:
@@ -82,7 +82,7 @@ def version1(
     answers: Mapping[str, str],
     scorer: Scorer = SCORERS['squad'],
 ) -> dict[str, float]:
-    """evaluate-v1.1.py: exact_match and f1; a question without an answer counts as 0."""
+    """Return exact_match and f1 of evaluate-v1.1.py; no answer counts as 0."""
     scores = [
         _scores(truth, answers[name], False, scorer) if name in answers else (0.0, 0.0)
         for name, truth in truths.items()
@@ -97,14 +97,14 @@ def version2(
     best_texts: Mapping[str, str] | None = None,
     scorer: Scorer = SCORERS['squad'],
 ) -> dict[str, float]:
-    """evaluate-v2.0.py: exact and f1, also by HasAns and NoAns.
+    """Return exact and f1 of evaluate-v2.0.py, also by HasAns and NoAns.
 
-    Unanswered ids are left out of the mean, as it does.
+    Unanswered ids are left out of the mean, as there.
 
     These are of `answers` as they are; the official script, where it is given the odds too, first
-    empties those above its --na-prob-thresh, 1.0 unless told. With `null_odds` also its best_exact,
-    best_f1 and their thresholds: the scores had '' been answered where null_odds exceeds the
-    threshold, and otherwise `answers`. Those cannot find a threshold above the one that `answers`
+    empties those above its --na-prob-thresh, 1.0 if none is given. With `null_odds` also its
+    best_exact, best_f1 and their thresholds: the scores had '' been answered where null_odds
+    exceeds the threshold, and otherwise `answers`. Those cannot find a threshold above the one that `answers`
     were made with; with `best_texts`, the best answer that is not '', tuned_exact and tuned_f1 can.
     `null_odds` and `best_texts` must have every id that `answers` has.
     """
@@ -129,27 +129,34 @@ def version2(
                 f'{prefix}f1': _mean(scores[name][1] for name in names),
                 f'{prefix}total': len(names),
             }
+    if null_odds is None:
+        return report
 
-    # The best threshold on the null odds, over the answers as given (best) and over what would be
-    # answered without any threshold (tuned).
-    for prefix, texts in (('best', answers), ('tuned', best_texts)):
-        if null_odds is not None and texts is not None:
-            texts = {name: text for name, text in texts.items() if name in scores}
+    # The best threshold on the null odds, over the answers as given (best), which counts all
+    # questions without an answer, answered or not, as the official script does ...
+    report |= _thresholds('best', scores, answers, null_odds, has_answer)
+    if best_texts is not None:
+        # ... and over what would be answered without any threshold (tuned).
+        texts = {name: text for name, text in best_texts.items() if name in scores}
+        raw = {name: _scores(truths[name], text, True, scorer) for name, text in texts.items()}
+        answerable = {name: has_answer[name] for name in texts}
+        report |= _thresholds('tuned', raw, texts, null_odds, answerable)
+    return report
 
-            # `best` counts all questions without an answer, answered or not, as the official script
-            # does.
-            of = has_answer if prefix == 'best' else {name: has_answer[name] for name in texts}
-            raw = (
-                scores
-                if prefix == 'best'
-                else {
-                    name: _scores(truths[name], text, True, scorer) for name, text in texts.items()
-                }
-            )
-            for place, metric in enumerate(('exact', 'f1')):
-                points = {name: raw[name][place] for name in texts}
-                best, threshold = best_threshold(points, texts, null_odds, of)
-                report |= {f'{prefix}_{metric}': best, f'{prefix}_{metric}_thresh': threshold}
+
+def _thresholds(
+    prefix: str,
+    scores: Mapping[str, tuple[float, float]],
+    texts: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    has_answer: Mapping[str, bool],
+) -> dict[str, float]:
+    """Return the best exact match and F1 over all thresholds, and these thresholds."""
+    report: dict[str, float] = {}
+    for column, metric in enumerate(('exact', 'f1')):
+        points = {name: both[column] for name, both in scores.items()}
+        best, threshold = best_threshold(points, texts, null_odds, has_answer)
+        report |= {f'{prefix}_{metric}': best, f'{prefix}_{metric}_thresh': threshold}
     return report
 
 
@@ -159,7 +166,7 @@ def best_threshold(
     null_odds: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """(the best mean in percent over all thresholds on null_odds, that threshold).
+    """Return the best mean in percent over all thresholds on null_odds, and that threshold.
 
     It is find_best_thresh of evaluate-v2.0.py.
     """
@@ -180,6 +187,6 @@ def best_threshold(
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Mean in percent; 0 of nothing."""
+    """Return the mean in percent; 0 of nothing."""
     listed = list(values)
-    return 100.0 * sum(listed) / len(listed) if listed else 0.0
+    return 100.0 * sum(listed) / max(len(listed), 1)

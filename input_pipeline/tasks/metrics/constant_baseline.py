@@ -15,7 +15,7 @@ LEARNT = 0.95
 
 
 def entropy(values: np.ndarray) -> float:
-    """The entropy of the values' distribution, in nats.
+    """Return the entropy of the values' distribution, in nats.
 
     It is the lowest mean cross-entropy of one constant answer to them.
     """

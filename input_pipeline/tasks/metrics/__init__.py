@@ -1,0 +1,1 @@
+"""Metrics of predictions, with the figures of the official scorers."""

@@ -1,1 +1,0 @@
-"""Scores of predictions, with the figures of the official scorers."""
