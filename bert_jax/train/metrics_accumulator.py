@@ -219,7 +219,7 @@ class Profile:
             self._between = (begins, min(begins + steps, last))
 
     def after(self, step: int, metrics: MetricSums) -> None:
-        """Begin or end the trace after step number `step` if that is due; wait for the step then."""
+        """Begin or end the trace after step number `step`, if due, and wait for the step then."""
         if step in self._between:
             # What is traced begins and ends with whole steps: without this, dispatch would run
             # ahead of it.
