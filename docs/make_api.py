@@ -149,7 +149,7 @@ def text(node: Function | ast.ClassDef) -> str:
 
 def _short(field: str) -> str:
     """A field without the text of its help, which --help_settings prints."""
-    return re.sub(r"setting\((.+?), [\"'].*\)$", r'\1', field)
+    return re.sub(r"option\((.+?), [\"'].*\)$", r'\1', field)
 
 
 if __name__ == '__main__':

@@ -52,7 +52,7 @@ def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = 
 
 
 def read(options: type[T], **given: Any) -> T:
-    """Return the options that the flags say; what is `given` is taken as it is and needs no flag.
+    """Return the options that the flags say; what is `given` is taken as it is, without a flag.
 
     Raises UserError where they do not go together, or a list holds what is no number.
     """
@@ -69,7 +69,7 @@ def read(options: type[T], **given: Any) -> T:
 
 
 def present(*names: str) -> list[str]:
-    """Return those of the flags that stand on the command line, with their dashes."""
+    """Return those of the flags that are on the command line, with their dashes."""
     return [f'--{name}' for name in names if flags.FLAGS[name].present]
 
 

@@ -31,8 +31,8 @@ def atomic_file(
     target = cast(Path, path)
     temporary = _beside(target)
     try:
-        # The new file is in the folder of the old one, so that renaming it is one step of the file system: a
-        # reader sees the old content or the new one.
+        # The new file is in the folder of the old one, so that renaming it is one step of the file
+        # system: a reader sees the old content or the new one.
         with temporary.open(mode) if _remote(path) else _open(temporary, mode) as file:
             yield file
             file.flush()

@@ -44,14 +44,9 @@ def test_base_is_the_papers_recipe():
 
 def test_a_python_file(tmp_path):
     path = tmp_path / 'mine.py'
-    lines = (
-        'import dataclasses',
-        'from bert_jax.configs.presets import bert_tiny',
-        'def get_config():',
-        '    return dataclasses.replace(bert_tiny.get_config(), seed=5)',
-    )
-    path.write_text('\n'.join(lines))
-    assert load(str(path)).seed == 5
+    preset = 'from bert_jax.configs.presets.bert_tiny import get_config as tiny\n'
+    path.write_text(f'{preset}def get_config():\n    return __import__("copy").copy(tiny())\n')
+    assert load(str(path)) == load('bert_tiny')
 
 
 def test_a_saved_configuration(tmp_path):
@@ -89,11 +84,8 @@ def test_a_saved_configuration(tmp_path):
         ('a.json', '{', 'a.json: not a saved configuration'),
         ('a.json', '[1]', 'a.json: not a saved configuration .its "kind" is none of "pretrain"'),
         ('a.json', '{"kind": ["pretrain"]}', 'its "kind" is none of "pretrain", "finetune"'),
-        ('a.json', '{"kind": {}}', 'its "kind" is none of'),
-        ('a.json', '{"seed": 1}', 'its "kind" is none of'),
         ('a.json', '[' * 100_000, 'it nests too deep'),
         ('a.json', b'{"kind": "\xff"}', "a.json: not a saved configuration .'utf-8' codec"),
-        ('a.json', '9' * 5000, 'a.json: not a saved configuration'),
         ('a.json', '{"kind": "pretrain", "seed": 1}', 'missing settings'),
         ('a.yaml', '', 'expected a .py or .json file'),
     ],
@@ -108,18 +100,11 @@ def test_mistakes_are_named(tmp_path, name, text, message):
 
 # Of every kind of setting one, with what a file may hold in its place.
 WRONG = [
-    ('seed', '-1'), ('seed', '4294967296'), ('seed', 'NaN'), ('seed', 'true'), ('seed', '"3"'),
-    ('seed', '[1]'), ('seed', '1.0'), ('seed', 'null'),
-    ('model.vocab_size', '0'), ('model.vocab_size', '9999999999'), ('model.num_heads', 'Infinity'),
-    ('model.hidden_size', '-768'), ('model.hidden_dropout', '1.0'), ('model.hidden_dropout', 'NaN'),
-    ('model.initializer_range', '-1'), ('model.initializer_range', '0'),
-    ('model.initializer_range', 'Infinity'), ('model.layer_norm_eps', '-1e-12'),
+    ('seed', '-1'), ('seed', '4294967296'), ('seed', 'true'), ('seed', '"3"'), ('seed', '1.0'),
+    ('seed', 'null'), ('model.hidden_dropout', 'NaN'), ('model.initializer_range', '0'),
     ('model.hidden_act', '["relu"]'), ('model.bilstm', '1'), ('model', '[]'),
-    ('optimizer.peak_lr', 'Infinity'), ('optimizer.peak_lr', '1e300'), ('optimizer.eps', '1e-300'),
-    ('optimizer.clip_norm', 'NaN'), ('optimizer.weight_decay', '-0.1'), ('optimizer.b2', 'NaN'),
-    ('optimizer.power', 'Infinity'), ('optimizer.warmup_steps', 'false'),
-    ('runtime.stall_minutes', 'Infinity'), ('runtime.fsdp', '0'), ('runtime.data_parallel', '0'),
-    ('phases', '3'), ('phases', '"abc"'), ('phases', '{}'), ('phases', '[3]'), ('phases', '[]'),
+    ('optimizer.peak_lr', 'Infinity'), ('optimizer.clip_norm', 'NaN'), ('runtime.fsdp', '0'),
+    ('phases', '3'), ('phases', '{}'), ('phases', '[3]'), ('phases', '[]'),
 ]  # fmt: skip
 
 
@@ -163,13 +148,6 @@ def test_the_ends_of_an_interval():
     assert options.inside(1, '(0, 1]') and not options.inside(0, '(0, 1]')
     assert options.inside(2**32 - 1, options.SEED) and not options.inside(2**32, options.SEED)
     assert not options.inside(10**400, options.COUNT)
-
-
-def test_no_such_configuration():
-    with pytest.raises(
-        UserError, match='neither a file nor a preset; the presets are albert_base, albert_large'
-    ):
-        load('bert_huge')
 
 
 def test_presets_of_a_kind_are_offered_and_the_nearest_is_suggested():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import get_args
 
 import pytest
 
 from bert_jax.configs import sweep
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import Method
-from bert_jax.configs.presets.finetune import METHODS, changed, recipe
+from bert_jax.configs.presets.finetune import changed, recipe
 from bert_jax.configs.schema import FinetuneConfig
 
 MRPC = recipe('mrpc')
@@ -23,6 +21,8 @@ def rates(config: FinetuneConfig) -> tuple[float, float, str, float]:
 
 # The sources' own: BitFit run_glue.py, LoRA roberta_base_mrpc.sh, adapter-bert README (its other
 # values are BERT's), t-few ia3.json, AdaMix bert_base_mnli_expert_soup.sh.
+
+
 @pytest.mark.parametrize(
     ('method', 'values'),
     [
@@ -41,13 +41,6 @@ def test_a_method_brings_its_rates_and_leaves_the_budget(method, values):
     assert rates(config) == values
     budget = lambda c: (c.batch_size, c.epochs, c.max_seq_length, c.seed)
     assert budget(config) == budget(MRPC)
-
-
-def test_every_method_but_full_has_a_recipe():
-    assert METHODS.keys() | {'full'} == set(get_args(Method))
-    for one in METHODS.values():  # a setting once, for the log shows them
-        names = [setting.partition('=')[0] for setting in one.settings]
-        assert len(set(names)) == len(names)
 
 
 def test_what_is_said_wins_over_the_recipe_in_any_order():

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.load import load
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies import study
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
@@ -81,18 +80,6 @@ def test_names_that_are_none_are_refused(part, line):
         part()
 
 
-@pytest.mark.parametrize(
-    ('axis', 'row'),
-    [
-        ('text', Row('b', text='other')),
-        ('vocabulary', Row('b', vocabulary={'vocab_size': 9})),
-        ('sequences', Row('b', pretraining={'phases.0.batch_size': 8})),
-    ],
-)
-def test_what_a_study_is_about_may_differ(axis, row):
-    assert made(Row('a'), row, may_differ=(axis,)).rows[1] is row
-
-
 def test_files_of_ones_own(tmp_path):
     for name, text, line in (
         ('none.py', 'x = 1', 'defines no get_studies'),
@@ -110,39 +97,6 @@ def test_every_shipped_study_of_the_paper_is_there_at_both_scales():
     papers = ['feature_based', 'masking', 'model_size', 'pretraining_tasks', 'steps']
     assert study.names() == sorted([*papers, 'relatives', 'small_language'])
     assert all(set(study.load(name)) == {'cpu', 'paper'} for name in papers)
-
-
-@pytest.mark.parametrize('scale', ['cpu', 'paper'])
-def test_relatives_have_the_sequences_and_the_optimizer_in_common(scale):
-    made = study.load('relatives')[scale]
-    configs = {row.name: made.config(row) for row in made.rows}
-    assert len({(c.phases, c.optimizer, c.model.num_layers) for c in configs.values()}) == 1
-    assert [c.model.family for c in configs.values()] == [
-        *('bert', 'bert', 'roberta', 'albert', 'albert')
-    ]
-    assert [c.model.num_groups for c in configs.values()] == [None] * 4 + [1]
-    # RoBERTa's encoder is that of its own presets, whatever the size.
-    ours, published = configs['RoBERTa'].model, load('roberta_base').model
-    for name in ('type_vocab_size', 'hidden_act', 'layer_norm_eps'):
-        assert getattr(ours, name) == getattr(published, name)
-
-
-def test_a_small_language_beside_large_ones():
-    """The same steps for each row; only the mixture differs, and it is judged on Korean alone."""
-    made = study.load('small_language')['cpu']
-    assert len({tuple(made.config(row).phases) for row in made.rows}) == 1
-    mixtures = [row.records for row in made.rows]
-    assert [row.text for row in made.rows] == ['alone'] * 2 + ['among'] * 6
-    assert [m['language_exponent'] for m in mixtures if 'language_exponent' in m] == [
-        0.3,
-        0.5,
-        0.7,
-        1,
-    ]
-    assert all('ko=4' in m['language_repeats'] for m in mixtures[1:4])
-    assert {column.language for column in made.columns} == {'ko'}
-    with pytest.raises(UserError, match='mlm_perplexity is not measured by language'):
-        study.HeldOut('mlm_perplexity', 'ppl', language='ko')
 
 
 @pytest.mark.parametrize('name', ['feature_based', 'masking', 'pretraining_tasks', 'steps'])

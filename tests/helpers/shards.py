@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import io
-import itertools
 
 from bert_jax.input_pipeline.records import fields, shards, tfrecord
-from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.shards import Manifest
-from tests.helpers.records import example_columns
-
-SPEC = RecordSpec(16, 4, 'static')
-
+from tests.helpers.records import SPEC, encoded, example_columns
 
 VOCAB = 30_522
 
@@ -51,8 +46,7 @@ def make_directory(path, sizes=(300, 520), seed=0, columns=None) -> Manifest:
 
 
 def payloads_of(size: int, seed: int = 0) -> list[bytes]:
-    payload, offsets = fields.encode(SPEC, example_columns(SPEC, size, seed))
-    return [payload[a:b] for a, b in itertools.pairwise(offsets)]
+    return encoded(SPEC, example_columns(SPEC, size, seed))
 
 
 def split_frames(content: bytes) -> list[bytes]:

@@ -7,7 +7,6 @@ import functools
 import jax
 import numpy as np
 
-from bert_jax.configs import schema
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS
@@ -15,36 +14,10 @@ from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.model import heads
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES
+from tests.helpers.tiny import tiny_config
 
-WORDS = [
-    'paris',
-    'is',
-    'the',
-    'capital',
-    'of',
-    'france',
-    'who',
-    'what',
-    '?',
-    '.',
-    ',',
-    'a',
-    'good',
-    'bad',
-    'film',
-    'un',
-    '##able',
-    '##s',
-]
-CONFIG = schema.ModelConfig(
-    vocab_size=5 + len(WORDS),
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=64,
-    initializer_range=0.5,
-)
+WORDS = 'paris is the capital of france who what ? . , a good bad film un ##able ##s'.split()
+CONFIG = tiny_config(vocab_size=5 + len(WORDS), initializer_range=0.5)
 LABELS = ('no', 'yes', 'maybe')
 
 
