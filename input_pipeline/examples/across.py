@@ -21,8 +21,8 @@ def rows_across(
     """Return tokens with a separator between documents, and the examples cut from them.
 
     B is empty and the label 0. Each pass lays its documents end to end, in their order, and fills
-    rows of up to `longest` tokens with whole sentences; a longer sentence is cut. A row neither begins nor ends with a
-    separator. `passes`: as for pairs.make_examples.
+    rows of up to `longest` tokens with whole sentences; a longer sentence is cut. A row neither
+    begins nor ends with a separator. `passes`: as for pairs.make_examples.
     """
     passes = np.broadcast_to(passes, documents.names.shape)
     tokens: list[np.ndarray] = []

@@ -10,8 +10,8 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.typos import one_typo
 from bert_jax.input_pipeline.tokenizer import Tokenizer, words
-from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CASED = Normalizer(lower_case=False, strip_accents=False, nfc=True)
