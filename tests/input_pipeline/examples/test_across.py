@@ -53,10 +53,6 @@ def test_rows_are_those_of_the_walk(longest):
     assert all(row[0] != SEP != row[-1] for row in rows) and max(map(len, rows)) <= longest
 
 
-
-
-
-
 def test_separators_are_not_predicted():
     tokens, examples = rows_across(make([[[11, 12]], [[21]]]), 6, 1, SEP)
     rows = lay_out(tokens, examples, 8, 0, SEP, 1)

@@ -27,8 +27,6 @@ def run(rule, name='a', **kwargs):
     )
 
 
-
-
 def test_counts_round_half_to_even_and_include_special_tokens():
     lengths = np.array([2, 8, 10, 30, 50, 70, 128, 512])
     assert prediction_counts(lengths, MaskingRule(0.15, 100)).tolist() == [
@@ -62,10 +60,6 @@ def test_mix_of_mask_same_and_random(mix_):
         # The whole vocabulary, special entries too.
         assert random.min() < 10 and random.max() > VOCAB - 20
         assert abs(random.mean() - VOCAB / 2) < 12
-
-
-
-
 
 
 def test_whole_word_choice_agrees_with_a_slow_greedy_one():
@@ -172,10 +166,6 @@ def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
     )
 
 
-
-
-
-
 def test_numbers_are_the_same_for_ever():
     """Records made elsewhere, or by another numpy, must have the same bytes.
 
@@ -194,8 +184,6 @@ def test_numbers_are_the_same_for_ever():
 
 
 GOLDEN = 'c276c69b31a010f1'
-
-
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,6 @@ def test_rows_hold_what_they_may_and_are_as_full_as_first_fit_makes_them(shape, 
     ]
 
 
-
-
 def test_a_packed_row_is_its_examples_one_after_the_other():
     spec = RecordSpec(64, 12, 'static', 4)
     documents = make_documents(count=40, most_sentences=4, most_tokens=12)

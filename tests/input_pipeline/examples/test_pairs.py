@@ -35,8 +35,6 @@ def test_nsp_labels_tell_the_truth():
     assert 0.4 < follows.mean() < 0.5
 
 
-
-
 def test_random_b_is_of_the_same_language_where_there_is_another():
     documents = dataclasses.replace(make_documents(count=5), languages=np.array([0, 0, 0, 1, 2]))
     examples = make_examples(documents, 'nsp', 32, 400, 0.1, Stream(4))
@@ -156,8 +154,6 @@ def test_full_sentences_lose_and_repeat_nothing():
     assert (long.a_end - long.a).max() <= 62 and (long.a_end - long.a).mean() < 40
 
 
-
-
 @pytest.mark.parametrize('objective', ['nsp', 'full_sentences'])
 def test_rows_are_laid_out_as_bert_reads_them(objective):
     documents = make_documents()
@@ -173,5 +169,3 @@ def test_rows_are_laid_out_as_bert_reads_them(objective):
         assert rows.segment_ids[i].tolist() == segments + [0] * (64 - len(ids))
         assert rows.input_mask[i].tolist() == [1] * len(ids) + [0] * (64 - len(ids))
         assert rows.candidates[i].tolist() == places and rows.lengths[i] == len(ids)
-
-

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.batching import bucketed_batches, length_groups
-from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
+from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
@@ -44,8 +44,6 @@ def test_lengths_pad_as_little_as_so_many_can():
             assert sum(length * len(rows) for length, rows in groups) == min(
                 cost((*c, 160)) for c in tops if len(c) < buckets
             )
-
-
 
 
 def test_bucketed_training_sees_every_row_and_resumes_anywhere():
@@ -163,8 +161,6 @@ def test_a_constant_answer_scores_as_its_share(kind, labels, truth, expected):
     task = text_task('x', kind, labels, tuple(expected), {})
     examples = [TextExample(str(n), 'text', None, label) for n, label in enumerate(truth)]
     assert task.constant_scores(examples) == pytest.approx(expected)
-
-
 
 
 def test_a_constant_answer_to_words_is_the_commonest_tag():

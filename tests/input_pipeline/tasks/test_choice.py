@@ -95,5 +95,3 @@ def test_own_task(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             read(*records, **changes)
-
-

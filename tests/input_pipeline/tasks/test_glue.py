@@ -116,8 +116,6 @@ def runs(tmp_path, glue):
     return tmp_path / 'runs'
 
 
-
-
 def test_the_best_run_on_dev_stands_for_its_task(tmp_path, runs, glue):
     for seed, score in enumerate((0.1, 0.71, 0.3)):
         run_folder(runs / f'sweep/runs/seed={seed}', glue, 'rte', score)
@@ -208,10 +206,6 @@ def test_test_files_of_other_sizes_than_the_sites_are_refused(tmp_path, runs, mo
     ):
         glue_suite.submit(found, None, str(tmp_path / 'out.zip'))
     assert not (tmp_path / 'out.zip').exists()
-
-
-
-
 
 
 def test_what_is_missing_is_named(tmp_path, runs, small, glue):

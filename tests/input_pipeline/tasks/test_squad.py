@@ -60,8 +60,6 @@ def squad_file(tmp_path, questions, name='train-v1.1.json', context=CONTEXT):
     )
 
 
-
-
 def test_windows_are_those_of_the_reference():
     """run_squad.py:318-332 and :534-570, written out."""
     for length in (0, 1, 5, 12, 13, 29, 30, 31):
@@ -83,8 +81,6 @@ def test_windows_are_those_of_the_reference():
                         for s, n in spans
                     ]
                     assert found[index][1][piece - start] == (scores.index(max(scores)) == index)
-
-
 
 
 def test_rows_by_hand(tmp_path, tokenizer):
@@ -152,8 +148,29 @@ def test_decoding_is_that_of_the_reference(tmp_path, tokenizer):
         assert sum(item['probability'] for item in nbest) == pytest.approx(1)
 
 
-
-
+def test_no_answer_is_the_smallest_null_score_against_the_best_span(tmp_path, tokenizer):
+    squad_file(tmp_path, [('who ?', ['fox']), ('when ?', [])], 'dev-v2.0.json')
+    task = load_task('squad_v2', str(tmp_path))
+    examples = task.examples('dev')
+    features = task.features(examples, tokenizer, 40)
+    outputs = perfect(features)
+    predictions = task.decode(examples, features, outputs)
+    assert predictions.answers == {'q0': 'fox', 'q1': ''}
+    assert predictions.extras['null_odds']['q0'] == pytest.approx(-9 - 18)
+    scores = task.score(examples, predictions)
+    assert scores['exact'] == scores['f1'] == scores['NoAns_exact'] == scores['best_f1'] == 100.0
+    assert set(scores) == set(task.scores)
+    # No span allowed at all: '' without a crash, and a file that any JSON reader takes.
+    nothing = outputs | {'start_indices': np.zeros_like(outputs['start_indices'])}
+    predictions = task.decode(examples, features, nothing)
+    assert predictions.answers == {'q0': '', 'q1': ''}
+    task.write_predictions(str(tmp_path / 'out'), examples, predictions)
+    for name in ('predictions', 'nbest', 'null_odds'):
+        json.loads(
+            (tmp_path / f'out/{name}.json').read_text(),
+            parse_constant=lambda constant: pytest.fail(constant),
+        )
+    assert task.read_predictions(str(tmp_path / 'out/predictions.json'), []) == predictions
 
 
 def test_best_threshold_is_the_official_search():
@@ -221,12 +238,6 @@ def test_korquad_counts_characters():
         == 100.0
     )
     assert squad.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
-
-
-
-
-
-
 
 
 def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(
@@ -324,8 +335,6 @@ def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, 
             match='1 of 2 examples have no labels' if entries is some else 'split has no labels',
         ):
             task.score(examples, Predictions({'1': 'fox', '2': ''}))
-
-
 
 
 QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_start': 0}]}
@@ -431,8 +440,6 @@ def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name, content, 
         )
 
 
-
-
 def test_bad_input(tmp_path, tokenizer):
     (tmp_path / 'dev-v1.1.json').write_text('{"data": [{"title": "t"}]}')
     with pytest.raises(UserError, match="not in the SQuAD format .*'paragraphs'"):
@@ -455,8 +462,6 @@ def test_bad_input(tmp_path, tokenizer):
     )
     with pytest.raises(UserError, match="doc_stride='64'"):
         load_task(str(tmp_path / 'task.json'))
-
-
 
 
 def test_a_span_task_of_tables(tmp_path):
@@ -541,5 +546,3 @@ def test_published_predictions_have_their_official_figures(test_data, name, file
     )
     assert time.process_time() - started < 5
     assert {metric: round(report[metric], 4) for metric in expected} == expected
-
-

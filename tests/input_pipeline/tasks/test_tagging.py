@@ -139,8 +139,6 @@ def test_tables_with_a_word_a_row(tmp_path, filled):
     assert read(task) == [('0', 'a b', 'O B-PER', '0:0')]
 
 
-
-
 def test_lengths_that_are_hardly_those_of_sentences_are_said(tmp_path, caplog):
     task_file(tmp_path, 'a O\n\n' * 10 + 'a O\nb O\n').examples('train')
     assert '10 of 11 sentences have one word' in caplog.text
@@ -188,12 +186,6 @@ def test_schemes_with_ends_and_singles_are_scored_by_entities(tmp_path, scheme, 
     assert f'train: {6 if scheme[1] == "M" else 5} tags of IOBES' in caplog.text
 
 
-
-
-
-
-
-
 @pytest.mark.parametrize(
     'labels',
     [['O', 'B_PER', 'I_PER'], ['O', 'PER-B', 'PER-I'], ['o', 'b-per', 'i-per'], ['o', 'b', 'i']],
@@ -237,6 +229,12 @@ def test_rows_by_hand(tmp_path, tokenizer):
     assert around.score(examples, predictions)['entity_f1'] == 1.0
 
 
+def test_a_long_sentence_goes_on_in_another_row(tmp_path, tokenizer):
+    task = task_file(tmp_path, 'ab O\nc O\ndef O\n' * 4)
+    features = task.features(task.examples('train'), tokenizer, 6)
+    words = features['word_index']
+    assert sorted(words[words >= 0]) == list(range(12))
+    assert (features['input_mask'].sum(axis=1) <= 6).all()
 
 
 def conlleval(truth, predicted):
@@ -291,12 +289,6 @@ def test_entity_scores_are_those_of_conlleval():
     assert entities.entity_scores([['O']], [['O']])['entity_f1'] == 0.0
 
 
-
-
-
-
-
-
 def test_predictions_of_anyone(tmp_path):
     task = task_file(tmp_path, 'a B-PER\nb I-PER\n\nc B-LOC\n')
     examples = task.examples('train')
@@ -327,8 +319,6 @@ def test_predictions_of_anyone(tmp_path):
         (tmp_path / 'p.txt').write_text(text)
         with pytest.raises(UserError, match=message):
             task.read_predictions(str(tmp_path / 'p.txt'), examples)
-
-
 
 
 def conllu(*words):
@@ -377,5 +367,3 @@ def test_what_is_no_conllu_is_one_line(tmp_path, text, changes, said):
     with pytest.raises(UserError) as raised:
         task_file(tmp_path, text, 'train.conllu', **{'labels': [], **changes}).examples('train')
     assert said in str(raised.value) and '\n' not in str(raised.value)
-
-

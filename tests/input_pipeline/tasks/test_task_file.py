@@ -75,8 +75,6 @@ def read(tmp_path):
     return read_task
 
 
-
-
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
@@ -179,5 +177,3 @@ def test_an_unreadable_file_is_one_line(tmp_path, read):
         read({'kind': 'classification', **TASKS['classification']})
     with pytest.raises(UserError, match='cannot be read .no such kind of address is known'):
         load_task('squad_v1', 'xx://there').examples('dev')
-
-

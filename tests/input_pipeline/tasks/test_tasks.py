@@ -65,12 +65,6 @@ def write(tmp_path, text, name='train.tsv'):
     (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
 
 
-
-
-
-
-
-
 @pytest.mark.parametrize(
     ('name', 'text', 'entries'),
     [
@@ -104,8 +98,6 @@ def test_only_some_rows_of_a_file_are_read(tmp_path, name, text, entries):
     missing = {'files': {'train': name}, **entries, 'only': {'9': 'de'}}
     with pytest.raises(UserError, match=f'{name}.*only 9'):
         load_task(task_file(tmp_path, **missing)).examples('train')
-
-
 
 
 @pytest.mark.parametrize(
@@ -194,8 +186,6 @@ def test_other_mistakes(tmp_path):
         list(Table(str(tmp_path / 'x.parquet'), {'text': 0}).rows())
 
 
-
-
 def test_mnli_reads_both_layouts(tmp_path):
     """The training file has one label column, the dev files six.
 
@@ -247,8 +237,6 @@ def test_features_by_hand(tmp_path, tokenizer):
     assert features['labels'].tolist() == [1, 0, 0] and all(
         value.dtype == np.int32 for value in features.values()
     )
-
-
 
 
 def test_what_does_not_fit_is_counted(tmp_path, tokenizer, caplog):
@@ -375,8 +363,6 @@ def test_training_batches_shuffle_every_epoch_and_resume_anywhere():
     assert other.tolist() != epochs[0].tolist()
 
 
-
-
 def test_subsets_are_drawn_by_seed():
     assert subset(range(5), 0, 1) == subset(range(5), 9, 1) == list(range(5))
     drawn = {seed: tuple(subset(range(100), 10, seed)) for seed in range(3)}
@@ -386,10 +372,6 @@ def test_subsets_are_drawn_by_seed():
     counts = np.bincount(np.concatenate([subset(range(20), 5, seed) for seed in range(400)]))
     assert abs(counts - 100).max() < 6 * math.sqrt(400 * 0.25 * 0.75)
     assert sorted(permutation(50, 1, 'x')) == list(range(50))
-
-
-
-
 
 
 def documented(name: str) -> str:
@@ -437,8 +419,6 @@ def test_documented_task_files_read_their_layouts(tmp_path):
     assert report == pytest.approx({'exact_match': 0.0, 'f1': 80.0})  # 2 of 3 and of 2 characters
     assert [(e.words, e.label) for e in found['names']] == [(('서', '울', ' '), (3, 4, 0))]
     assert [(e.context, e.label) for e in found['exam']] == [('a\tb', 1)]
-
-
 
 
 @pytest.mark.slow

@@ -116,8 +116,6 @@ def test_casing_is_what_the_class_is_told(folder, tmp_path, settings):
     assert Tokenizer.load(tmp_path / 'again').fingerprint == ours.fingerprint
 
 
-
-
 def test_numbers_give_up_their_commas(folder):
     """A piece such as `0,` is in the vocabulary, and is not used."""
     ours = Tokenizer.load(folder)
@@ -131,8 +129,6 @@ def test_special_tokens_are_not_searched_for_in_text(folder):
     assert set(ids) & set(ours.special_ids) <= {ours.unk_id}
     assert ours.tokens(ours.special_ids) == ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]']
     assert all(ours.starts_word[list(ours.special_ids)])
-
-
 
 
 def test_saved_it_is_the_same_again(folder, tmp_path):

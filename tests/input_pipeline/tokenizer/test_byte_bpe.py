@@ -135,8 +135,6 @@ def test_half_a_character_is_the_sign_for_none(tokenizer):
     assert tokenizer.encode(text) == ids == tokenizer.encode_with_offsets(text).ids.tolist()
 
 
-
-
 def test_places_are_the_text_without_its_spaces(tokenizer):
     text = 'the people  of Zürich, theirs'
     found = tokenizer.encode_with_offsets(text)
@@ -243,8 +241,6 @@ def test_what_cannot_be_obeyed_is_one_line(folder, change, said):
     assert said in str(error.value) and '\n' not in str(error.value)
 
 
-
-
 def test_a_vocabulary_has_room_for_all_bytes():
     with pytest.raises(UserError, match='takes 261 or more'):
         vocabulary.train(TEXT, VocabularyOptions(260, 'byte_bpe'))
@@ -266,13 +262,7 @@ def test_rows_have_two_separators_and_one_segment(tokenizer):
     assert (cut == tokenizer.sep_id).sum() == 3 and cut[-1] == tokenizer.sep_id
 
 
-
-
-
-
 def test_a_mask_takes_the_space_before_it(tokenizer):
     row = WithMasks(tokenizer).encode_batch(['the <mask> of them'])[0]
     expected = [*tokenizer.encode('the'), tokenizer.mask_id, *tokenizer.encode(' of them')]
     assert row.tolist() == expected
-
-

@@ -90,5 +90,3 @@ def test_odd_characters_have_the_same_ids_everywhere(model, casing):
     assert tokenizer.encode('ΑΒΣ') == tokenizer.encode(small)
     if not tokenizer.strip_accents:
         assert tokenizer.encode('ｶﾞﾊﾟ') == tokenizer.encode('ガパ')
-
-

@@ -17,8 +17,7 @@ import pytest
 import tokenizers
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer import model
+from bert_jax.input_pipeline.tokenizer import Tokenizer, model
 from bert_jax.input_pipeline.tokenizer import tokenizer as tokenizer_module
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from tests.helpers import tokenizer_folders
@@ -121,8 +120,6 @@ def test_google_rules(text, expected):
     assert google_pieces(text, {*SPECIAL, *WORDS}, True) == expected.split()
 
 
-
-
 def test_nfc_composes_hangul():
     tokenizer = make(lower_case=False, nfc=True)
     text = unicodedata.normalize('NFD', '한국어')
@@ -172,10 +169,6 @@ def test_offsets_point_into_the_original_text():
     ]  # fmt: skip
     assert encoding.word_starts.tolist() == [True] * 3 + [False] * 2 + [True] * 6
     assert tokenizer.encode_with_offsets('').ids.shape == (0,)
-
-
-
-
 
 
 class TestDirectory:

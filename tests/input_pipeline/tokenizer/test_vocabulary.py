@@ -196,12 +196,6 @@ class TestHuggingFaceAgrees:
         )
 
 
-
-
-
-
-
-
 CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
 
 
@@ -222,8 +216,6 @@ def test_wordpiece_is_filled_up_with_characters():
     kana = [CHARACTERS[:40] * 3, 'カタ'] * 2
     tokenizer, report = train(kana, VocabularyOptions(60, character_coverage=1.0))
     assert tokenizer.tokens(tokenizer.encode('カタ')) == ['カ', '##タ'] and report.unknown == 0
-
-
 
 
 @pytest.mark.parametrize('model', MODELS)
@@ -299,10 +291,6 @@ def test_command_line(tmp_path):
             failed.returncode == 2 and message in failed.stderr and 'Traceback' not in failed.stderr
         )
     assert sorted(os.listdir(tmp_path)) == ['a.txt', 'v']
-
-
-
-
 
 
 def test_a_vocabulary_of_several_languages(tmp_path):
