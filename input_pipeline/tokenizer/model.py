@@ -216,10 +216,10 @@ def words(text: str) -> list[str]:
 
 # Module and class of each kind: a kind's libraries are imported where it is used.
 _CLASSES: dict[Kind, tuple[str, str]] = {
-    'wordpiece': ('wordpiece', 'WordPiece'),
-    'sentencepiece': ('spm', 'SentencePiece'),
-    'compiled': ('compiled', 'Compiled'),
-    'byte_bpe': ('byte_bpe', 'ByteBpe'),
+    'wordpiece': ('models.wordpiece', 'WordPiece'),
+    'sentencepiece': ('models.spm', 'SentencePiece'),
+    'compiled': ('models.compiled', 'Compiled'),
+    'byte_bpe': ('models.byte_bpe', 'ByteBpe'),
     'words': ('words', 'Words'),
 }
 

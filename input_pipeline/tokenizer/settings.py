@@ -22,8 +22,12 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind
+from bert_jax.input_pipeline.tokenizer.models.wordpiece import (
+    MAX_WORD_CHARS,
+    library_json,
+    parse_vocab,
+)
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
-from bert_jax.input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, library_json, parse_vocab
 
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, ClassVar
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import byte_bpe
 from bert_jax.input_pipeline.tokenizer import words as words_file
 from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
 from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind, words
+from bert_jax.input_pipeline.tokenizer.models import byte_bpe
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
@@ -250,7 +250,7 @@ class SentencePieceTrainer(Trainer):
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of an spm.model."""
-        from bert_jax.input_pipeline.tokenizer.spm import with_exact_sums
+        from bert_jax.input_pipeline.tokenizer.models.spm import with_exact_sums
 
         options, characters = self._options, count_characters(counts)
         kept, coverage = self._most_frequent(characters, dict.fromkeys(characters, 1), self._half)

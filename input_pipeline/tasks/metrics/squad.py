@@ -105,8 +105,8 @@ def version2(
     empties those above its --na-prob-thresh, 1.0 if none is given. With `null_odds` also its
     best_exact, best_f1 and their thresholds: the scores had '' been answered where null_odds
     exceeds the threshold, and otherwise `answers`. Those cannot find a threshold above the one that
-    `answers` were made with; with `best_texts`, the best answer that is not '', tuned_exact and tuned_f1 can.
-    `null_odds` and `best_texts` must have every id that `answers` has.
+    `answers` were made with; with `best_texts`, the best answer that is not '', tuned_exact and
+    tuned_f1 can. `null_odds` and `best_texts` must have every id that `answers` has.
     """
     # Per question first; every figure below is a mean over some of them.
     scores = {

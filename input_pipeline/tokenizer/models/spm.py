@@ -17,8 +17,8 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import tokenizer_json
 from bert_jax.input_pipeline.tokenizer.model import WORD_MARK, TokenizerModel
+from bert_jax.input_pipeline.tokenizer.models import tokenizer_json
 from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, segments
 from bert_jax.input_pipeline.wire import fields, spans
 
