@@ -247,7 +247,7 @@ class _Nsp(_Chunks):
                 ' --sop_noise), or give documents separated by blank lines'
             )
 
-        # B is drawn from so many documents, A's among them, from this one on.
+        # B is drawn from that many documents, A's among them, from this one on.
         self._from, self._among = np.zeros(count, np.int64), np.full(count, count)
 
         # Languages lie side by side, so a language is a range of documents. A document that is
@@ -355,7 +355,7 @@ class _Sop(_Chunks):
         first = self._next_word[a[single] + 1]
         cut[single] = np.minimum(np.where(later < b_end[single], later, first), b_end[single])
 
-        # Swapped: B comes first, which is what is to be told.
+        # Swapped: B comes first, which a model must tell.
         swapped = stream.chance(0.5, start.size)
         return (
             np.where(swapped, cut, a),

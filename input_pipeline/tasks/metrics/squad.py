@@ -20,7 +20,7 @@ _KOREAN_SIGNS = str.maketrans(dict.fromkeys('\'"()<>《》〈〉‘’', ' '))
 
 def normalize(text: str) -> str:
     """Return lower case, without ASCII punctuation, articles and extra white space."""
-    # In the official order: case, punctuation, articles, white space; an article beside a dash
+    # In the official order: case, punctuation, articles, white space; an article next to a dash
     # depends on it.
     return ' '.join(_ARTICLES.sub(' ', text.lower().translate(_PUNCTUATION)).split())
 

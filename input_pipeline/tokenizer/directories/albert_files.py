@@ -4,7 +4,7 @@ Owns how such a directory is known and read, and what in it cannot be obeyed, wh
 name. What any tokenizer directory has is settings.py's; what the rules are is spm.py's, and
 compiled.py runs them.
 
-As in transformers the class AlbertTokenizer has rules of its own, and of a tokenizer.json beside it
+As in transformers the class AlbertTokenizer has rules of its own, and of a tokenizer.json with it
 the pieces alone count; under any other class, that file is the tokenizer.
 """
 
