@@ -131,7 +131,6 @@ def make_examples(
     names = mix(documents.names[document], duplicate)
 
     take_turn = _objective(documents, objective, stream, word_starts, noisy)
-
     # Each turn makes one example of every row; rows whose document is used up drop out.
     start, end = take_turn.bounds(document)
     by_turn: list[tuple[np.ndarray, ...]] = []
@@ -143,7 +142,7 @@ def make_examples(
             column[going] for column in (document, names, target, start, end)
         )
 
-    # Cut all pairs at the end, in one go; sop leaves out those of which a side is empty then.
+    # Cut all pairs at the end; sop leaves out those of which a side is empty then.
     a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
     a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
     examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)

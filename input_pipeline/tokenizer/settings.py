@@ -6,7 +6,7 @@ that is passed over in silence gives a model other ids than it was trained on. M
 text is encoded.
 
 As in transformers, a tokenizer_config.json with the class BertTokenizer rules, and of a
-tokenizer.json in its folder only the added tokens count; under any other class the tokenizer.json is
+tokenizer.json with it only the added tokens count; under any other class the tokenizer.json is
 the tokenizer.
 """
 
