@@ -3,7 +3,7 @@
 They are RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2).
 
 Owns how documents are laid end to end and cut into rows of whole sentences. Rows within a document,
-and all that is told by pairs, are pairs.py's; this file must not know token values but the
+and all that pairs teach, are pairs.py's; this file must not know token values but the
 separator's.
 """
 
@@ -21,8 +21,8 @@ def rows_across(
     """Return tokens with a separator between documents, and the examples cut from them.
 
     B is empty and the label 0. Each pass lays its documents end to end, in their order, and fills
-    rows of up to `longest` tokens with whole sentences; a longer sentence is cut. A row neither begins nor ends with a
-    separator. `passes`: as for pairs.make_examples.
+    rows of up to `longest` tokens with whole sentences; a longer sentence is cut. A row neither
+    begins nor ends with a separator. `passes`: as for pairs.make_examples.
     """
     passes = np.broadcast_to(passes, documents.names.shape)
     tokens: list[np.ndarray] = []
@@ -38,7 +38,7 @@ def rows_across(
             tokens.append(text)
             before = chosen
         name = mix(mix(documents.names[chosen[:1]], number), np.arange(a.size))
-        # A separator at the front parts nothing: the row's own special token stands there.
+        # A separator at the front parts nothing: the row's own special token is there.
         parts.append((base + a + (text[a] == separator), base + a_end, name))
     a, a_end, keys = (np.concatenate(column) for column in zip(*parts, strict=True))
     return np.concatenate(tokens), Examples(

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens are predicted, and what stands in their place.
+"""Masked language modelling: which tokens are predicted, and what replaces them.
 
 This file owns the masking rule of google-research/bert (create_pretraining_data.py:342-415)
 for many examples at once: the number of predictions, the choice of tokens, of whole words
@@ -99,7 +99,7 @@ def mask(
     has all of them predicted. Random tokens come from the whole vocabulary, special
     entries included (:408).
     """
-    # 1. Which places: all random choices of a row come from the stream before those of what stands
+    # 1. Which places: all random choices of a row come from the stream before those of what is
     # there, in this order, or the records of a seed become others.
     counts = prediction_counts(lengths, rule)
     if rule.by_words:
@@ -117,7 +117,7 @@ def mask(
     labels = ids[row, positions]
     labels[~chosen] = 0
 
-    # 3. What stands there instead. One draw a place: its upper half says which of the three kinds,
+    # 3. What is there instead. One draw a place: its upper half says which of the three kinds,
     # its lower half which random token.
     draw = stream.bits(positions.size).reshape(positions.shape)
     kind = (draw >> np.uint64(32)) * 2.0**-32
@@ -170,7 +170,7 @@ def _choose_tokens(
 def _random_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
     """Return uint32 [N, S], random but for the low bits, which are the place, and their mask.
 
-    The largest key stands where not `eligible`. Keys of a row differ, so their order does not
+    The largest key is where not `eligible`. Keys of a row differ, so their order does not
     depend on how a machine sorts or partitions.
     """
     # Room for a place in the low bits, randomness above: 25 bits at 128 places.
@@ -285,7 +285,7 @@ def _run_lengths(
     """
     rows, length = candidates.shape
 
-    # The words that follow another word of their segment: those where no [SEP] stands between, so
+    # The words that follow another word of their segment: those where no [SEP] is between, so
     # that the place before is a candidate.
     continues = np.zeros((rows, length + longest), bool)
     row, before = np.nonzero(starts[:, 1:] & candidates[:, :-1])

@@ -131,7 +131,6 @@ def make_examples(
     names = mix(documents.names[document], duplicate)
 
     take_turn = _objective(documents, objective, stream, word_starts, noisy)
-
     # Each turn makes one example of every row; rows whose document is used up drop out.
     start, end = take_turn.bounds(document)
     by_turn: list[tuple[np.ndarray, ...]] = []
@@ -143,7 +142,7 @@ def make_examples(
             column[going] for column in (document, names, target, start, end)
         )
 
-    # Cut all pairs at the end, in one go; sop leaves out those of which a side is empty then.
+    # Cut all pairs at the end; sop leaves out those of which a side is empty then.
     a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
     a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
     examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)
@@ -247,7 +246,7 @@ class _Nsp(_Chunks):
                 ' --sop_noise), or give documents separated by blank lines'
             )
 
-        # B is drawn from so many documents, A's among them, from this one on.
+        # B is drawn from that many documents, A's among them, from this one on.
         self._from, self._among = np.zeros(count, np.int64), np.full(count, count)
 
         # Languages lie side by side, so a language is a range of documents. A document that is
@@ -355,7 +354,7 @@ class _Sop(_Chunks):
         first = self._next_word[a[single] + 1]
         cut[single] = np.minimum(np.where(later < b_end[single], later, first), b_end[single])
 
-        # Swapped: B comes first, which is what is to be told.
+        # Swapped: B comes first, which a model must tell.
         swapped = stream.chance(0.5, start.size)
         return (
             np.where(swapped, cut, a),

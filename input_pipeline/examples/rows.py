@@ -55,7 +55,7 @@ def lay_out(
 
     A may have [SEP] inside, between documents.
     """
-    # Where [SEP] stands: after A, and after B where there is one.
+    # Where [SEP] is: after A, and after B where there is one.
     count = examples.a.size
     length_a, length_b = examples.a_end - examples.a, examples.b_end - examples.b
     index = np.int32 if tokens.size < 2**31 - seq_len else np.int64

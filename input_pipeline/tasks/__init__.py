@@ -72,7 +72,7 @@ def _load_json(path: str, data_dir: str) -> Task:
             f'--task={path}: kind {description["kind"]!r} is none of {", ".join(BY_KIND)}'
         )
 
-    # Results are filed under the file's own name. Its data lie beside it, unless said otherwise.
+    # Results are filed under the file's own name. Its data are in its folder, or in data_dir.
     name = os.path.splitext(os.path.basename(plain_name(path)))[0]
     return BY_KIND[description['kind']].from_description(
         name, description, data_dir or os.path.dirname(path) or '.'

@@ -187,7 +187,7 @@ class Task(abc.ABC, Generic[E]):
     ) -> None:
         """Write predictions.* for `examples` in the task's official format into `folder`.
 
-        The extras are written beside it.
+        The extras are files in the same folder.
         """
 
     @abc.abstractmethod

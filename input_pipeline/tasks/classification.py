@@ -140,7 +140,7 @@ class TextTask(LabelTask[TextExample]):
     """Classification and pair classification; see `Task` for the attributes.
 
     Attributes:
-      spelled: what stands in the files -> label, where they call labels otherwise.
+      spelled: what is in the files -> label, where they call labels otherwise.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Span tasks: find the answer to a question in its context (SQuAD v1.1, v2.0, and the user's own).
 
 This file owns the windows that a long context is cut into, and how start and end scores become
-answer texts (run_squad.py). Files are read by squad_files.py and scored by metrics/squad.py. It
+answer texts (run_squad.py). Files are read by files/squad.py and scored by metrics/squad.py. It
 must not know the model: `decode` sees the best start and end positions of each window.
 """
 
@@ -19,13 +19,13 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import squad_files
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
+from bert_jax.input_pipeline.tasks.files import squad as squad_files
+from bert_jax.input_pipeline.tasks.files.squad import SpanExample
 from bert_jax.input_pipeline.tasks.metrics import squad
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.predictions import require_labels
-from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 

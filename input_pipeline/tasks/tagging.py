@@ -3,7 +3,7 @@
 They are CoNLL-2003 and the user's own (paper section 5.3).
 
 This file owns how sentences become rows, with or without the sentences around them, and how the
-tags of first pieces become the words' tags. Files are conll_files.py's, entity scores
+tags of first pieces become the words' tags. Files are files/conll.py's, entity scores
 metrics/entities.py's. It must not know the model.
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import conll_files
 from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
+from bert_jax.input_pipeline.tasks.files import conll
 from bert_jax.input_pipeline.tasks.metrics import entities
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.predictions import complete
@@ -150,14 +150,14 @@ class TaggingTask(Task[TaggedExample]):
             logging.info(message, self.name, split, other)
         return examples
 
-    def _require_labels(self, sentence: conll_files.Sentence, tags: Sequence[str]) -> None:
+    def _require_labels(self, sentence: conll.Sentence, tags: Sequence[str]) -> None:
         """Raise UserError for a tag that is no label, at the place of its word."""
         for word, tag in enumerate(tags):
             if tag not in self.labels:
                 message = unknown_label(self.name, tag, self.labels)
                 raise UserError(f'{sentence.place_of(word)}: {message}')
 
-    def _sentences(self, split: str) -> Iterator[tuple[str, conll_files.Sentence, str]]:
+    def _sentences(self, split: str) -> Iterator[tuple[str, conll.Sentence, str]]:
         """Yield (id, sentence, document) of every file of a split."""
         # Column files know documents by -DOCSTART- or # newdoc, tables by a column. The number of
         # the file is part of a document's name, so files share none.
@@ -165,13 +165,13 @@ class TaggingTask(Task[TaggedExample]):
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
             lengths, columns = [], table.format in ('conll', 'conllu')
-            for sentence, row in conll_files.read(table, self.comment, test):
+            for sentence, row in conll.read(table, self.comment, test):
                 # In tables a sentence without a column of documents is its own.
                 name = unique_id(row, sentence.where, lines)
                 document = sentence.document if columns else row.get('document', name)
                 yield name, sentence, f'{number}:{document}'
                 lengths.append(len(sentence.words))
-            conll_files.check_lengths(table.where, lengths, columns)
+            conll.check_lengths(table.where, lengths, columns)
 
     def respelled(self, example: TaggedExample, respell: Callable[[str], str]) -> TaggedExample:
         """Return the example with every word respelled; it keeps its tag."""
@@ -308,7 +308,7 @@ class TaggingTask(Task[TaggedExample]):
         It has all sentences of `examples`, in their order.
         """
         # A file of columns has no ids, so it must have the same sentences, one by one.
-        sentences = list(conll_files.read_columns(path, comment=self.comment))
+        sentences = list(conll.read_columns(path, comment=self.comment))
         if len(sentences) != len(examples):
             raise UserError(
                 f'{path}: {len(sentences)} sentences where the split has {len(examples)}'
@@ -433,14 +433,14 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
     tables = tables_of(name, description, folder, roles, formats, ('tokens', 'tags'))
     files = {}
     for split, listed in tables.items():
-        files[split] = tuple(conll_files.with_format(name, split, table) for table in listed)
+        files[split] = tuple(conll.with_format(name, split, table) for table in listed)
 
     # Only the universal parts of speech are known beforehand.
     every = [table for listed in files.values() for table in listed]
     if not all(table.format == 'conllu' and not table.columns for table in every):
         require_entries(name, description, _SETTINGS, ('labels',))
     labels, spelled = labels_of(description)
-    labels = labels or tuple(conll_files.PARTS_OF_SPEECH)
+    labels = labels or tuple(conll.PARTS_OF_SPEECH)
     selects = 'entity_f1' if entities.is_entities(labels) else 'accuracy'
     if 'metrics' not in description and entities.is_otherwise_spelled(labels):
         logging.warning(

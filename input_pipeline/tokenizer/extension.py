@@ -2,7 +2,7 @@
 
 Owns which words of a text are worth an entry, where they go ([unused] slots first, then the end, so
 that every old entry keeps its id), and which entries of a vocabulary are new against an older one.
-A marker (`[E1]`) is found in a text as it stands, before anything is split or lower-cased: it is an
+A marker (`[E1]`) is found in a text as it is, before anything is split or lower-cased: it is an
 added token, as transformers has them. Must not know models: what becomes of the new entries' rows
 is bert_jax/runs/sources/fitting.py's.
 """
@@ -67,7 +67,7 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
 
 
 def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
-    """Give each marker an entry of its own, and have it found in text as it stands."""
+    """Give each marker an entry of its own, and have it found in text as it is."""
     kind, special = tokenizer.model.marked_kind, tokenizer.special_tokens
     if kind is None:
         raise UserError(

@@ -42,7 +42,7 @@ class Layout(NamedTuple):
     Attributes:
       separators: how many of them stand between A and B.
       second_segment: the segment of B and of the separator behind it.
-      mask_takes_space: whether the mask token stands for a word with the space before it.
+      mask_takes_space: whether the mask token replaces a word with the space before it.
     """
 
     separators: int = 1
@@ -73,7 +73,7 @@ class TokenizerModel(abc.ABC):
       file: the file of the vocabulary; '' where tokenizer.json holds it.
       has_json: whether the tokenizers library can have its rules.
       layout: how rows are made of texts.
-      word_prefix: what stands before a word that is inside a running text.
+      word_prefix: what comes before a word that is inside a running text.
       refusal: why a vocabulary of this kind takes no new words; '' where it does.
       marked_kind: the kind that it becomes with markers; None where it takes none.
       vocabulary: the content of its file, of which the fingerprint is made.
@@ -216,10 +216,10 @@ def words(text: str) -> list[str]:
 
 # Module and class of each kind: a kind's libraries are imported where it is used.
 _CLASSES: dict[Kind, tuple[str, str]] = {
-    'wordpiece': ('wordpiece', 'WordPiece'),
-    'sentencepiece': ('spm', 'SentencePiece'),
-    'compiled': ('compiled', 'Compiled'),
-    'byte_bpe': ('byte_bpe', 'ByteBpe'),
+    'wordpiece': ('models.wordpiece', 'WordPiece'),
+    'sentencepiece': ('models.spm', 'SentencePiece'),
+    'compiled': ('models.compiled', 'Compiled'),
+    'byte_bpe': ('models.byte_bpe', 'ByteBpe'),
     'words': ('words', 'Words'),
 }
 

@@ -120,7 +120,7 @@ def segments(word: str) -> list[tuple[int, int]]:
     Each is a character with the marks that follow it.
     """
     # Combining marks, and Hangul vowels and final consonants (U+1160 to U+11FF), go with what
-    # stands before them.
+    # comes before them.
     starts = [
         i
         for i, c in enumerate(word)

@@ -6,7 +6,7 @@ that is passed over in silence gives a model other ids than it was trained on. M
 text is encoded.
 
 As in transformers, a tokenizer_config.json with the class BertTokenizer rules, and of a
-tokenizer.json beside it only the added tokens count; under any other class the tokenizer.json is
+tokenizer.json with it only the added tokens count; under any other class the tokenizer.json is
 the tokenizer.
 """
 
@@ -22,8 +22,12 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind
+from bert_jax.input_pipeline.tokenizer.models.wordpiece import (
+    MAX_WORD_CHARS,
+    library_json,
+    parse_vocab,
+)
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
-from bert_jax.input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, library_json, parse_vocab
 
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
@@ -164,7 +168,7 @@ class Directory(NamedTuple):
             raise UserError(f'{self.path}: its added tokens cannot be read ({error!r})') from error
 
         # Those beyond the vocabulary must follow it without a gap, and those inside must be what
-        # stands there: an id is a row of the model's table.
+        # is there: an id is a row of the model's table.
         added = sorted(
             (token for name, token in tokens.items() if name not in self.special),
             key=lambda token: token['id'],
@@ -194,7 +198,7 @@ def read(path: epath.Path) -> Stated:
     special, bert_class = directory.special, _check_settings(directory)
 
     # 1. All but the casing is inside of a SentencePiece model. Whole words: the file is our own,
-    # and so is all that is said beside it.
+    # and so are its settings.
     alone: tuple[tuple[Kind, str], ...] = (('sentencepiece', 'spm.model'), ('words', 'words.txt'))
     for kind, name in alone:
         if (path / name).exists():

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, ClassVar
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import byte_bpe
 from bert_jax.input_pipeline.tokenizer import words as words_file
 from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
 from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind, words
+from bert_jax.input_pipeline.tokenizer.models import byte_bpe
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.wire import fields
 _LONG_SHARE = 0.02
 # SentencePiece passes over a longer word without a word: such a one is cut into stretches.
 _LONGEST_BYTES, _STRETCH = 4192, 100  # the former of UTF-8, the latter characters
-# And over words with the sign by which it marks rare characters. What is to be rare stands as
+# And over words with the sign by which it marks rare characters. What is to be rare is written as
 # [UNK] in the words that it is given: to it that is one rare character.
 _RESERVED = '\u2585'
 _LEAST_COVERAGE = 0.98  # that SentencePiece takes
@@ -61,7 +61,7 @@ class Trainer(abc.ABC):
         return words(text)
 
     def normalize(self, word: str) -> list[str]:
-        """Return the words to count of a word as it stands."""
+        """Return the words to count of a word as it is in the text."""
         return self.normalizer.split(word)
 
     @abc.abstractmethod
@@ -239,7 +239,7 @@ class SentencePieceTrainer(Trainer):
     def normalize(self, word: str) -> list[str]:
         """Return the word, or stretches of a very long one.
 
-        Stretches of the word as it stands, so that they are those of a text in lines of that
+        Stretches of the word as it is, so that they are those of a text in lines of that
         length.
         """
         composed = self.normalizer.compose(word)
@@ -250,7 +250,7 @@ class SentencePieceTrainer(Trainer):
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of an spm.model."""
-        from bert_jax.input_pipeline.tokenizer.spm import with_exact_sums
+        from bert_jax.input_pipeline.tokenizer.models.spm import with_exact_sums
 
         options, characters = self._options, count_characters(counts)
         kept, coverage = self._most_frequent(characters, dict.fromkeys(characters, 1), self._half)

@@ -96,7 +96,7 @@ class WordTable:
         return mixture
 
     def fold(self) -> None:
-        """Move what was counted as it stands in the text into the table."""
+        """Move what was counted as it is in the text into the table."""
         for word, count in self._raw.items():
             self.words += count
             self.hangul += count * bool(_HANGUL.search(word))

@@ -20,7 +20,7 @@ _OTHERWISE = re.compile('[BIMELSUW](?:[-_/:].+)?|.+[-_/:][BIMELSUW]', re.I)  # B
 def as_bio(tags: Sequence[str]) -> list[str]:
     """Return entity tags of any scheme as B-X and I-X, in which every entity begins with B-.
 
-    So IOB1 tags (where B- stands only between two entities of a kind), IOBES, BILUO and errors are
+    So IOB1 tags (where B- is only between two entities of a kind), IOBES, BILUO and errors are
     read as conlleval reads them.
     """
     # The tag before decides, O before the first; behind an end or a single a new entity begins.
@@ -90,7 +90,7 @@ def is_entities(labels: Sequence[str]) -> bool:
 def is_otherwise_spelled(labels: Sequence[str]) -> bool:
     """Tell whether the labels are rather those of entities.
 
-    The side stands behind, or with another sign, or in lower case.
+    The side comes last, or with another sign, or in lower case.
     """
     sides = [label for label in labels if label not in ('O', 'o')]
     return (
@@ -113,7 +113,7 @@ def entity_scores(
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
     truth, predicted = ([as_bio(tags) for tags in side] for side in (truth, predicted))
-    # micro: over all entities together, as conlleval's overall line; by kind beside it.
+    # micro: over all entities together, as conlleval's overall line; then by kind.
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # an undefined precision, where nothing is predicted, is 0
         precision, recall, f1, _ = precision_recall_fscore_support(

@@ -20,7 +20,7 @@ _KOREAN_SIGNS = str.maketrans(dict.fromkeys('\'"()<>《》〈〉‘’', ' '))
 
 def normalize(text: str) -> str:
     """Return lower case, without ASCII punctuation, articles and extra white space."""
-    # In the official order: case, punctuation, articles, white space; an article beside a dash
+    # In the official order: case, punctuation, articles, white space; an article next to a dash
     # depends on it.
     return ' '.join(_ARTICLES.sub(' ', text.lower().translate(_PUNCTUATION)).split())
 
@@ -104,9 +104,9 @@ def version2(
     These are of `answers` as they are; the official script, where it is given the odds too, first
     empties those above its --na-prob-thresh, 1.0 if none is given. With `null_odds` also its
     best_exact, best_f1 and their thresholds: the scores had '' been answered where null_odds
-    exceeds the threshold, and otherwise `answers`. Those cannot find a threshold above the one that `answers`
-    were made with; with `best_texts`, the best answer that is not '', tuned_exact and tuned_f1 can.
-    `null_odds` and `best_texts` must have every id that `answers` has.
+    exceeds the threshold, and otherwise `answers`. Those cannot find a threshold above the one that
+    `answers` were made with; with `best_texts`, the best answer that is not '', tuned_exact and
+    tuned_f1 can. `null_odds` and `best_texts` must have every id that `answers` has.
     """
     # Per question first; every figure below is a mean over some of them.
     scores = {

@@ -4,7 +4,7 @@ Owns how such a directory is known and read, and what in it cannot be obeyed, wh
 name. What any tokenizer directory has is settings.py's; what the rules are is spm.py's, and
 compiled.py runs them.
 
-As in transformers the class AlbertTokenizer has rules of its own, and of a tokenizer.json beside it
+As in transformers the class AlbertTokenizer has rules of its own, and of a tokenizer.json with it
 the pieces alone count; under any other class, that file is the tokenizer.
 """
 
@@ -61,7 +61,7 @@ def read(path: epath.Path) -> Stated:
       UserError: it contradicts itself, is damaged, or asks for what cannot be done.
     """
     # Imported here: SentencePiece is loaded for its own models alone.
-    from bert_jax.input_pipeline.tokenizer.spm import albert_json
+    from bert_jax.input_pipeline.tokenizer.models.spm import albert_json
 
     directory = Directory.read(path, SPECIAL_TOKENS)
     config, fast, special = directory.config, directory.fast, directory.special
@@ -121,7 +121,7 @@ def _pieces_of_model(file: epath.Path) -> tuple[list[tuple[str, float]], bytes]:
     A piece of digits and a comma is all but ruled out, as in the tokenizer.json files of released
     ALBERTs: Google's own code takes such a piece apart again (tokenization.py, encode_pieces).
     """
-    from bert_jax.input_pipeline.tokenizer.spm import pieces_of
+    from bert_jax.input_pipeline.tokenizer.models.spm import pieces_of
 
     try:
         pieces, charsmap = pieces_of(file.read_bytes())

@@ -71,7 +71,7 @@ def content(
 
 def is_directory(path: epath.Path) -> bool:
     """Tell whether the directory's files are of byte-level BPE, be they whole or not."""
-    # Others have a model of theirs, though a tokenizer.json beside it may say BPE.
+    # Others have a model of theirs, though a tokenizer.json with it may say BPE.
     if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
         return False
     model = read_json(path / 'tokenizer.json').get('model')
@@ -158,7 +158,7 @@ def _of_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
             ' B </s>, as a RoBERTa reads them'
         )
 
-    # vocab.json beside it, if it is there, says the same.
+    # vocab.json with it, if it is there, says the same.
     entries = entries_of(model.get('vocab'), file)
     if listed.exists() and entries_of(read_json(listed), listed) != entries:
         raise UserError(

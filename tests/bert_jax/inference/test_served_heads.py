@@ -13,7 +13,7 @@ import pytest
 from bert_jax.inference import serving_folder
 from bert_jax.inference.served_heads import SERVED, script_of
 from bert_jax.input_pipeline.tasks import BY_KIND
-from bert_jax.input_pipeline.tasks.classification import TextTask
+from bert_jax.input_pipeline.tasks.classification import text_task
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
@@ -21,9 +21,9 @@ from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
 from tests.helpers import tiny_models
 
 TASKS = [
-    TextTask('x', 'classification', ('a', 'b'), ('accuracy',), {}),
-    TextTask('x', 'pair', ('a', 'b'), ('accuracy',), {}),
-    TextTask('x', 'regression', (), ('pearson',), {}),
+    text_task('x', 'classification', ('a', 'b'), ('accuracy',), {}),
+    text_task('x', 'pair', ('a', 'b'), ('accuracy',), {}),
+    text_task('x', 'regression', (), ('pearson',), {}),
     SpanTask('x', {}),
     ChoiceTask('x', ('0', '1'), {}),
     TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),

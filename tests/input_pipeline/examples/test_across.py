@@ -53,21 +53,6 @@ def test_rows_are_those_of_the_walk(longest):
     assert all(row[0] != SEP != row[-1] for row in rows) and max(map(len, rows)) <= longest
 
 
-def test_a_short_example_by_hand():
-    texts = [[[11, 12], [13]], [[21]], [[31, 32, 33, 34, 35, 36]], [[41]]]
-    assert shown(make(texts), 5) == [
-        [11, 12, 13, SEP, 21],
-        [31, 32, 33, 34],  # with the separator that is not shown it was five
-        [35, 36, SEP, 41],
-    ]
-
-
-def test_passes_over_some_documents_are_of_these_alone():
-    texts = [[[11, 12]], [[21]], [[31]]]
-    rows = shown(make(texts), 9, np.array([3, 1, 2]))
-    assert rows == [[11, 12, SEP, 21, SEP, 31], [11, 12, SEP, 31], [11, 12]]
-
-
 def test_separators_are_not_predicted():
     tokens, examples = rows_across(make([[[11, 12]], [[21]]]), 6, 1, SEP)
     rows = lay_out(tokens, examples, 8, 0, SEP, 1)

@@ -60,14 +60,6 @@ def test_rows_hold_what_they_may_and_are_as_full_as_first_fit_makes_them(shape, 
     ]
 
 
-def test_a_length_of_which_there_are_many_shares_rows_with_itself():
-    packs = pack(np.full(10, 100), np.full(10, 15), RecordSpec(512, 77, 'static', 4))
-    assert sorted(np.diff(packs.bounds).tolist()) == [3, 3, 4]
-    assert pack(
-        np.array([512]), np.array([77]), RecordSpec(512, 77, 'static', 4)
-    ).bounds.tolist() == [0, 1]
-
-
 def test_a_packed_row_is_its_examples_one_after_the_other():
     spec = RecordSpec(64, 12, 'static', 4)
     documents = make_documents(count=40, most_sentences=4, most_tokens=12)

@@ -10,9 +10,9 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.batching import bucketed_batches, length_groups
-from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
+from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
 from bert_jax.input_pipeline.tasks.features import features_of
-from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceExample, ChoiceTask
+from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 
@@ -44,26 +44,6 @@ def test_lengths_pad_as_little_as_so_many_can():
             assert sum(length * len(rows) for length, rows in groups) == min(
                 cost((*c, 160)) for c in tops if len(c) < buckets
             )
-
-
-def test_few_rows_of_a_length_join_the_next():
-    lengths = [10] * 50 + [70] * 3 + [150] * 40
-    assert [
-        (length, len(rows)) for length, rows in length_groups(features_with(lengths), 3, fewest=1)
-    ] == [(16, 50), (72, 3), (152, 40)]
-    assert [
-        (length, len(rows)) for length, rows in length_groups(features_with(lengths), 3, fewest=8)
-    ] == [(16, 50), (152, 43)]
-    assert [length for length, _ in length_groups(features_with([10, 12]), 4)] == [16]
-    choices = {
-        'input_mask': np.array(
-            [[[1] * 40 + [0] * 24, [1] * 5 + [0] * 59], [[1] * 9 + [0] * 55] * 2]
-        )
-    }
-    assert [(length, rows.tolist()) for length, rows in length_groups(choices, 2)] == [
-        (16, [1]),
-        (40, [0]),
-    ]
 
 
 def test_bucketed_training_sees_every_row_and_resumes_anywhere():
@@ -142,12 +122,12 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
     ('task', 'features', 'expected'),
     [
         (
-            TextTask('x', 'classification', ('no', 'yes'), ('accuracy',), {}),
+            text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {}),
             {'labels': np.array([0, 0, 0, 1])},
             -(0.75 * np.log(0.75) + 0.25 * np.log(0.25)),
         ),
         (
-            TextTask('x', 'regression', (), ('pearson',), {}),
+            text_task('x', 'regression', (), ('pearson',), {}),
             {'labels': np.array([1.0, 3.0])},
             1.0,
         ),
@@ -178,17 +158,9 @@ def test_chance(task, features, expected):
     ],
 )
 def test_a_constant_answer_scores_as_its_share(kind, labels, truth, expected):
-    task = TextTask('x', kind, labels, tuple(expected), {})
+    task = text_task('x', kind, labels, tuple(expected), {})
     examples = [TextExample(str(n), 'text', None, label) for n, label in enumerate(truth)]
     assert task.constant_scores(examples) == pytest.approx(expected)
-
-
-def test_a_constant_answer_to_choices_is_the_commonest_place():
-    task = ChoiceTask('x', tuple('0123'), {})
-    places = [3, 1, 3, 2]
-    examples = [ChoiceExample(str(n), '', '', tuple('abcd'), p) for n, p in enumerate(places)]
-    assert task.constant_answer(examples) == '3'
-    assert task.constant_scores(examples) == {'accuracy': 0.5}
 
 
 def test_a_constant_answer_to_words_is_the_commonest_tag():

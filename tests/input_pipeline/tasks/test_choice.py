@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -96,19 +95,3 @@ def test_own_task(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             read(*records, **changes)
-
-
-def test_real_files(test_data, tmp_path):
-    codah = load_task('codah', str(test_data / 'swag/codah_fold0'))
-    assert [len(codah.examples(split)) for split in ('train', 'dev', 'test')] == [1665, 556, 555]
-    first = codah.examples('train')[0]
-    assert (
-        first.context == 'The chicken cannot fly. It'
-        and first.choices[first.label] == 'crosses the road.'
-    )
-    shutil.copy(test_data / 'swag/swag_train_sample.csv', tmp_path / 'train.csv')
-    swag = load_task('swag', str(tmp_path)).examples('train')
-    assert len(swag) == 91 and (swag[0].start, swag[0].choices[swag[0].label]) == (
-        'She',
-        'walks slowly towards someone.',
-    )

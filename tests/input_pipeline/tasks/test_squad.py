@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 
@@ -12,9 +11,9 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions
+from bert_jax.input_pipeline.tasks.files.squad import answer_in_context
 from bert_jax.input_pipeline.tasks.metrics import squad
 from bert_jax.input_pipeline.tasks.squad import windows_of
-from bert_jax.input_pipeline.tasks.squad_files import answer_in_context
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 CONTEXT = "The Quick, brown   fox (it was Zoë's) jumped over 13 lazy dogs in 1999."
@@ -99,30 +98,6 @@ def test_windows_are_those_of_the_reference():
                         for s, n in spans
                     ]
                     assert found[index][1][piece - start] == (scores.index(max(scores)) == index)
-
-
-@pytest.mark.parametrize('length', [40, 64, 128])
-@pytest.mark.parametrize(
-    'answer',
-    ['The Quick', 'Quick', 'brown   fox', "Zoë's", 'Zoë', '13', '1999', 'lazy dogs in 1999.'],
-)
-def test_positions_hold_the_answer_and_decode_to_the_original_text(
-    tmp_path, tokenizer, answer, length
-):
-    squad_file(tmp_path, [('who is it ?', [answer])])
-    # windows that overlap by more than the longest answer, so that one of them holds it whole
-    task = dataclasses.replace(load_task('squad_v1', str(tmp_path)), doc_stride=4)
-    examples = task.examples('train')
-    features = task.features(examples, tokenizer, length)
-    held = np.flatnonzero(features['start_positions'])
-    assert len(held) and (features['input_mask'].sum(1) <= length).all()
-    for row in held:
-        start, end = features['start_positions'][row], features['end_positions'][row]
-        assert CONTEXT[features['starts'][row, start] : features['ends'][row, end]] == answer
-        assert features['segment_ids'][row, start] == 1 and features['segment_ids'][row, 0] == 0
-    predictions = task.decode(examples, features, perfect(features))
-    assert predictions.answers == {'q0': ' '.join(answer.split())}
-    assert task.score(examples, predictions) == {'exact_match': 100.0, 'f1': 100.0}
 
 
 def test_rows_by_hand(tmp_path, tokenizer):
@@ -215,27 +190,6 @@ def test_no_answer_is_the_smallest_null_score_against_the_best_span(tmp_path, to
     assert task.read_predictions(str(tmp_path / 'out/predictions.json'), []) == predictions
 
 
-def test_the_best_threshold_may_lie_on_either_side():
-    """Brute force over every threshold, with the answer that is not '' behind each."""
-    truths = {'a': ['x'], 'b': ['y'], 'c': [], 'd': []}
-    best = {'a': 'x', 'b': 'y', 'c': 'z', 'd': 'w'}
-    odds = {'a': 2.0, 'b': -1.0, 'c': 3.0, 'd': 1.0}
-    answers = {name: '' if odds[name] > 0 else best[name] for name in best}
-    report = squad.version2(truths, answers, odds, best)
-    brute = max(
-        (
-            100
-            * np.mean([('' if odds[n] > t else best[n]) == (truths[n] or [''])[0] for n in best]),
-            -t,
-        )
-        for t in [-9, *odds.values()]
-    )
-    assert report['exact'] == 75.0 and report['tuned_exact'] == brute[0] == 75.0
-    odds['d'] = 2.5
-    report = squad.version2(truths, {n: '' if odds[n] > 0 else best[n] for n in best}, odds, best)
-    assert report['tuned_exact'] == 100.0 and report['tuned_exact_thresh'] == 2.0
-
-
 def test_best_threshold_is_the_official_search():
     """find_best_thresh of evaluate-v2.0.py by brute force.
 
@@ -301,47 +255,6 @@ def test_korquad_counts_characters():
         == 100.0
     )
     assert squad.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
-
-
-@pytest.mark.parametrize(
-    ('truth', 'answer', 'exact', 'f1'),
-    [
-        (['the Eiffel Tower'], 'Eiffel tower.', 100, 100),
-        (['Eiffel Tower', 'a tower in Paris'], 'tower in Paris, France', 0, 100 * 6 / 7),
-        (['one two two'], 'two two two', 0, 100 * 2 / 3),
-        (['The'], 'a', 100, 0),
-    ],
-)
-def test_scores_by_hand(truth, answer, exact, f1):
-    report = squad.version1({'q': truth}, {'q': answer})
-    assert report == pytest.approx({'exact_match': exact, 'f1': f1})
-
-
-def test_missing_predictions_count_as_wrong(tmp_path):
-    squad_file(tmp_path, [('who ?', ['fox']), ('how many ?', ['13'])], 'dev-v1.1.json')
-    task = load_task('squad_v1', str(tmp_path))
-    assert task.score(task.examples('dev'), Predictions({'q0': 'fox'})) == {
-        'exact_match': 50.0,
-        'f1': 50.0,
-    }
-
-
-def test_training_questions_take_their_first_answer_and_must_have_it(tmp_path, tokenizer, caplog):
-    squad_file(
-        tmp_path,
-        [('who ?', ['fox', 'brown   fox']), ('lost ?', [('cat', 3)]), ('where ?', [('  ', 17)])],
-    )
-    caplog.set_level('INFO')
-    task = load_task('squad_v1', str(tmp_path))
-    examples = task.examples('train')
-    assert [example.id for example in examples] == ['q0']
-    assert '1 of 3 questions have several answers; the first is used' in caplog.text
-    assert (
-        'left out 2 of 3 questions whose answer is not at its offset: 0 have it at another offset,'
-        ' 2 not in' in caplog.text
-    )
-    row = task.features(examples, tokenizer, 128)
-    assert row['end_positions'][0] - row['start_positions'][0] == 2
 
 
 def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(
@@ -439,12 +352,6 @@ def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, 
             match='1 of 2 examples have no labels' if entries is some else 'split has no labels',
         ):
             task.score(examples, Predictions({'1': 'fox', '2': ''}))
-
-
-def test_no_answer_at_all_is_an_answer_where_the_file_says_so(tmp_path):
-    squad_file(tmp_path, [('who ?', [])], 'dev-v2.0.json')
-    task = load_task('squad_v2', str(tmp_path))
-    assert task.score(task.examples('dev'), Predictions({'q0': ''}))['exact'] == 100.0
 
 
 QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_start': 0}]}
@@ -550,23 +457,6 @@ def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name, content, 
         )
 
 
-def test_questions_that_nobody_asked_or_answered_are_said(tmp_path, caplog):
-    squad_file(tmp_path, [('who ?', ['fox']), ('when ?', []), ('why ?', [])], 'dev-v2.0.json')
-    task = load_task('squad_v2', str(tmp_path))
-    given = Predictions(
-        {'q0': 'fox', 'x': 'y'}, {'null_odds': {'q0': 0.0}, 'nbest': {'q0': [{'text': 'fox'}]}}
-    )
-    report = task.score(task.examples('dev'), given)
-    # The official figure, and ours.
-    assert report['best_exact'] == 300.0 and report['tuned_exact'] == 100.0
-    for said in (
-        '1 predictions are of other questions',
-        '2 of 3 questions have no prediction',
-        'they may exceed 100',
-    ):
-        assert said in caplog.text
-
-
 def test_bad_input(tmp_path, tokenizer):
     (tmp_path / 'dev-v1.1.json').write_text('{"data": [{"title": "t"}]}')
     with pytest.raises(UserError, match="not in the SQuAD format .*'paragraphs'"):
@@ -589,17 +479,6 @@ def test_bad_input(tmp_path, tokenizer):
     )
     with pytest.raises(UserError, match="doc_stride='64'"):
         load_task(str(tmp_path / 'task.json'))
-
-
-def test_a_span_task_by_json(tmp_path):
-    squad_file(tmp_path, [('who ?', ['fox'])], 'one.json')
-    squad_file(tmp_path, [('who ?', ['13'])], 'two.json')
-    (tmp_path / 'task.json').write_text(
-        '{"kind": "span", "files": {"train": ["one.json", "two.json"]}, "doc_stride": 64}'
-    )
-    task = load_task(str(tmp_path / 'task.json'))
-    assert task.options['doc_stride'] == 64 and json.dumps(task.options)
-    assert [example.answers[0][0] for example in task.examples('train')] == ['fox', '13']
 
 
 def test_a_span_task_of_tables(tmp_path):
@@ -684,12 +563,3 @@ def test_published_predictions_have_their_official_figures(test_data, name, file
     )
     assert time.process_time() - started < 5
     assert {metric: round(report[metric], 4) for metric in expected} == expected
-
-
-def test_a_sure_model_answers_the_real_dev_set(test_data):
-    """Windows, positions and decoding lose no answer but those that are part of a word piece."""
-    task = load_task('squad_v1', str(test_data / 'squad'))
-    examples = task.examples('dev')[:2000]
-    features = task.features(examples, Tokenizer.load(test_data / 'vocab/bert-base-uncased'), 256)
-    report = task.score(examples, task.decode(examples, features, perfect(features)))
-    assert report['exact_match'] > 99

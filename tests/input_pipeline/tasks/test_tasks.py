@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.input_pipeline.tasks.base import Predictions, trim
+from bert_jax.input_pipeline.tasks.base import Predictions
 from bert_jax.input_pipeline.tasks.batching import permutation, subset, training_batches
 from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, text_rows, truncated_lengths
 from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS
@@ -65,54 +65,6 @@ def write(tmp_path, text, name='train.tsv'):
     (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
 
 
-def test_tsv_has_no_quoting_and_may_carry_a_bom(tmp_path):
-    write(tmp_path, '\ufeffid\ttext\tlabel\r\nx1\t"good\tpos\r\nx2\tbad" film\u2028here\tneg\r\n')
-    columns = {'id': 'id', 'text': 'text', 'label': 'label'}
-    found = load_task(task_file(tmp_path, columns=columns)).examples('train')
-    assert [(e.id, e.text, e.text_b, e.label) for e in found] == [
-        ('x1', '"good', None, 1),
-        ('x2', 'bad" film\u2028here', None, 0),
-    ]
-
-
-def test_csv_has_quoting_and_jsonl_any_scalar_label(tmp_path):
-    write(tmp_path, 'text,label\n"good, ""very""\nfilm",pos\n', 'train.csv')
-    write(tmp_path, '{"text": "a", "label": 1}\n\n{"text": "b", "label": 0}\n', 'train.jsonl')
-    found = load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
-    assert [(e.text, e.label) for e in found] == [('good, "very"\nfilm', 1)]
-    # A row over several lines is known by its first one.
-    write(tmp_path, 'text,label\n"a\nb",pos\n\n"c\n\nd",bad\n', 'train.csv')
-    with pytest.raises(UserError, match='train.csv:5: unknown label'):
-        load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
-    write(tmp_path, 'text,label\n"a\nb",pos\n"c,neg\nd,neg\n', 'train.csv')
-    with pytest.raises(UserError, match='train.csv:4: not CSV'):
-        load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
-    # Names for what the files call otherwise.
-    write(tmp_path, '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n', 'train.jsonl')
-    named = task_file(tmp_path, files={'train': 'train.jsonl'}, labels={'0': 'neg', '1': 'pos'})
-    assert load_task(named).labels == ('neg', 'pos')
-    assert [e.label for e in load_task(named).examples('train')] == [1, 0]
-    found = load_task(task_file(tmp_path, files={'train': 'train.jsonl'}, labels=[0, 1])).examples(
-        'train'
-    )
-    assert [(e.id, e.text, e.label) for e in found] == [('0', 'a', 1), ('1', 'b', 0)]
-
-
-def test_several_files_and_columns_by_place_from_either_end(tmp_path):
-    write(tmp_path, 'pos\tx\ta\n', 'one.tsv')
-    write(tmp_path, 'neg\tx\tb\n', 'two.tsv')
-    path = task_file(
-        tmp_path,
-        files={'train': ['one.tsv', {'file': 'two.tsv'}]},
-        columns={'text': -1, 'label': 0},
-        header=False,
-    )
-    assert [(e.id, e.text, e.label) for e in load_task(path).examples('train')] == [
-        ('0', 'a', 1),
-        ('1', 'b', 0),
-    ]
-
-
 @pytest.mark.parametrize(
     ('name', 'text', 'entries'),
     [
@@ -146,12 +98,6 @@ def test_only_some_rows_of_a_file_are_read(tmp_path, name, text, entries):
     missing = {'files': {'train': name}, **entries, 'only': {'9': 'de'}}
     with pytest.raises(UserError, match=f'{name}.*only 9'):
         load_task(task_file(tmp_path, **missing)).examples('train')
-
-
-def test_data_dir_takes_the_place_of_the_folder_of_the_json(tmp_path):
-    (tmp_path / 'data').mkdir()
-    write(tmp_path / 'data', 'text\tlabel\na\tpos\n')
-    assert len(load_task(task_file(tmp_path), str(tmp_path / 'data')).examples('train')) == 1
 
 
 @pytest.mark.parametrize(
@@ -240,14 +186,6 @@ def test_other_mistakes(tmp_path):
         list(Table(str(tmp_path / 'x.parquet'), {'text': 0}).rows())
 
 
-def test_qqp_leaves_out_torn_rows(tmp_path):
-    head = 'id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n'
-    write(tmp_path, head + '1\t2\t3\tA?\tB?\t0\n4\t5\t6\tC?\n7\t8\t9\tD?\tE?\t1\n')
-    assert [
-        (e.text, e.text_b, e.label) for e in load_task('qqp', str(tmp_path)).examples('train')
-    ] == [('A?', 'B?', 0), ('D?', 'E?', 1)]
-
-
 def test_mnli_reads_both_layouts(tmp_path):
     """The training file has one label column, the dev files six.
 
@@ -299,16 +237,6 @@ def test_features_by_hand(tmp_path, tokenizer):
     assert features['labels'].tolist() == [1, 0, 0] and all(
         value.dtype == np.int32 for value in features.values()
     )
-
-
-def test_single_texts_are_cut_at_the_end_and_trimmed_together(tmp_path, tokenizer):
-    write(tmp_path, 'text\tlabel\n' + 'a ' * 50 + '\tpos\nb\tneg\n')
-    task = load_task(task_file(tmp_path))
-    features = task.features(task.examples('train'), tokenizer, 40)
-    assert features['input_mask'].sum(1).tolist() == [40, 3] and not features['segment_ids'].any()
-    assert trim(features)['input_ids'].shape == (2, 40)
-    short = trim({name: value[1:] for name, value in features.items()})
-    assert short['input_ids'].shape == (1, 32) and short['labels'].shape == (1,)
 
 
 def test_what_does_not_fit_is_counted(tmp_path, tokenizer, caplog):
@@ -435,11 +363,6 @@ def test_training_batches_shuffle_every_epoch_and_resume_anywhere():
     assert other.tolist() != epochs[0].tolist()
 
 
-def test_batches_larger_than_the_set_still_hold_every_example_equally():
-    first = next(training_batches({'x': np.arange(3)}, ['x'], 7, seed=0))['x']
-    assert np.bincount(first).tolist() in ([2, 2, 3], [2, 3, 2], [3, 2, 2])
-
-
 def test_subsets_are_drawn_by_seed():
     assert subset(range(5), 0, 1) == subset(range(5), 9, 1) == list(range(5))
     drawn = {seed: tuple(subset(range(100), 10, seed)) for seed in range(3)}
@@ -449,33 +372,6 @@ def test_subsets_are_drawn_by_seed():
     counts = np.bincount(np.concatenate([subset(range(20), 5, seed) for seed in range(400)]))
     assert abs(counts - 100).max() < 6 * math.sqrt(400 * 0.25 * 0.75)
     assert sorted(permutation(50, 1, 'x')) == list(range(50))
-
-
-GLUE_ROWS = {
-    'CoLA': ('cola', 8551, 1043, 1063, 0.704),
-    'SST-2': ('sst2', 67349, 872, 1821, 0.558),
-    'MRPC': ('mrpc', 3668, 408, 1725, 0.674),
-    'STS-B': ('stsb', 5749, 1500, 1379, None),
-    'RTE': ('rte', 2490, 277, 3000, 0.502),
-    'WNLI': ('wnli', 635, 71, 146, 0.508),
-}
-
-
-@pytest.mark.parametrize('folder', GLUE_ROWS)
-def test_real_glue_files_have_their_published_rows(test_data, folder):
-    """There are as many rows as published, and the label column is the right one.
-
-    The share of the commoner training label shows that.
-    """
-    name, train, dev, test, majority = GLUE_ROWS[folder]
-    task = load_task(name, str(test_data / 'glue' / folder))
-    assert [len(task.examples(split)) for split in ('train', 'dev', 'test')] == [train, dev, test]
-    labels = np.array([example.label for example in task.examples('train')])
-    if majority is None:
-        assert labels.min() == 0 and labels.max() == 5
-    else:
-        assert max(np.bincount(labels)) / len(labels) == pytest.approx(majority, abs=0.012)
-    assert all(example.label is None for example in task.examples('test'))
 
 
 def documented(name: str) -> str:
@@ -523,37 +419,6 @@ def test_documented_task_files_read_their_layouts(tmp_path):
     assert report == pytest.approx({'exact_match': 0.0, 'f1': 80.0})  # 2 of 3 and of 2 characters
     assert [(e.words, e.label) for e in found['names']] == [(('서', '울', ' '), (3, 4, 0))]
     assert [(e.context, e.label) for e in found['exam']] == [('a\tb', 1)]
-
-
-def test_real_user_tasks_by_the_documented_files(test_data, tmp_path):
-    """NSMC, KorSTS and XNLI; the rows of NSMC that are here are under other names."""
-    nsmc = (
-        documented('nsmc.json')
-        .replace('ratings_train.txt', 'nsmc_train_30k.tsv')
-        .replace('ratings_test.txt', 'nsmc_test_10k.tsv')
-    )
-    files = {
-        'nsmc.json': nsmc,
-        'korsts.json': documented('korsts.json'),
-        'xnli.json': documented('xnli.json'),
-    }
-    folders = {'nsmc.json': 'korean', 'korsts.json': 'korean/KorSTS', 'xnli.json': 'xnli'}
-    for name, text in files.items():
-        write(tmp_path, text, name)
-    task = {
-        name: load_task(str(tmp_path / name), str(test_data / folder))
-        for name, folder in folders.items()
-    }
-    assert (
-        len(task['nsmc.json'].examples('train')) == 30_000
-        and len(task['nsmc.json'].examples('dev')) == 10_000
-    )
-    assert len(task['korsts.json'].examples('train')) == 5749
-    found = task['xnli.json'].examples('dev')
-    assert (
-        len(found) == 2490
-        and np.bincount([example.label for example in found]).tolist() == [830] * 3
-    )
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ import pytest
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import features
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 WORDS = 'winter summer autumn spring nobody everybody morning evening'.split()
@@ -117,15 +116,6 @@ def test_casing_is_what_the_class_is_told(folder, tmp_path, settings):
     assert Tokenizer.load(tmp_path / 'again').fingerprint == ours.fingerprint
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('corpus', ['wiki_en_small.txt', 'wiki_ko.txt', 'hard_wrapped_de.txt'])
-def test_ids_are_googles_on_real_text(folder, test_data, corpus):
-    ours, theirs = Tokenizer.load(folder), processor(folder)
-    with open(test_data / 'corpora' / corpus, encoding='utf-8') as lines:
-        for _, line in zip(range(2000), lines, strict=False):
-            assert ours.encode(line) == google(theirs, line), line
-
-
 def test_numbers_give_up_their_commas(folder):
     """A piece such as `0,` is in the vocabulary, and is not used."""
     ours = Tokenizer.load(folder)
@@ -139,23 +129,6 @@ def test_special_tokens_are_not_searched_for_in_text(folder):
     assert set(ids) & set(ours.special_ids) <= {ours.unk_id}
     assert ours.tokens(ours.special_ids) == ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]']
     assert all(ours.starts_word[list(ours.special_ids)])
-
-
-def test_rows_places_and_words(folder):
-    ours = Tokenizer.load(folder)
-    rows = features.text_rows(['The capital'], ['of France'], ours, 24)
-    length = rows['input_mask'][0].sum()
-    ids = rows['input_ids'][0, :length].tolist()
-    a, b = ours.encode('the capital'), ours.encode('of france')
-    assert ids == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
-    assert rows['segment_ids'][0, :length].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-
-    text = 'Köln  and Zürich'
-    found = ours.encode_with_offsets(text)
-    assert found.ids.tolist() == ours.encode(text)
-    begins = found.starts[found.word_starts]
-    assert [text[start:].split()[0] for start in begins] == ['Köln', 'and', 'Zürich']
-    assert ours.decode(ours.encode('the capital of france')) == ' the capital of france'
 
 
 def test_saved_it_is_the_same_again(folder, tmp_path):

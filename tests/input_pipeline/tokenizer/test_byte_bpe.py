@@ -8,19 +8,14 @@ import pathlib
 import random
 import shutil
 import unicodedata
-from collections import Counter
 
-import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.answers import WithMasks, words_of
 from bert_jax.inference.extractor import row_of
 from bert_jax.input_pipeline.tasks.features import text_rows
-from bert_jax.input_pipeline.tasks.squad import SpanTask
-from bert_jax.input_pipeline.tasks.squad_files import SpanExample
-from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
-from bert_jax.input_pipeline.tokenizer import Tokenizer, byte_bpe, vocabulary
+from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 
 TEXT = [
@@ -140,12 +135,6 @@ def test_half_a_character_is_the_sign_for_none(tokenizer):
     assert tokenizer.encode(text) == ids == tokenizer.encode_with_offsets(text).ids.tolist()
 
 
-def test_special_tokens_stand_where_fairseq_has_them(tokenizer):
-    assert tokenizer.tokens(range(4)) == ['<s>', '<pad>', '</s>', '<unk>']
-    assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id) == (1, 0, 2)
-    assert tokenizer.mask_id == tokenizer.vocab_size - 1 == 339
-
-
 def test_places_are_the_text_without_its_spaces(tokenizer):
     text = 'the people  of Zürich, theirs'
     found = tokenizer.encode_with_offsets(text)
@@ -252,20 +241,6 @@ def test_what_cannot_be_obeyed_is_one_line(folder, change, said):
     assert said in str(error.value) and '\n' not in str(error.value)
 
 
-def test_training_depends_on_the_text_alone():
-    options = VocabularyOptions(320, 'byte_bpe')
-    a, _ = vocabulary.train(TEXT, options)
-    b, report = vocabulary.train(TEXT[::-1], options)
-    assert a.fingerprint == b.fingerprint
-    assert (report.unknown, report.characters_covered) == (0, 1)
-    # The first merge is of the pair of bytes that stands in words most often.
-    letters = letters_of_bytes()
-    spelled = [[letters[b] for b in word.encode()] for text in TEXT for word in words(text)]
-    counts = Counter(pair for word in spelled for pair in itertools.pairwise(word))
-    first = a.tokens([260])[0]
-    assert counts[first[0], first[1]] == max(counts.values())
-
-
 def test_a_vocabulary_has_room_for_all_bytes():
     with pytest.raises(UserError, match='takes 261 or more'):
         vocabulary.train(TEXT, VocabularyOptions(260, 'byte_bpe'))
@@ -287,34 +262,7 @@ def test_rows_have_two_separators_and_one_segment(tokenizer):
     assert (cut == tokenizer.sep_id).sum() == 3 and cut[-1] == tokenizer.sep_id
 
 
-def test_an_answer_is_found_behind_two_separators(tokenizer):
-    example = SpanExample('q', 'the town', 'people of Zürich', (('Zürich', 10),))
-    found = SpanTask('t', {}).features([example], tokenizer, 40)
-    start, end = found['start_positions'][0], found['end_positions'][0]
-    ids = found['input_ids'][0, start : end + 1]
-    assert tokenizer.decode(ids) == ' Zürich'
-    question = tokenizer.encode('the town')
-    assert found['input_ids'][0, : len(question) + 3].tolist() == [0, *question, 2, 2]
-
-
-def test_tagged_words_have_their_spaces(tokenizer):
-    """The first piece of each word has its label, as in running text."""
-    example = TaggedExample('s', ('people', 'of', 'Zürich'), (1, 0, 1), 'd')
-    row = TaggingTask('t', ('O', 'B'), ('accuracy',), {}).features([example], tokenizer, 24)
-    words = [tokenizer.encode(f' {word}') for word in example.words]
-    ids = [0, *words[0], *words[1], *words[2], 2]
-    assert row['input_ids'][0, : len(ids)].tolist() == ids
-    first = [1, 1 + len(words[0]), 1 + len(words[0]) + len(words[1])]
-    assert np.flatnonzero(row['label_weights'][0]).tolist() == first
-    assert row['label_ids'][0, first].tolist() == [1, 0, 1]
-
-
 def test_a_mask_takes_the_space_before_it(tokenizer):
     row = WithMasks(tokenizer).encode_batch(['the <mask> of them'])[0]
     expected = [*tokenizer.encode('the'), tokenizer.mask_id, *tokenizer.encode(' of them')]
     assert row.tolist() == expected
-
-
-def test_stretches_are_the_text():
-    for text in (*TEXT, *NASTY):
-        assert ''.join(byte_bpe.stretches(text)) == text

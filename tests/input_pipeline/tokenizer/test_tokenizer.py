@@ -17,13 +17,11 @@ import pytest
 import tokenizers
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer import Tokenizer, model
 from bert_jax.input_pipeline.tokenizer import tokenizer as tokenizer_module
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from tests.helpers import tokenizer_folders
 
-DATA = os.environ.get('BERT_JAX_TEST_DATA')
-needs_data = pytest.mark.skipif(not DATA, reason='BERT_JAX_TEST_DATA is not set')
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 WORDS = 'un ##aff ##able hello , ! [ ] mask 中 国 e ##te ete οδος x ##x i s 한국 ##어'.split()
 
@@ -122,18 +120,6 @@ def test_google_rules(text, expected):
     assert google_pieces(text, {*SPECIAL, *WORDS}, True) == expected.split()
 
 
-def test_cased_and_accents_apart():
-    tokens = [*SPECIAL, 'É', 'é', 'e', 'E']
-    cases = {(False, False): 'É', (True, False): 'é', (True, True): 'e', (False, True): 'E'}
-    for (lower_case, strip_accents), expected in cases.items():
-        tokenizer = make(tokens, lower_case, strip_accents=strip_accents)
-        assert tokenizer.tokens(tokenizer.encode('É')) == [expected]
-    assert make(tokens, False).tokens(make(tokens, False).encode('E\u0301')) == ['[UNK]']
-    assert make(tokens, False, nfc=True).tokens(
-        make(tokens, False, nfc=True).encode('E\u0301')
-    ) == ['É']
-
-
 def test_nfc_composes_hangul():
     tokenizer = make(lower_case=False, nfc=True)
     text = unicodedata.normalize('NFD', '한국어')
@@ -183,47 +169,6 @@ def test_offsets_point_into_the_original_text():
     ]  # fmt: skip
     assert encoding.word_starts.tolist() == [True] * 3 + [False] * 2 + [True] * 6
     assert tokenizer.encode_with_offsets('').ids.shape == (0,)
-
-
-@needs_data
-@pytest.mark.parametrize(
-    'vocab', ['bert-base-uncased', 'bert-base-cased', 'bert-base-multilingual-cased']
-)
-def test_released_vocabularies_agree_with_hugging_face_on_real_text(vocab):
-    lower = 'uncased' in vocab
-    tokenizer = Tokenizer.load(f'{DATA}/vocab/{vocab}')
-    assert (tokenizer.lower_case, tokenizer.strip_accents) == (lower, lower)
-    engine = tokenizers.BertWordPieceTokenizer(
-        f'{DATA}/vocab/{vocab}/vocab.txt', lowercase=lower, strip_accents=lower
-    )
-    corpus = 'wiki_ko.txt' if 'multi' in vocab else 'wiki_en_small.txt'
-    with open(f'{DATA}/corpora/{corpus}', encoding='utf-8') as f:
-        lines = [line for line in f.read(1_500_000).split('\n') if line]
-    expected = engine.encode_batch(lines, add_special_tokens=False)
-    for line, ours, theirs in zip(lines, tokenizer.encode_batch(lines), expected, strict=True):
-        assert ours.tolist() == theirs.ids, line
-    for line, theirs in list(zip(lines, expected))[:300]:
-        ours = tokenizer.encode_with_offsets(line)
-        assert ours.ids.tolist() == theirs.ids
-        if line.isascii() or not lower:
-            assert list(zip(ours.starts.tolist(), ours.ends.tolist())) == theirs.offsets
-
-
-@needs_data
-def test_hugging_face_folder():
-    tokenizer = Tokenizer.load(f'{DATA}/minilm')
-    special = (
-        tokenizer.pad_id,
-        tokenizer.unk_id,
-        tokenizer.cls_id,
-        tokenizer.sep_id,
-        tokenizer.mask_id,
-    )
-    assert (tokenizer.vocab_size, tokenizer.lower_case, special) == (
-        30522,
-        True,
-        (0, 100, 101, 102, 103),
-    )
 
 
 class TestDirectory:
@@ -433,12 +378,12 @@ class TestForeignSettings:
 
 
 def test_memo_is_bounded_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr(tokenizer_module, '_MEMO_WORDS', 3)
+    monkeypatch.setattr(model, '_MEMO_WORDS', 3)
     tokenizer, text = make(), 'hello hello, x un unx hello! ' + 'x' * 100
     expected = google_pieces(text, {*SPECIAL, *WORDS}, True)
     for _ in range(2):
         assert tokenizer.tokens(tokenizer.encode(text)) == expected
-    assert set(tokenizer._memo) == {'hello', 'hello,', 'x'}
+    assert set(tokenizer.model._memo) == {'hello', 'hello,', 'x'}
 
 
 def test_import_is_light():

@@ -5,8 +5,6 @@ Hugging Face's engine agrees with them.
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import pathlib
 import random
@@ -198,85 +196,6 @@ class TestHuggingFaceAgrees:
         )
 
 
-@pytest.fixture(scope='module')
-def real_text():
-    """10,000 lines: English and Korean Wikipedia, and Chinese paragraphs with their questions."""
-    if 'BERT_JAX_TEST_DATA' not in os.environ:
-        pytest.skip('BERT_JAX_TEST_DATA is not set: it names a folder of real corpora and tasks')
-    data, lines = pathlib.Path(os.environ['BERT_JAX_TEST_DATA']), []
-    for name, count in (('wiki_en_small.txt', 5000), ('wiki_ko.txt', 4000)):
-        with (data / 'corpora' / name).open(encoding='utf-8') as file:
-            sentences = (
-                sentence for line in file for sentence in line.strip().split('. ') if sentence
-            )
-            lines += itertools.islice(sentences, count)
-    paragraphs = [
-        p
-        for article in json.loads((data / 'xquad' / 'xquad.zh.json').read_text())['data']
-        for p in article['paragraphs']
-    ]
-    lines += [
-        text for p in paragraphs for text in (p['context'], *(q['question'] for q in p['qas']))
-    ][: 10_000 - len(lines)]
-    assert len(lines) == 10_000
-    return lines
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('model', 'lower_case', 'strip_accents'),
-    [
-        ('wordpiece', True, True),
-        ('wordpiece', False, False),
-        ('unigram', True, True),
-        ('unigram', False, False),
-        ('bpe', True, False),
-    ],
-)
-def test_hugging_face_agrees_on_real_text(tmp_path, real_text, model, lower_case, strip_accents):
-    trained, report = train(
-        real_text[::4], VocabularyOptions(6000, model, lower_case, strip_accents)
-    )
-    assert report.unknown < 0.01 and report.characters_covered > 0.99 and 1 < report.fertility < 3
-    trained.save(tmp_path / 'v')
-    ours = Tokenizer.load(tmp_path / 'v')
-    if model == 'wordpiece':
-        engine = tokenizers.BertWordPieceTokenizer(
-            str(tmp_path / 'v' / 'vocab.txt'), lowercase=lower_case, strip_accents=strip_accents
-        )
-    else:
-        engine = tokenizers.Tokenizer.from_file(str(tmp_path / 'v' / 'tokenizer.json'))
-    known = 0
-    for line, ids, theirs in zip(
-        real_text,
-        ours.encode_batch(real_text),
-        engine.encode_batch(real_text, add_special_tokens=False),
-        strict=True,
-    ):
-        # Google's limit is 200, Hugging Face's 100.
-        if max(map(len, line.split()), default=0) <= 100 or model != 'wordpiece':
-            assert ids.tolist() == theirs.ids, line
-            known += 1
-    assert known > 9900
-
-
-def test_rare_characters_leave_room_for_words():
-    ideographs = [chr(0x4E00 + i) for i in range(500)]
-    tokenizer, report = train(
-        [*english(), *ideographs], VocabularyOptions(200, character_coverage=1.0)
-    )
-    singles = [
-        t
-        for t in tokenizer.tokens(range(5, tokenizer.vocab_size))
-        if len(t.removeprefix('##')) == 1
-    ]
-    assert (
-        len(singles) <= 100
-        and report.characters_covered < 1
-        and 'token' in tokenizer.tokens(range(tokenizer.vocab_size))
-    )
-
-
 CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
 
 
@@ -297,12 +216,6 @@ def test_wordpiece_is_filled_up_with_characters():
     kana = [CHARACTERS[:40] * 3, 'カタ'] * 2
     tokenizer, report = train(kana, VocabularyOptions(60, character_coverage=1.0))
     assert tokenizer.tokens(tokenizer.encode('カタ')) == ['カ', '##タ'] and report.unknown == 0
-
-
-def test_wordpiece_is_not_filled_beyond_the_coverage():
-    text = [*english(), CHARACTERS]
-    few, many = (train(text, VocabularyOptions(n, character_coverage=0.99))[0] for n in (400, 900))
-    assert few.fingerprint == many.fingerprint and CHARACTERS[0] not in few.tokens(range(few.known))
 
 
 @pytest.mark.parametrize('model', MODELS)
@@ -378,39 +291,6 @@ def test_command_line(tmp_path):
             failed.returncode == 2 and message in failed.stderr and 'Traceback' not in failed.stderr
         )
     assert sorted(os.listdir(tmp_path)) == ['a.txt', 'v']
-
-
-@pytest.mark.parametrize('language', [('', ''), ('en=', 'ko=')])
-def test_every_input_is_trained_on_and_not_the_last_alone(tmp_path, language):
-    for name, word in (('a', 'zebra'), ('b', 'quagga')):
-        (tmp_path / f'{name}.txt').write_text(f'{word} {word}\n' * 50)
-    inputs = [f'--input={code}{tmp_path}/{name}.txt' for code, name in zip(language, 'ab')]
-    command = [
-        sys.executable,
-        '-m',
-        'bert_jax.launch.train_vocab',
-        *inputs,
-        f'--output={tmp_path}/v',
-    ]
-    root = str(pathlib.Path(__file__).parents[3])
-    done = subprocess.run(
-        [*command, '--vocab_size=60'], cwd=root, capture_output=True, text=True, check=True
-    )
-    assert '2 documents, 100 lines' in done.stdout
-    tokenizer = Tokenizer.load(tmp_path / 'v')
-    assert {'zebra', 'quagga'} <= set(tokenizer.tokens(range(tokenizer.vocab_size)))
-
-
-def test_words_of_several_texts_are_counted_as_often_as_is_said():
-    tables = []
-    for text in ('a a a b b c', 'a d d d d'):
-        tables.append(vocabulary.counted([text], VocabularyOptions()))
-    mixed = vocabulary.WordTable.mixed([(tables[0], 0.5), (tables[1], 1.5)])
-    # 3 x 0.5 and 1 x 1.5 are 2 each, rounded half up one by one; c is 1 x 0.5, which is 1.
-    assert dict(mixed.counts) == {'a': 4, 'b': 1, 'c': 1, 'd': 6}
-    assert mixed.words == int(6 * 0.5 + 0.5) + int(5 * 1.5 + 0.5)
-    few = vocabulary.WordTable.mixed([(tables[0], 0.2)])
-    assert dict(few.counts) == {'a': 1}  # 0.6, and 0.4 and 0.2, which are no word
 
 
 def test_a_vocabulary_of_several_languages(tmp_path):

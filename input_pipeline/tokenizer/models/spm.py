@@ -17,8 +17,8 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import tokenizer_json
 from bert_jax.input_pipeline.tokenizer.model import WORD_MARK, TokenizerModel
+from bert_jax.input_pipeline.tokenizer.models import tokenizer_json
 from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, segments
 from bert_jax.input_pipeline.wire import fields, spans
 
@@ -193,7 +193,7 @@ def with_exact_sums(model: bytes) -> bytes:
     takes would be a matter of rounding, and of what comes before. Where sums are exact both take
     the first.
     """
-    # In place: a score is four bytes wherever it stands, so no length changes.
+    # In place: a score is four bytes wherever it is, so no length changes.
     text = bytearray(model)
     for _, start, end in spans(model, 0, len(model), 1):  # pieces
         for _, at, _ in spans(model, start, end, 2):  # score

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from bert_jax.input_pipeline.tokenizer.compiled import LibraryModel, unreadable
 from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.model import Layout, TokenizerModel
+from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, unreadable
 
 # What Unicode calls white space, and so do the library's rules; str.isspace() has four more.
 _SPACES = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'

@@ -200,7 +200,7 @@ def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | 
     while end < len(context) and not context[end - 1].isspace() and not context[end].isspace():
         end += 1
 
-    # Any white space in the context stands for any in the answer.
+    # Any white space in the context counts as any in the answer.
     match = re.compile(r'\s+'.join(map(re.escape, words))).search(context, begin, end)
     return (match[0], match.start()) if match else None
 

@@ -26,7 +26,7 @@ PARTS_OF_SPEECH = (
     'ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X'.split()
 )
 _COLUMN_FILES = ('.txt', '.tsv', '.conll', '.bio', '.iob', '.iob2')
-# What stands for a missing name once pandas has made texts of a column.
+# What replaces a missing name once pandas has made texts of a column.
 _BLANK = frozenset({'', 'nan', 'NaN', 'None', '<NA>'})
 _MANY = 200  # words: a longer sentence is rather several without what parts them
 _FEW = 10  # sentences: of fewer nothing can be said
@@ -197,7 +197,7 @@ def read_table(table: Table, untagged: bool) -> Iterator[tuple[Sentence, dict[st
     if 'sentence' in table.columns:
         for group in _sentences(rows, table):
             for line, row in group:
-                # A cell is a word whatever stands in it, but a word there must be.
+                # A cell is a word whatever is in it, but a word there must be.
                 if isinstance(row['tokens'], list) or not row['tokens'].strip():
                     raise UserError(f'{line}: {row["tokens"]!r} is not one word: delete the row')
             places, first = [line for line, _ in group], group[0][1]

@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import tokenizer_json
 from bert_jax.input_pipeline.tokenizer.model import Kind, TokenizerModel
+from bert_jax.input_pipeline.tokenizer.models import tokenizer_json
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, segments
 
 MAX_WORD_CHARS = 200  # longer words are [UNK] (tokenization.py:303); Hugging Face has 100

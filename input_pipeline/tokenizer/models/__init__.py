@@ -1,0 +1,1 @@
+"""Kinds of vocabularies, a class each: how text becomes their entries."""
