@@ -177,9 +177,11 @@ def decode_alike(
 
     Args:
       features: what each record holds.
-      text: the records at `starts` [N] to `ends` [N]. The features of our records need nothing
-        behind the last one but the four bytes that a TFRecord file has there; others may need up
-        to _LOOKS_BEYOND, and are not decoded without.
+      text: holds the records. The features of ours need nothing after the last one but the four
+        bytes that a TFRecord file has there; others may need up to _LOOKS_BEYOND, and are not
+        decoded without.
+      starts: [N], where they begin.
+      ends: [N], where they end.
       columns: [N, length] a feature, filled with its numbers; of any type that takes them.
       below: names of whole numbers -> what all of them must be less than.
 
