@@ -67,17 +67,6 @@ def test_texts_that_are_null_or_empty_are_counted(tmp_path):
     assert report.bad_records == {'null': 3}
 
 
-def test_a_line_that_is_too_long_is_one_record(tmp_path, monkeypatch):
-    monkeypatch.setattr('bert_jax.input_pipeline.text.corpus.MAX_DOCUMENT_BYTES', 100)
-    path = tmp_path / 'a.jsonl'
-    path.write_bytes(b'\n'.join([line('One.'), line('word ' * 200), line('Two.')]))
-    with pytest.raises(UserError, match=r'a\.jsonl line 2: longer than'):
-        read(path)
-    report = Report()
-    assert read(path, report, on_bad_record='skip') == [['One.'], ['Two.']]
-    assert report.bad_records == {'too long': 1} and report.cut_lines == 0
-
-
 @pytest.mark.parametrize('bad', [b'{"text": "T\xffo."}', b'{"text": "\\ud800"}'])
 def test_bad_utf8_is_a_bad_record_only_where_it_is_an_error(tmp_path, bad):
     path = tmp_path / 'a.jsonl'
@@ -91,12 +80,6 @@ def test_bad_utf8_is_a_bad_record_only_where_it_is_an_error(tmp_path, bad):
     report = Report()
     assert len(read(path, report, on_bad_record='skip')) == 3
     assert (report.bad_records, report.bad_utf8) == ({}, 1)
-
-
-def test_lines_of_text_are_no_records(tmp_path):
-    (tmp_path / 'a.txt').write_bytes(b'One.\nT\xffo.\n')
-    with pytest.raises(UserError, match=r'a\.txt line 2: invalid UTF-8'):
-        read(tmp_path / 'a.txt', on_bad_utf8='error', on_bad_record='skip')
 
 
 def test_rows_of_parquet(tmp_path):

@@ -73,15 +73,6 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
         list(records)
 
 
-def test_parts_together_are_the_whole(tmp_path):
-    (tmp_path / 'x.txt').write_text(''.join(f'{i}\n' for i in range(11)))
-    reader = Reader(str(tmp_path / 'x.txt'), ('text',))
-    parts = [[line for line, _ in reader.part((i, 3), 0)] for i in range(3)]
-    assert sorted(sum(parts, [])) == list(range(1, 12)) and parts[1] == [2, 5, 8, 11]
-    assert [line for line, _ in reader.part((1, 3), 2)] == [8, 11]
-    assert reader.position == reader.size == 23
-
-
 @pytest.mark.parametrize(
     ('name', 'content', 'reason'),
     [

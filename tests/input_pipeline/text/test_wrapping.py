@@ -42,12 +42,6 @@ def test_wrapped_paragraphs_are_found_in_any_script(words, width):
     assert share(paragraphs) == share([s for text in paragraphs for s in text.split('. ')]) == 0
 
 
-def test_chinese_lines_of_one_length_are_found():
-    draw = random.Random(0)
-    text = ''.join(draw.choice('我来了你呢他们在那里看书，学校很大') for _ in range(3000))
-    assert share([text[i : i + 38] for i in range(0, 3000, 38)]) > 0.85
-
-
 DRAW = random.Random(1)
 
 
