@@ -205,57 +205,28 @@ def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found
 def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
     """Find the root of a pattern among the files here, and its files, with their names below that.
 
-    A glob matches as pathlib finds it, which passes over folders that it may not read and links to
+    A glob matches as in pathlib, which passes over folders that it may not read and links to
     folders without a word; here the first are refused and the others named.
     """
-
-    def sized(root: Path, matches: Iterator[Path]) -> Iterator[_Found]:
-        for path in matches:
-            state = _state(str(path), path.stat, part, left_out)
-            if state is not None:
-                yield path.relative_to(root).as_posix(), state
-
     # What is there by this very name is no glob, even with a bracket in its name.
     path = Path(part).expanduser()
+    single = path.is_symlink()  # even one to nothing, which `_state` refuses by name
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        # a link to nothing, which `_state` refuses by name
-        if path.is_symlink():
-            return path.parent, sized(path.parent, iter([path]))
+        pass
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
     else:
-        if not path.is_dir():
-            return path.parent, sized(path.parent, iter([path]))
-        entries = (
-            (name, _state(entry.path, entry.stat, part, left_out))
-            for name, entry in _walk(path, left_out)
-        )
-        return path, ((name, state) for name, state in entries if state is not None)
-
-    # A glob. pathlib would pass over unreadable folders in silence, so each folder that it would
-    # look into is opened once before.
+        if path.is_dir():
+            return path, _walk(path, ['**'], left_out, glob=False)
+        single = True
+    if single:
+        state = _state(str(path), path.stat, left_out)
+        return path.parent, iter([(path.name, state)] if state else [])
     root, glob = _split_at_wildcard(path)
-    if not root.is_dir():
-        return root, iter(())
-    steps = glob.split('/')
-
-    # From `**` on all of it is walked at once.
-    deep = next((i for i, step in enumerate(steps) if step == '**'), None)
-    for level in range(len(steps) if deep is None else deep + 1):  # the folders looked into
-        for folder in root.glob('/'.join(steps[:level])) if level else [root]:
-            if not folder.is_dir():
-                continue
-            if level == deep:
-                for _ in _walk(folder, left_out, hidden=False):
-                    pass
-            else:
-                os.scandir(folder).close()
-
-    # `a/**` means all files below a, but to pathlib its folders
-    return root, sized(root, root.glob(f'{glob}/*' if glob.endswith('**') else glob))
+    return root, _walk(root, glob.split('/'), left_out) if root.is_dir() else iter(())
 
 
 def _split_at_wildcard(path: Any) -> tuple[Any, str]:
@@ -267,32 +238,50 @@ def _split_at_wildcard(path: Any) -> tuple[Any, str]:
     return type(path)(*steps[:wild]), '/'.join(steps[wild:])
 
 
-def _walk(
-    root: Path, left_out: list[str], hidden: bool = True
-) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield (name below the folder, entry) of all files in it but hidden ones and linked folders.
+def _walk(root: Path, steps: list[str], left_out: list[str], glob: bool = True) -> Iterator[_Found]:
+    """Yield the files below a folder whose names the steps of a glob match.
 
-    OSError for a folder that cannot be read. `hidden`: whether hidden files are worth a word.
+    OSError for a folder that cannot be read. `glob`: hidden files match too, and folders that the
+    user may have meant are named.
     """
-    folders = ['']
+    # Of each folder what may match in it: `**` is any number of folders, and all their files.
+    folders = [('', [steps])]
     while folders:
-        inner = folders.pop()
+        inner, open_steps = folders.pop()
+        for step, *further in open_steps:
+            if step == '**' and further:
+                open_steps.append(further)
         with os.scandir(root / inner) as entries:
             for entry in entries:
                 name = f'{inner}/{entry.name}' if inner else entry.name
-                if entry.is_dir():
-                    if entry.is_symlink():
-                        left_out.append(f'{root / name} (a link to a folder: give it too)')
-                    else:
-                        folders.append(name)
-                elif not entry.name.startswith('.'):
-                    yield name, entry
-                elif hidden:
-                    left_out.append(f'{root / name} (hidden)')
+                deep = any(step == '**' for step, *_ in open_steps)
+                matches = [
+                    further
+                    for step, *further in open_steps
+                    if step != '**' and fnmatch.fnmatchcase(entry.name, step)
+                ]
+                if not entry.is_dir():
+                    if [] not in matches and ['**'] not in open_steps:
+                        continue
+                    if not glob and entry.name.startswith('.'):
+                        left_out.append(f'{root / name} (hidden)')
+                    elif state := _state(entry.path, entry.stat, left_out):
+                        yield name, state
+                    continue
+                inside = [further for further in matches if further]
+                if deep and entry.is_symlink():
+                    left_out.append(f'{root / name} (a link to a folder: give it too)')
+                else:
+                    inside += [each for each in open_steps if each[0] == '**']
+                if inside:
+                    folders.append((name, inside))
+                elif [] in matches and '**' not in steps:
+                    # Below `**` its files match by themselves; here the user may have meant it.
+                    left_out.append(f'{root / name} (a folder: give it too)')
 
 
 def _state(
-    path: str, ask: Callable[[], os.stat_result], part: str, left_out: list[str]
+    path: str, ask: Callable[[], os.stat_result], left_out: list[str]
 ) -> tuple[int, int] | None:
     """Return (bytes, when written) of a file that matches; None for no file, which is left out.
 
@@ -309,10 +298,5 @@ def _state(
         ) from None
     if stat.S_ISREG(status.st_mode):
         return status.st_size, status.st_mtime_ns
-
-    # Below `**` its files match by themselves; elsewhere the user may have meant it.
-    if not stat.S_ISDIR(status.st_mode):
-        left_out.append(f'{path} (no regular file)')
-    elif '**' not in part:
-        left_out.append(f'{path} (a folder: give it too)')
+    left_out.append(f'{path} (no regular file)')
     return None

@@ -251,6 +251,12 @@ class TestWhatIsNotRead:
         with pytest.raises(UserError, match='no file matches .*pipe.*no regular file'):
             read(tmp_path / 'text/pipe')
 
+    def test_a_folder_that_a_glob_matches_is_named(self, tmp_path):
+        put(tmp_path / 'a.txt', TEXT)
+        put(tmp_path / 'sub/b.txt', TEXT)
+        assert self.said(tmp_path / '*')[1].startswith(f'1 left out, not read: {tmp_path}/sub')
+        assert self.said(tmp_path / '**/*') == (4, '')
+
     @pytest.mark.parametrize('pattern', ['', '*', '**', '*.txt', 'gone.txt'])
     def test_a_link_to_nothing_is_refused(self, tmp_path, pattern):
         put(tmp_path / 'a.txt', TEXT)
