@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
 import os
@@ -52,47 +51,26 @@ class TestNothingToRead:
     ('name', 'content', 'message'),
     [
         ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
-        ('a.txt', TEXT.encode('utf-32-le'), 'not text'),
         ('a.txt', TEXT.encode('utf-32'), 'is UTF-32'),
         ('a', b'{"":' * 100_000 + b'\n', 'a line 1: not valid JSON'),
-        ('a.tar', b'a.txt' + bytes(252) + b'ustar' + TEXT.encode(), 'archive: unpack it'),
         ('a.txt', b'PK\x03\x04 zip', 'archive: unpack it'),
         ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
         ('a.png', b'\x89PNG\r\n\x1a\n' + b'abc\n' * 100, 'not text'),
-        ('a.jpg', b'\xff\xd8\xff\xe0' + b'abc\n' * 100, 'not text'),
-        ('a.gif.gz', gzip.compress(b'GIF89a' + b'abc\n' * 100, mtime=0), 'not text'),
         ('a.bin', random.Random(0).randbytes(5000).replace(b'\0', b''), 'not text'),
-        ('a.npy', b'x\n' + bytes(range(128, 256)) * 20, 'not UTF-8.*iconv'),
         ('a.pdf', b'%PDF-1.4\n' + b'abc\n' * 100, 'of its own format'),
-        ('a.rtf', b'{\\rtf1 abc}', 'of its own format'),
         ('a.txt', ('\u043c\u0438\u0440 ' * 50).encode('koi8-r'), 'not UTF-8.*iconv'),
-        ('a.jsonl', b'{"text": "a"}\nnot json\n', 'a.jsonl line 2: not valid JSON'),
         ('a.jsonl', b'{"text": "a"}\n{"a" 1}', r'line 2: not valid JSON \(.* delimiter: column 6'),
-        ('a', b'{"body": "a"}\n', "a line 1: no text in column 'text' .it has body.*--text_column"),
         ('a.xml', DUMP, r'a\.xml: is a MediaWiki XML dump: .*WikiExtractor'),
-        ('a.xml.bz2', bz2.compress(DUMP.encode()), 'MediaWiki XML dump'),
-        ('a', DUMP.partition('\n')[2], 'MediaWiki XML dump'),
         ('a.txt', '\n  <page>\n <title>A</title>\n', 'MediaWiki XML dump'),
         ('a.txt', '\ufeff<!-- c -->\n<!DOCTYPE html>\n<p>A.</p>\n', 'is HTML: .*without the tags'),
-        ('a', '<HTML lang="en"><body>A.</body></HTML>\n', 'is HTML'),
         ('a.txt', '<?xml version="1.0"?>\n<TEI>\nA.\n</TEI>\n', 'is XML'),
-        ('a', '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx>\n', 'is XML'),
-        ('a', '<!DOCTYPE TEI.2>\n<TEI.2>\nA.\n', 'is XML'),
         ('a', '<TEI>\n<p>A.</p>\n<p>B.</p>\n', 'is XML'),
         ('a', '<head><title>A.</title></head>\n<body>\nA.\n', 'is HTML'),
-        ('a', '<p>A.</p>\nB.\nC.\n', 'is HTML'),
-        ('a.sgm', '<refset a="1">\n<seg id="1"> A. </seg>\n<seg id="2"> B. </seg>\n', 'is XML'),
         ('a.csv', 'text\nA.\n', r'a\.csv: is CSV.*hf:/.*:train.*--text_column; where'),
         ('a.tsv.gz', gzip.compress(b'A.\n', mtime=0), 'is TSV.*--text_column'),
         ('a.txt', '1\tA.\n2\tB.\n3\tC.\n', 'is TSV.*all of it is text, put blanks in place'),
-        ('a.conllu', '# text = A.\n1\tA\tX\n\n1\tB\tX\n\n# c\n1\tC\tX\n', 'is TSV'),
         ('a', 'id,text\n1,"A, ""b""\nc."\n2,B.\n3,C.\n', 'is CSV'),
-        ('a.txt', 'id;text\n1;A, a.\n2;B.\n', 'is CSV'),
-        ('a.txt', '3,"Title","A, b."\n1,"T","B."\n2,"T","C."\n', 'is CSV'),
-        ('a.jsonl', b'{"body": "a", "id": 1}\n', "column 'text' .it has body, id.*--text_column"),
-        ('a.jsonl', b'{"text": 3}\n', "line 1: no text in column 'text': it is a number"),
         ('a.jsonl', b'{"text": ["a"]}\n', "line 1: no text in column 'text': it is a list"),
-        ('a.jsonl', b'[1]\n', 'line 1: no object but a list: jsonl has one object a line'),
         ('a.jsonl', b'null\n', 'line 1: no object but null: jsonl has one object a line'),
     ],
 )
@@ -106,16 +84,9 @@ def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, m
     [
         f'A text that mentions\n{DUMP}\n<html>\n',
         '<unk> begins it.\nAnd goes on.\nAnd ends.\n',
-        '<unk> is one.\n<unk> is two.\n<unk> is three.\n',
-        '<s> One.\n<s> Two.\n<s> Three.\n',
         '<anna> Hello.\n<ben> Hi <b>there</b>.\n<anna> Bye.\n',
-        '<p> Hello.\n<title> Hi.\n<p> Bye.\n',
-        '<3 you.\n<3 me.\n<3 us.\n',
         'One, two.\nThree, four.\nFive, six.\n',
-        '"Go," he said.\n"No," she said.\n"Yes," I said.\n',
-        'One\ttwo.\nThree.\nFour\tfive.\n',
         '\tOne.\n\tTwo.\n\tThree.\n',
-        'One;two;three\nFour.\nFive.\n',
         '{} is a set.\nSo is it.\n',
     ],
 )

@@ -45,8 +45,7 @@ def test_keys_beside_each_other():
     assert near('漢') == set() and near('ก') == set()
     # 가 is typed ㄱ, ㅏ: beside them are ㄷ, ㅅ, ㄹ, ㅇ and ㅓ, ㅣ, ㅑ, ㅐ, ㅡ.
     assert near('가') <= set('다사라아호거기갸개그') and {'다', '사', '거', '기'} <= near('가')
-    # of a syllable with a final letter that too may be another
-    assert {'난', '학', '핸', '헌'} & near('한') and len(near('한')) > 6
+    assert {'난', '학', '핸', '헌'} & near('한')  # and its final letter may be another
 
 
 @pytest.mark.parametrize('language', TEXTS)
@@ -67,8 +66,6 @@ def test_any_script_has_typos(language):
 def test_a_word_that_no_kind_can_change_stays():
     assert Typos(1.0, 0, ('deletion', 'swap')).text('a I ...', 'x') == 'a I ...'
     assert Typos(1.0, 0, ('homoglyph', 'leet')).text(TEXTS['korean'], 'x') == TEXTS['korean']
-    # Two equal letters are no swap; of two kinds the one that can is taken.
-    assert Typos(1.0, 0, ('swap', 'deletion')).text('oo', 'x') == 'o'
 
 
 def test_the_share_is_of_the_words_and_more_of_them_hold_the_same_typos():
