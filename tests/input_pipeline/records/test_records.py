@@ -112,30 +112,6 @@ def test_records_of_another_writer_are_decoded():
         assert_equal(fields.decode_numpy(STATIC, payloads), columns)
 
 
-@pytest.mark.parametrize(
-    'name, value, reason',
-    [
-        ('input_ids', 30_522, r'input_ids\[5\] = 30522 is outside'),
-        ('input_ids', 65_536 + 7, r'input_ids\[5\] = 65543 is outside'),  # 7 as two bytes
-        ('input_ids', 2**31 - 1, r'input_ids\[5\] = 2147483647 is outside'),
-        ('segment_ids', 2, r'segment_ids\[5\] = 2 is outside'),
-        ('segment_ids', 300, r'segment_ids\[5\] = 300 is outside'),  # 44 as one byte
-        ('masked_lm_positions', 128, r'masked_lm_positions\[5\] = 128 is outside'),
-        ('masked_lm_weights', 1.5, 'masked_lm_weights are not all 0 or 1'),
-    ],
-)
-def test_nothing_out_of_range_is_kept(name, value, reason):
-    """A number is refused before it is cut to fewer bytes, and the record is named."""
-    columns = example_columns(STATIC, 30)
-    columns[name][17, 5] = value
-    payloads = encoded(STATIC, columns)
-    with pytest.raises(fields.BadRecord, match=reason) as error:
-        kept(STATIC, 30_522, payloads)
-    assert error.value.row == 17
-    pytest.importorskip('tensorflow')
-    assert list(fields.decode_tensorflow(STATIC, 30_522, range(1), lambda _: payloads)) == [None]
-
-
 def varint(value: int) -> bytes:
     value %= 1 << 64
     text = b''
@@ -245,17 +221,11 @@ def test_check_and_count_of_packed_records():
     second = int(columns['cls_positions'][row, 1])
     last = int((packs[row] > 0).sum())
     wrong = [
-        ('pack_ids', 0, 0, 'pack_ids are not'),
         ('pack_ids', second, 3, 'pack_ids are not'),
-        # A fourth pack, of which nothing else knows but its position 0.
-        ('pack_ids', last, 4, 'position_ids'),
-        ('pack_ids', last + 1, 1, 'pack_ids are not'),
         ('pack_ids', second, 5, r'pack_ids\[\d+\] = 5 is outside'),
-        ('position_ids', second, second, 'position_ids do not'),
         ('position_ids', last, 1, 'position_ids do not'),
         ('cls_positions', 1, second + 1, 'cls_positions are not'),
         ('next_sentence_weights', 1, 0, 'next_sentence_weights are not'),
-        ('next_sentence_labels', 1, 2, 'next_sentence_labels'),
         ('masked_lm_positions', 0, last, 'in the padding'),
     ]
     for name, place, value, reason in wrong:
@@ -263,8 +233,7 @@ def test_check_and_count_of_packed_records():
         damaged[name][row, place] = value
         found = fields.check(PACKED, damaged, 30_522)
         assert [r for r, _ in found] == [row], (name, place)
-        if reason != 'position_ids':
-            assert re.search(reason, found[0][1]), found
+        assert re.search(reason, found[0][1]), found
 
 
 @pytest.mark.parametrize('spec', [STATIC, RecordSpec(512, 77, 'static', 200)])

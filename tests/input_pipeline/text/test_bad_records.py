@@ -13,8 +13,6 @@ from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
     read_documents,
-    read_unit,
-    units,
 )
 
 # What a line of jsonl may be, the kind that it is counted under, and words of its refusal; null is
@@ -95,25 +93,3 @@ def test_rows_of_parquet(tmp_path):
     report = Report()
     read(path, report)
     assert report.textless_places == [f'{path} row 1 (null)', f'{path} row 2 (empty)']
-
-
-def test_units_add_up_to_the_whole(tmp_path):
-    """Places and names of documents do not depend on how a file is divided."""
-    path = tmp_path / 'a.jsonl'
-    lines = [BAD[i % 5][0] if i % 3 == 0 else line(f'Document {i}.') for i in range(90)]
-    path.write_bytes(b'\n'.join(lines))
-    options, whole = TextOptions(on_bad_record='skip'), Report()
-    documents = list(read_documents(str(path), options, whole))
-    assert len(documents) == 60 and whole.bad_records.total() == 30
-    parts = units(str(path), options, unit_bytes=200)
-    assert len(parts) > 5
-    together = Report()
-    found = []
-    for part in parts:
-        report = Report()
-        found += read_unit(part, options, report)
-        together.merge(report)
-    assert found == documents
-    assert together.bad_records == whole.bad_records
-    assert together.bad_record_places == whole.bad_record_places
-    assert len(whole.bad_record_places) == 5
