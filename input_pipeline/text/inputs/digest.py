@@ -82,7 +82,7 @@ def _crc32c_of(file: Unit) -> int:
 
 def same(unit: AnyUnit, then: Marks) -> bool:
     """Tell whether a unit still holds what it held when it got its marks."""
-    return not any(True for _ in changes(unit, then))
+    return next(changes(unit, then), None) is None
 
 
 def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
