@@ -20,10 +20,12 @@ LOCK = '.lock'
 
 @contextlib.contextmanager
 def locked(folder: str | os.PathLike[str], flag: str) -> Iterator[None]:
-    """Keeps a second process out of a folder that is there; an object store (gs://) has no locks.
+    """Keep a second process out of an existing folder; an object store (gs://) has no locks.
 
     The file goes with the lock; a process that was killed leaves it, and it keeps nobody out then.
-    UserError, naming `flag`, where another process has the lock, or no file can be written there.
+
+    Raises:
+      UserError: it names `flag`; another process has the lock, or no file can be written there.
     """
     # Object stores: nothing there ends with the process, so a "lock" would outlive a crash for
     # ever.

@@ -29,16 +29,16 @@ class Stream:
         self._philox = np.random.Philox(key=int.from_bytes(digest, 'little'))
 
     def bits(self, count: int) -> np.ndarray:
-        """uint64 [count], all 64 bits random."""
+        """Draw uint64 [count], all 64 bits random."""
         return self._philox.random_raw(count)
 
     def bits32(self, count: int) -> np.ndarray:
-        """uint32 [count], all 32 bits random."""
+        """Draw uint32 [count], all 32 bits random."""
         # Little-endian whatever the machine is, else the halves would come in another order there.
         return self.bits((count + 1) // 2).astype('<u8', copy=False).view('<u4')[:count]
 
     def below(self, bounds: np.ndarray) -> np.ndarray:
-        """int64, one uniform integer of [0, bound) for each bound.
+        """Draw int64, one uniform integer of [0, bound) for each bound.
 
         Bounds are 1 to 2**31; the bias is below bound / 2**32.
         """
@@ -48,12 +48,12 @@ class Stream:
         return ((high * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
     def chance(self, probability: float, count: int) -> np.ndarray:
-        """bool [count], each True with this probability."""
+        """Draw bool [count], each True with this probability."""
         # 53 random bits are all that a float64 in [0, 1) can hold.
         return (self.bits(count) >> np.uint64(11)) * 2.0**-53 < probability
 
     def half_of(self, counts: np.ndarray) -> np.ndarray:
-        """int64, a Binomial(count, 1/2) draw for each count.
+        """Draw int64, a Binomial(count, 1/2) number for each count.
 
         That is the number of heads in `count` tosses.
         """
@@ -71,7 +71,7 @@ class Stream:
 
 
 def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
-    """uint64: a well-mixed 64-bit name made of two.
+    """Mix two 64-bit names into one: uint64.
 
     The finaliser of splitmix64 (Steele et al. 2014).
     """
@@ -84,7 +84,7 @@ def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
 
 
 def digest64(*name: int | str) -> int:
-    """A 64-bit name for a tuple of numbers and strings."""
+    """Return a 64-bit name for a tuple of numbers and strings."""
     return int.from_bytes(
         hashlib.blake2b('\x1f'.join(str(part) for part in name).encode(), digest_size=8).digest(),
         'little',

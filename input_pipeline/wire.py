@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def fields(message: bytes, *wanted: int) -> Iterator[tuple[int, bytes]]:
-    """The wanted fields of a message as (number, contents); scalars come as their bytes.
+    """Yield the wanted fields of a message as (number, contents); scalars come as their bytes.
 
     ValueError where it is none.
     """
@@ -20,7 +20,7 @@ def fields(message: bytes, *wanted: int) -> Iterator[tuple[int, bytes]]:
 
 
 def spans(text: bytes, at: int, limit: int, *wanted: int) -> Iterator[tuple[int, int, int]]:
-    """The wanted fields of the message text[at:limit] as (number, start, end) of their contents."""
+    """Yield (number, start, end) of the contents of the wanted fields of text[at:limit]."""
     # Each field begins with its tag: the field's number, and in the low 3 bits how its end is
     # found.
     while at < limit:
@@ -47,7 +47,7 @@ def spans(text: bytes, at: int, limit: int, *wanted: int) -> Iterator[tuple[int,
 
 
 def varint(text: bytes, at: int, limit: int) -> tuple[int, int]:
-    """The varint at a place, and the place after it."""
+    """Return the varint at a byte, and the byte after it."""
     value = 0
 
     # Seven bits a byte, low ones first; the top bit says that more follow. 64 bits are ten bytes at

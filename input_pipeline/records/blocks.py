@@ -21,7 +21,7 @@ class Blocks:
     """
 
     def __init__(self, directory: epath.PathLike, of: tuple[shards.ShardInfo, ...]):
-        """Number the blocks of the shards `of` a split, which lie in `directory`."""
+        """Make the blocks of the shards `of` a split, which lie in `directory`."""
         self._directory, self._shards = epath.Path(directory), of
         self._shard_of = np.repeat(np.arange(len(of)), [len(s.index) for s in of])
         self._number_of = np.concatenate([np.arange(len(s.index)) for s in of])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -101,7 +101,8 @@ def _encode_chunk(
         size = used.sum(axis=1, dtype=np.int64)
         row = np.broadcast_to(size - headers.least, total.shape)
         width = headers.widths[row].max(initial=0)
-        pieces += [headers.bytes_of(row, width), (cells, used)]
+        words, there = (part.view(np.uint8)[row, :width] for part in (headers.words, headers.used))
+        pieces += [(words, there > 0), (cells, used)]
         total += headers.widths[row] + size
 
     # The message as a whole begins with its own length.
@@ -177,9 +178,11 @@ def decode_alike(
 
     Args:
       features: what each record holds.
-      text: the records at `starts` [N] to `ends` [N]. The features of our records need nothing
-        behind the last one but the four bytes that a TFRecord file has there; others may need up
-        to _LOOKS_BEYOND, and are not decoded without.
+      text: holds the records. The features of ours need nothing after the last one but the four
+        bytes that a TFRecord file has there; others may need up to _LOOKS_BEYOND, and are not
+        decoded without.
+      starts: [N], where they begin.
+      ends: [N], where they end.
       columns: [N, length] a feature, filled with its numbers; of any type that takes them.
       below: names of whole numbers -> what all of them must be less than.
 
@@ -331,16 +334,12 @@ def _windows(text: bytes, size: int) -> np.ndarray:
     return np.ndarray(len(text) - size + 1, f'V{size}', text, strides=(1,))
 
 
-@dataclass(frozen=True)
-class _Headers:
+class _Headers(NamedTuple):
     """What is in front of the numbers of a feature, for all sizes [K] that they may have.
 
-    Attributes:
-      size_of: the size that an entry of each length has, -1 where none has.
-      least: the least size.
-      words: [K, W], the bytes, eight together.
-      used: all bits of those that are there.
-      widths: [K], how many bytes.
+    size_of: the size that an entry of each length has, -1 where none has; least: the least size;
+    words [K, W]: the bytes, eight together; used: all bits of those that are there; widths [K]: how
+    many bytes.
     """
 
     size_of: np.ndarray
@@ -348,11 +347,6 @@ class _Headers:
     words: np.ndarray
     used: np.ndarray
     widths: np.ndarray
-
-    def bytes_of(self, row: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first `width` bytes of those rows [N], and which of them are there."""
-        words, used = (part.view(np.uint8)[:, :width] for part in (self.words, self.used))
-        return words[row], used[row] > 0
 
 
 @functools.cache

@@ -113,10 +113,10 @@ class Reader:
             raise refuse(error.row, f'{error.reason}{mixed}') from None
 
         # First what no model could look up; how a record is laid out means something only then.
-        for row, reason in fields.check(self.spec, columns, self.vocabulary.size):
-            raise refuse(row, reason)
-        for row, reason in wrong_layout(columns, self.vocabulary, self.pairs):
-            raise refuse(row, reason)
+        if wrong := fields.check(self.spec, columns, self.vocabulary.size) or wrong_layout(
+            columns, self.vocabulary, self.pairs
+        ):
+            raise refuse(*wrong[0])
 
         if not self.first:
             self.first = columns['input_ids'][0][columns['input_mask'][0] > 0].tolist()

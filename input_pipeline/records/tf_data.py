@@ -39,8 +39,6 @@ def parsed(
       None for a group that TensorFlow refuses, since it does not say which record is at fault.
     """
     tf = tensorflow()
-    types = {'int': tf.int64, 'float': tf.float32}  # parse_example knows no others
-    shapes = {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in features}
 
     # Raised below: TensorFlow would print the traceback, and raise an error of its own kind.
     failed: dict[int, Exception] = {}
@@ -55,11 +53,7 @@ def parsed(
     def decode(number: Any) -> dict[str, Any]:
         # Shapes are lost on the way through Python, and parse_example wants to know the rank.
         texts = tf.numpy_function(payloads, [number], tf.string, stateful=False)
-        columns = tf.io.parse_example(tf.ensure_shape(texts, [None]), shapes)
-        ints = {
-            f.name: tf.saturate_cast(columns[f.name], tf.int32) for f in features if f.kind == 'int'
-        }
-        return columns | ints
+        return _parse(tf, features, tf.ensure_shape(texts, [None]))
 
     # In the order of the groups whichever is ready first, or a resumed run would see other batches.
     dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
@@ -80,6 +74,14 @@ def parsed(
     finally:
         alive.clear()
         atexit.unregister(alive.clear)
+
+
+def _parse(tf: Any, features: Sequence[Feature], texts: Any) -> dict[str, Any]:
+    """Parse serialised records; whole numbers are cut to what int32 holds."""
+    types = {'int': tf.int64, 'float': tf.float32}  # parse_example knows no others
+    shapes = {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in features}
+    columns = tf.io.parse_example(texts, shapes)
+    return {f.name: tf.saturate_cast(columns[f.name], f.dtype) for f in features}
 
 
 @functools.cache

@@ -34,22 +34,22 @@ _MAGIC: dict[bytes, Compression] = {
 
 
 def opened(path: str) -> BinaryIO:
-    """A file to read, local or gs://."""
+    """Open a file to read, local or gs://."""
     # Without epath where it can be: making its paths costs more than reading a small file.
     return epath.Path(path).open('rb') if '://' in path else open(path, 'rb')
 
 
 def state(path: str) -> tuple[int, int]:
-    """(bytes, when they were written) of a file as it is now, by which a change is seen."""
+    """Return (bytes, when they were written) of a file as it is now, by which a change is seen."""
     if '://' in path:
-        found = epath.Path(path).stat()
-        return found.length, int(found.mtime)
-    here = os.stat(path)
-    return here.st_size, here.st_mtime_ns
+        remote = epath.Path(path).stat()
+        return remote.length, int(remote.mtime)
+    local = os.stat(path)
+    return local.st_size, local.st_mtime_ns
 
 
 def changed(path: str) -> UserError:
-    """What to say of a file that has changed while it was read."""
+    """Word the error for a file that has changed while it was read."""
     return UserError(
         f'{path}: has changed since the reading began, and only a part of it may be read: run the'
         ' same command again when nobody writes there'
@@ -57,7 +57,7 @@ def changed(path: str) -> UserError:
 
 
 def compression_of(f: BinaryIO) -> Compression | None:
-    """How an open file is compressed, by its first bytes; leaves it at its beginning."""
+    """Tell how an open file is compressed, by its first bytes; leave it at its beginning."""
     # By content: a name says what somebody believed.
     head = f.read(max(map(len, _MAGIC)))
     f.seek(0)
@@ -65,7 +65,7 @@ def compression_of(f: BinaryIO) -> Compression | None:
 
 
 def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator[bytes]:
-    """The next `count` bytes of a file, or all, in chunks of at most `size`."""
+    """Yield the next `count` bytes of a file, or all, in chunks of at most `size`."""
     while chunk := f.read(size if count is None else min(size, count)):
         count = None if count is None else count - len(chunk)
         yield chunk
@@ -74,10 +74,13 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
 def decompressed(
     f: BinaryIO, compression: Compression | None, path: str, size: int = CHUNK
 ) -> Iterator[bytes]:
-    """What a file holds, read `size` bytes at a time.
+    """Yield what a file holds, read `size` bytes at a time.
 
     Members that follow one another make one stream. A chunk is of bounded size, whatever the file
-    says that it holds. Raises UserError, naming `path`, for a damaged or truncated file.
+    says that it holds.
+
+    Raises:
+      UserError: it names `path`, which is damaged or truncated.
     """
     if compression is None:
         yield from chunks(f, size=size)
@@ -131,14 +134,14 @@ def decompressed(
 
 
 def _from_tail(member: Any, data: bytes) -> Iterator[bytes]:
-    """zlib's: what is left of the input stands beside the output."""
+    """Yield zlib's output; what is left of the input is an attribute of the decompressor."""
     while data and not member.eof:
         yield member.decompress(data, CHUNK)
         data = member.unconsumed_tail
 
 
 def _from_buffer(member: Any, data: bytes) -> Iterator[bytes]:
-    """bz2's and lzma's: what is left of the input stays inside."""
+    """Yield the output of bz2 or lzma, which keep what is left of the input inside."""
     # the output limit may leave input inside: it is asked for with nothing more to give
     yield member.decompress(data, CHUNK)
     while not member.eof and not member.needs_input:
@@ -146,5 +149,5 @@ def _from_buffer(member: Any, data: bytes) -> Iterator[bytes]:
 
 
 def _all(member: Any, data: bytes) -> Iterator[bytes]:
-    """zstd's, which knows no limit."""
+    """Yield the output of zstd, which has no limit."""
     yield member.decompress(data)

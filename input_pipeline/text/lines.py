@@ -126,14 +126,10 @@ class Report:
 
     def add_widths(self, name: str, widths: Widths) -> None:
         """Add what was seen of the lines of a file."""
-        self.watched_lines += widths.lines
-        if widths.broken:
-            self.broken_lines += widths.broken
-            self._add_broken([name])
-
-    def _add_broken(self, names: list[str]) -> None:
-        # a large file comes in several units
-        self.broken_files = list(dict.fromkeys(self.broken_files + names))[: _EXAMPLES + 1]
+        names = [name] if widths.broken else []
+        self.merge(
+            Report(watched_lines=widths.lines, broken_lines=widths.broken, broken_files=names)
+        )
 
     def merge(self, other: Report) -> None:
         """Add the report of another unit."""
@@ -143,7 +139,8 @@ class Report:
         # the first few of all, in the order of the units
         for examples in (self.bad_places, self.bad_record_places, self.textless_places):
             del examples[_EXAMPLES:]
-        self._add_broken([])
+        # a large file comes in several units
+        self.broken_files = list(dict.fromkeys(self.broken_files))[: _EXAMPLES + 1]
 
     def lines(self) -> list[str]:
         """Word one line for each kind of trouble; none for clean text."""

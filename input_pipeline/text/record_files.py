@@ -92,15 +92,10 @@ class Reader:
           UserError: there is no file, it is damaged or empty, or its columns are not there.
         """
         # A file without records is a mistake: an empty output would look like success.
-        empty = True
-        if self.form == 'text':
-            records = self._texts()
-        else:
-            records = self._objects() if self.form == 'jsonl' else self._table()
-        for item in records:
-            empty = False
-            yield item
-        if empty:
+        record = None
+        for record in self._table() if self.form in ('tsv', 'csv') else self._records():
+            yield record
+        if record is None:
             raise UserError(f'{self.path}: no records in it')
 
     @property
@@ -169,17 +164,15 @@ class Reader:
                 f' (and --columns={self.required[0]}=NAME, or --format=text to take whole lines)'
             )
 
-    def _texts(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        for number, line in self._lines():
-            yield number, line if isinstance(line, BadRecord) else {self.required[0]: line}
-
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    def _records(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
         # A line that is no JSON, or lacks a column, is a bad record: its answer says so, and the
         # others are answered.
         columns = {role: self._column(role) for role in (*self.required, *self.optional)}
         for number, line in self._lines():
             if isinstance(line, BadRecord):
                 yield number, line
+            elif self.form == 'text':
+                yield number, {self.required[0]: line}
             elif line.strip():
                 try:
                     yield number, rows.cells_of(rows.json_object(line), columns, self.optional)

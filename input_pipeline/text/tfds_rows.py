@@ -13,12 +13,19 @@ from bert_jax.configs.errors import UserError, require_extra
 
 
 def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator[dict[str, Any]]:
-    """Yields the records of a split in the order on disk.
+    """Yield the records of a split in the order on disk.
 
-    Text is str, lists are list, class labels are names or numbers. data_dir: where datasets are
-    kept, '' for what TFDS_DATA_DIR names or else the library's own default; what is not there is
-    downloaded. Raises UserError where the library is not installed, or knows no such dataset or
-    split.
+    Text is str, lists are list, class labels are names or numbers.
+
+    Args:
+      name: of the dataset.
+      split: its split.
+      data_dir: where datasets are kept, '' for what TFDS_DATA_DIR names or else the library's own
+        default; what is not there is downloaded.
+      class_names: whether a class label is given by its name, or else as a number.
+
+    Raises:
+      UserError: the library is not installed, or knows no such dataset or split.
     """
     require_extra(f'tensorflow-datasets {name!r}', 'tensorflow', 'tensorflow_datasets')
     import tensorflow_datasets as tfds
@@ -41,7 +48,7 @@ def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator
 
 
 def _plain(value: Any, feature: Any, class_names: bool) -> Any:
-    """numpy values as Python's own; `feature` is the library's description of the value."""
+    """Convert numpy values to Python's own; `feature` is the library's description of the value."""
     import tensorflow_datasets as tfds
 
     # A sequence of objects comes as an object of sequences (SQuAD's answers).

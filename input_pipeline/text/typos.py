@@ -17,7 +17,6 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -44,26 +43,17 @@ _LOOK_ALIKE = (
 _LEET = dict(zip('abegilostzабвезоч', '48391105724683304', strict=True))
 
 
-def _at(string: str, place: int) -> str:
-    """The key at a place of a row; '' where there is none."""
-    return string[place].strip() if 0 <= place < len(string) else ''
-
-
 def _beside_each_other() -> dict[str, str]:
-    """{a key's letter: those of the keys around it}, small letters."""
+    """Return {a key's letter: those of the keys around it}, small letters."""
     around: dict[str, str] = {}
     for rows in _KEYBOARDS:
-        for number, row in enumerate(rows):
-            above = rows[number - 1] if number else ''
-            below = rows[number + 1] if number + 1 < len(rows) else ''
-            for i, letter in enumerate(row):
-                if letter == ' ':
-                    continue
-                keys = (
-                    (row, i - 1), (row, i + 1), (above, i), (above, i + 1), (below, i - 1),
-                    (below, i),
-                )  # fmt: skip
-                around[letter] = ''.join(_at(*key) for key in keys)
+        # A margin without letters on all sides.
+        grid = [f' {row}'.ljust(99) for row in ('', *rows, '')]
+        for number, row in enumerate(rows, 1):
+            for i, letter in enumerate(row, 1):
+                above, below = grid[number - 1], grid[number + 1]
+                keys = (grid[number][i - 1], grid[number][i + 1], above[i : i + 2])
+                around[letter] = ''.join((*keys, below[i - 1 : i + 1])).replace(' ', '')
     return around
 
 
@@ -73,44 +63,45 @@ _ALIKE = {letter: group.replace(letter, '') for group in _LOOK_ALIKE for letter 
 
 @functools.lru_cache(maxsize=1 << 16)
 def neighbours(character: str) -> tuple[str, ...]:
-    """What a finger beside the right key types in place of a character; () where that is unknown.
+    """Return what a finger next to the right key types for a character; () where that is unknown.
 
     Capitals for a capital; of a Hangul syllable one of its letters is another.
     """
     if '가' <= character <= '힣':
         return _neighbours_of_syllable(character)
+    # A letter with an accent: its base, and what is next to that.
     small = character.lower()
+    base = unicodedata.normalize('NFD', small)[:1]
+    keys = ''
     if small in _AROUND:
-        found = tuple(_AROUND[small])
-    else:
-        # A letter with an accent: its base, and what is beside that.
-        base = unicodedata.normalize('NFD', small)[:1]
-        found = (base, *_AROUND[base]) if base in _AROUND else ()
-    return found if small == character else tuple(letter.upper() for letter in found)
+        keys = _AROUND[small]
+    elif base in _AROUND:
+        keys = base + _AROUND[base]
+    return tuple(keys if small == character else map(str.upper, keys))
 
 
 def _neighbours_of_syllable(syllable: str) -> tuple[str, ...]:
-    """Those of each letter in turn: a syllable is composed of letters by NFC."""
-    letters, found = unicodedata.normalize('NFD', syllable), []
-    for place, letter in enumerate(letters):
+    """Return the neighbours of each letter in turn: NFC composes a syllable of letters."""
+    letters, syllables = unicodedata.normalize('NFD', syllable), []
+    for part, letter in enumerate(letters):
         for other in _AROUND.get(_key(letter), ''):
-            jamo = _jamo(place).get(other, '')
-            composed = unicodedata.normalize('NFC', letters[:place] + jamo + letters[place + 1 :])
+            jamo = _jamo(part).get(other, '')
+            composed = unicodedata.normalize('NFC', letters[:part] + jamo + letters[part + 1 :])
             if jamo and len(composed) == 1:
-                found.append(composed)
-    return tuple(found)
+                syllables.append(composed)
+    return tuple(syllables)
 
 
 @functools.cache
-def _jamo(place: int) -> dict[str, str]:
-    """{the letter of a key: what it is as a syllable's initial (0), vowel (1) or final (2)}."""
-    first, last = ((0x1100, 0x1112), (0x1161, 0x1175), (0x11A8, 0x11C2))[place]
+def _jamo(part: int) -> dict[str, str]:
+    """Return {letter of a key: what it is as a syllable's initial (0), vowel (1) or final (2)}."""
+    first, last = ((0x1100, 0x1112), (0x1161, 0x1175), (0x11A8, 0x11C2))[part]
     return {_key(chr(point)): chr(point) for point in range(first, last + 1)}
 
 
 @functools.cache
 def _key(jamo: str) -> str:
-    """The letter that a part of a syllable is; '' where it is none by itself."""
+    """Return the letter that a part of a syllable is; '' where it is none by itself."""
     # Unicode names them alike: HANGUL CHOSEONG KIYEOK, HANGUL JONGSEONG KIYEOK, HANGUL LETTER
     # KIYEOK.
     name = unicodedata.name(jamo).split()[-1]
@@ -121,18 +112,18 @@ def _key(jamo: str) -> str:
 
 
 def characters(word: str) -> list[str]:
-    """A word's characters, each a base with the combining marks that follow it."""
-    found: list[str] = []
+    """Return a word's characters, each a base with the combining marks that follow it."""
+    split: list[str] = []
     for point in word:
-        if found and unicodedata.category(point).startswith('M'):
-            found[-1] += point
+        if split and unicodedata.category(point).startswith('M'):
+            split[-1] += point
         else:
-            found.append(point)
-    return found
+            split.append(point)
+    return split
 
 
 def _replaced(word: list[str], of: Callable[[str], Iterable[str]]) -> list[str]:
-    """The words in which one character is another that `of` has for it."""
+    """Return the words in which one character is another that `of` has for it."""
     return [
         ''.join((*word[:i], other, *word[i + 1 :]))
         for i, character in enumerate(word)
@@ -141,7 +132,7 @@ def _replaced(word: list[str], of: Callable[[str], Iterable[str]]) -> list[str]:
 
 
 def _insertion(word: list[str]) -> list[str]:
-    """A key that is hit twice, or together with the one beside it."""
+    """Return words with a key that is hit twice, or together with a neighbour."""
     return [
         ''.join((*word[:i], character, other, *word[i + 1 :]))
         for i, character in enumerate(word)
@@ -150,9 +141,7 @@ def _insertion(word: list[str]) -> list[str]:
 
 
 def _deletion(word: list[str]) -> list[str]:
-    if len(word) < 2:
-        return []
-    return [''.join(word[:i] + word[i + 1 :]) for i in range(len(word))]
+    return [''.join(word[:i] + word[i + 1 :]) for i in range(len(word)) if len(word) > 1]
 
 
 def _swap(word: list[str]) -> list[str]:
@@ -186,12 +175,12 @@ KINDS: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 def is_word(word: str) -> bool:
-    """Whether it has a letter or a digit."""
+    """Tell whether a word has a letter or a digit."""
     return any(map(str.isalnum, word))
 
 
 def one_typo(word: str, kinds: Iterable[str], *name: int | str) -> str:
-    """The word with one typo, that of this name: of a kind drawn from those that can change it.
+    """Return the word with the typo of this name, of a kind that can change it.
 
     Where none can, the word as it is. Quicker than a `Typos` of every word, whose draws are others.
     """
@@ -208,8 +197,10 @@ def one_typo(word: str, kinds: Iterable[str], *name: int | str) -> str:
 class Typos:
     """Typos of some kinds in a share of words.
 
-    share: the chance of a word to have one, from 0 to 1; seed: which words and which typos; kinds:
-    names in KINDS.
+    Attributes:
+      share: the chance of a word to have one, from 0 to 1.
+      seed: which words and which typos.
+      kinds: names in KINDS.
     """
 
     share: float
@@ -223,7 +214,7 @@ class Typos:
             raise UserError(f'no kind of typo is called {unknown[0]}: there are {", ".join(KINDS)}')
 
     def word(self, word: str, *name: int | str) -> str:
-        """The word of that name, such as (example, text, place): with a typo, or as it is."""
+        """Return the word of that name, as (example, text, number): with a typo, or as it is."""
         if not is_word(word):
             return word
         # Draws are numbered, so that which typo it is does not depend on the share.
@@ -234,20 +225,18 @@ class Typos:
 
         # First the kind, of those that change this word; then one of what it makes of the word.
         parts = characters(word)
-        made: dict[str, list[str]] = defaultdict(list)
-        for kind in self.kinds:
-            made[kind] = [other for other in KINDS[kind](parts) if other != word]
-        able = [kind for kind in self.kinds if made[kind]]
+        made = [[other for other in KINDS[kind](parts) if other != word] for kind in self.kinds]
+        able = [choices for choices in made if choices]
         if not able:
             return word
-        choices = made[able[draw(1, len(able))]]
+        choices = able[draw(1, len(able))]
         return choices[draw(2, len(choices))]
 
     def text(self, text: str, *name: int | str) -> str:
-        """The text of that name, word by word; white space stays."""
+        """Return the text of that name, word by word; white space stays."""
         # Words and the spaces between them in turn.
         parts = re.split(r'(\s+)', text)
         return ''.join(
-            part if place % 2 else self.word(part, *name, place // 2)
-            for place, part in enumerate(parts)
+            part if number % 2 else self.word(part, *name, number // 2)
+            for number, part in enumerate(parts)
         )

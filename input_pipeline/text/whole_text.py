@@ -19,13 +19,13 @@ _COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')
 
 
 def plain_name(path: str) -> str:
-    """The name without what says that the file is compressed: `train.tsv` for `train.tsv.gz`."""
+    """Return the name of a file without the ending of its compression: `train.tsv` of `.tsv.gz`."""
     # only one end is taken off: nobody compresses twice
     return next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
 
 
 def located(path: str) -> epath.Path | None:
-    """The file, or where there is none the compressed one beside it (`train.tsv.gz`); or None."""
+    """Return the file, or where there is none the compressed one (`train.tsv.gz`); or None."""
     # The plain file first: it is the one that was named.
     names = (path, *(path + end for end in _COMPRESSED))
     with reading(path):
@@ -33,9 +33,10 @@ def located(path: str) -> epath.Path | None:
 
 
 def read_utf8(path: str) -> str:
-    """The text of a file, without a BOM; a compressed one is told by its first bytes.
+    """Return the text of a file, without a BOM; its first bytes show whether it is compressed.
 
-    Raises UserError for no file, one that cannot be read, and names the line of a bad byte.
+    Raises:
+      UserError: there is no file, or it cannot be read; it names the line of a bad byte.
     """
     # Whole in memory: a task's files are megabytes. Byte order marks are taken off.
     actual = located(path)
@@ -49,14 +50,14 @@ def read_utf8(path: str) -> str:
     except UnicodeDecodeError as error:
         # A person looks for a line, not for a byte.
         line = text.count(b'\n', 0, error.start) + 1
-        place = len(raw) - len(text) + error.start
+        byte = len(raw) - len(text) + error.start
         raise UserError(
-            f'{path}:{line}: byte {place} is not UTF-8; convert the file (iconv -t utf-8)'
+            f'{path}:{line}: byte {byte} is not UTF-8; convert the file (iconv -t utf-8)'
         ) from error
 
 
 def read_json(path: str, unique: bool = False) -> Any:
-    """Parses a JSON file. Raises UserError as `read_utf8`, and for what is no JSON.
+    """Parse a JSON file; UserError as `read_utf8`, and for what is no JSON.
 
     unique: an object that has a name twice is refused; otherwise the last one counts.
     """
@@ -67,7 +68,7 @@ def read_json(path: str, unique: bool = False) -> Any:
 
 
 def parse_json(text: str, unique: bool = False) -> Any:
-    """JSON as Python values; `unique` as for `read_json`. ValueError for what is none."""
+    """Parse JSON into Python values; `unique` as for `read_json`. ValueError for what is none."""
     try:
         return parse(text, _once if unique else None)
     except ValueError as error:
@@ -75,7 +76,7 @@ def parse_json(text: str, unique: bool = False) -> Any:
 
 
 def well_formed(text: str) -> bool:
-    r"""Whether UTF-8 can hold it: JSON may spell half a character, as in "\ud83d"."""
+    r"""Tell whether UTF-8 can hold it: JSON may spell half a character, as in "\ud83d"."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -84,7 +85,7 @@ def well_formed(text: str) -> bool:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object, where all names are different."""
+    """Return the object, where all names are different."""
     # In a dict the last of two equal names has won.
     entries = dict(pairs)
     if len(entries) < len(pairs):

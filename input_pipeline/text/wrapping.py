@@ -60,7 +60,7 @@ class Widths:
     _longer: int = 0  # than any width
 
     def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """The same lines; those that come first are looked at as they pass."""
+        """Yield the same lines; those that come first are looked at as they pass."""
         lines, before = iter(lines), ''
         for line in lines:
             text = line[2].strip()
@@ -92,28 +92,28 @@ class Widths:
         self._measured.append((bool(_ENDS.search(line)), *sizes))
 
     def merge(self, other: Widths) -> None:
-        """Adds what was seen of another text."""
+        """Add what was seen of another text."""
         self.lines += other.lines
         self._longer += other._longer
         self._measured += other._measured
 
     @property
     def too_few(self) -> bool:
-        """Whether there are too few lines to say anything."""
+        """Tell whether there are too few lines to say anything."""
         return self.lines < _LEAST
 
     @property
     def broken(self) -> int:
-        """How many of `lines` are broken at a width; 0 where that may be chance."""
+        """Count the lines that are broken at a width; 0 where that may be chance."""
         if self.too_few:
             return 0
 
         # Programs count characters or columns, which differ for Korean and Chinese.
-        most = max(self._broken_at_best(kind) for kind in (1, 2))
-        return most if most >= _FULL * self.lines else 0
+        count = max(self._broken_at_best(kind) for kind in (1, 2))
+        return count if count >= _FULL * self.lines else 0
 
     def _broken_at_best(self, kind: int) -> int:
-        """The lines broken at the width that breaks most of them; `kind`: how they are measured."""
+        """Count the lines broken at the width that breaks most of them, measured by `kind`."""
         # Lines that a width breaks are the intervals [length, length with the next word) that it
         # lies in: one more from each begin on, one less from each end on.
         fits, broken = [0] * (_WIDEST + 1), [0] * (_WIDEST + 1)
@@ -127,25 +127,25 @@ class Widths:
                         broken[with_next] -= 1
 
         # The widths that hardly any line exceeds.
-        most = fitting = breaking = 0
+        best = fitting = breaking = 0
         limit = (1 - _LONGER) * (len(self._measured) + self._longer)
         for width in range(_WIDEST + 1):
             fitting += fits[width]
             breaking += broken[width]
             if width >= _NARROWEST and fitting >= limit:
-                most = max(most, breaking)
-        return most
+                best = max(best, breaking)
+        return best
 
 
 def _columns(text: str) -> int:
     return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))
 
 
-def joined(lines: Iterable[Line], drop_hyphens: bool, most: int) -> Iterator[Line]:
-    """Paragraphs in place of their lines, each where its first line stood; blank lines as they are.
+def joined(lines: Iterable[Line], drop_hyphens: bool, longest: int) -> Iterator[Line]:
+    """Yield paragraphs for their lines, each where its first line was; blank lines as they are.
 
     A paragraph ends at a blank line, before a line that is indented more than the one before it,
-    and where it has `most` characters. Between two lines comes a space, and nothing between two
+    and where it has `longest` characters. Between two lines comes a space, and nothing between two
     characters that are written without. A soft hyphen at the end of a line goes. A hyphen there
     between letters stays, and the next line follows it at once; with `drop_hyphens` it goes where
     the next line begins with a small letter. Before "and", "und" and the like it stays, with a
@@ -159,7 +159,7 @@ def joined(lines: Iterable[Line], drop_hyphens: bool, most: int) -> Iterator[Lin
         inwards = len(line) - len(line.lstrip())
 
         # What is complete goes out before the line that ends it.
-        if paragraph and (not text or inwards > indent or size > most):
+        if paragraph and (not text or inwards > indent or size > longest):
             yield *paragraph, ''.join(parts)
             paragraph, parts, size = None, [], 0
         indent = inwards
@@ -177,7 +177,7 @@ def joined(lines: Iterable[Line], drop_hyphens: bool, most: int) -> Iterator[Lin
 
 
 def _seam(line: str, following: str, drop_hyphens: bool) -> tuple[str, str]:
-    """The end of a line as it stays, and what comes between it and the next one."""
+    """Return the end of a line as it stays, and what comes between it and the next one."""
     if line.endswith(_SOFT_HYPHEN):
         return line[:-1], ''
 

@@ -1,4 +1,4 @@
-"""Whether text is what it was when it was read, by its files' times or else their bytes.
+"""Marks of text that was read: by the times of its files or else their bytes, is it still the same.
 
 Owns the marks that a job keeps of the text that it has read. The time is that of the last change of
 any kind, renaming and copying included (on gs:// of the last write), which no program can set back:
@@ -34,7 +34,7 @@ class Marks:
 
 
 def marks(unit: AnyUnit) -> Marks:
-    """The marks of a unit as it is now."""
+    """Return the marks of a unit as it is now."""
     return Marks(_changed(unit), _crc32c(unit))
 
 
@@ -59,7 +59,7 @@ def _crc32c(unit: AnyUnit) -> np.ndarray:
 
 
 def _crc32c_of(file: Unit) -> int:
-    """The crc32c of the bytes on disk of a file, or a stretch of it.
+    """Return the crc32c of the bytes on disk of a file, or a stretch of it.
 
     All of a parquet file's bytes belong to the first of its row groups.
     """
@@ -81,12 +81,12 @@ def _crc32c_of(file: Unit) -> int:
 
 
 def same(unit: AnyUnit, then: Marks) -> bool:
-    """Whether a unit still holds what it held when it got its marks."""
-    return not any(True for _ in changes(unit, then))
+    """Tell whether a unit still holds what it held when it got its marks."""
+    return next(changes(unit, then), None) is None
 
 
 def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
-    """The files of a unit that do not hold what they held when it got its marks."""
+    """Yield the files of a unit that do not hold what they held when it got its marks."""
     # The cheap question first; the bytes are read only where it says nothing.
     touched = _changed(unit) != then.changed
     for file, crc, asked in zip(unit.files(), then.crc32c, touched):
@@ -95,12 +95,12 @@ def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
 
 
 def all_same(read: Iterable[tuple[AnyUnit, Marks]]) -> bool:
-    """Whether every unit still holds what it held when it got its marks."""
-    return all(_in_threads(lambda one: same(*one), read))
+    """Tell whether every unit still holds what it held when it got its marks."""
+    return all(_in_threads(lambda unit_and_marks: same(*unit_and_marks), read))
 
 
 def describe(marks: Sequence[Marks]) -> dict[str, str]:
-    """What a manifest keeps of the marks of all units."""
+    """Return what a manifest keeps of the marks of all units."""
     # Two digests: after a copy all times differ, and the contents still say that it is the same
     # text.
     return {
@@ -110,20 +110,20 @@ def describe(marks: Sequence[Marks]) -> dict[str, str]:
 
 
 def as_described(units: Sequence[AnyUnit], described: dict[str, Any]) -> bool:
-    """Whether the units hold what the job with this description has read."""
+    """Tell whether the units hold what the job with this description has read."""
     if described['input_times'] == _digest(_in_threads(_changed, units)):
         return True
     return described['input_contents'] == _digest(_in_threads(_crc32c, units))
 
 
 def _in_threads(function: Callable, items: Iterable) -> list:
-    """Reading and checksums leave the interpreter to others, so threads share the work."""
+    """Map in threads, which share the work: reading and checksums leave the interpreter."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(function, items))
 
 
 def listing_digest(*sides: Sequence[AnyUnit]) -> str:
-    """A hash of the inputs by their listing: names, where each unit begins, and how long it is."""
+    """Hash the inputs by their listing: names, where each unit begins, and how long it is."""
     hashed = hashlib.sha256(b'[')
     for number, units in enumerate(sides):
         hashed.update(b', ' if number else b'')
@@ -134,14 +134,14 @@ def listing_digest(*sides: Sequence[AnyUnit]) -> str:
 
 
 def _digest(numbers: Sequence[np.ndarray]) -> str:
-    """A hash of the numbers of all arrays, one after the other."""
+    """Hash the numbers of all arrays, one after the other."""
     hashed = hashlib.sha256()
     _update(hashed, (number for array in numbers for number in array.tolist()))
     return hashed.hexdigest()
 
 
 def _update(hashed: Any, items: Iterable) -> None:
-    """Hashes the items as Python writes a list of them, of which there may be millions."""
+    """Hash the items as Python writes a list of them, of which there may be millions."""
     # In this form manifests have had them from the first.
     hashed.update(b'[')
     for number, item in enumerate(items):

@@ -35,7 +35,7 @@ Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds', 'hf']
 
 
 def format_of(name: str, head: bytes, path: str) -> Format:
-    """What a file's name and first bytes say it is.
+    """Tell what a file is by its name and first bytes.
 
     Raises UserError where it is no text at all, or holds its text among other things.
     """
@@ -87,7 +87,7 @@ def format_of(name: str, head: bytes, path: str) -> Format:
 
 
 def of_lines(name: str, head: bytes, path: str) -> Literal['text', 'jsonl', 'docs', 'TSV', 'CSV']:
-    """What the lines of a text file are. Raises UserError for XML and HTML."""
+    """Tell what the lines of a text file are; UserError for XML and HTML."""
     head = head[:HEAD_BYTES].removeprefix(b'\xef\xbb\xbf').lstrip()
     if head.startswith(b'<doc '):
         return 'docs'
@@ -101,7 +101,7 @@ def of_lines(name: str, head: bytes, path: str) -> Literal['text', 'jsonl', 'doc
 
 
 def _refuse_markup(head: bytes, path: str) -> None:
-    """Raises UserError for XML and HTML, whose tags would be read as text."""
+    """Raise UserError for XML and HTML, whose tags would be read as text."""
     before = _BEFORE_MARKUP.match(head)
     begin = head[before.end() :] if before else head
     if _DUMP.match(begin):
@@ -130,7 +130,7 @@ def _refuse_markup(head: bytes, path: str) -> None:
 
 
 def _table(text: str) -> Literal['text', 'TSV', 'CSV']:
-    """The kind of table that a text is, by its rows."""
+    """Tell the kind of table that a text is, by its rows."""
     # Without comments, which some tables have; the last line may be cut.
     lines = [line for line in text.split('\n') if line.strip() and not line.startswith('#')]
     lines = lines[:-1] if len(lines) > _FEWEST_ROWS else lines
@@ -145,7 +145,7 @@ def _table(text: str) -> Literal['text', 'TSV', 'CSV']:
 
 
 def _has_rows(lines: list[str], delimiter: str) -> bool:
-    """Whether lines are CSV: names or quotes first, and cells as many in each row.
+    """Tell whether lines are CSV: names or quotes first, and cells as many in each row.
 
     Text has a blank behind its commas.
     """
@@ -171,7 +171,7 @@ def _has_rows(lines: list[str], delimiter: str) -> bool:
 
 
 def _is_json(line: bytes) -> bool:
-    """Whether a file's first line is a JSON object with something in it.
+    """Tell whether a file's first line is a JSON object with something in it.
 
     `WikiExtractor --json` writes such lines into files without extension.
     """

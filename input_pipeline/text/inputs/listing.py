@@ -40,27 +40,31 @@ class Listing:
     times: array[int]
 
     def paths(self) -> Iterator[str]:
-        """The path of each."""
+        """Yield the path of each."""
         return (below(self.root, name) for name in self.names)
 
 
 def below(root: str, name: str) -> str:
-    """The path of a file of a listing."""
+    """Return the path of a file of a listing."""
     path = os.path.join(root, name)
     return f'gs://{path[4:]}' if path.startswith('/gs/') else path
 
 
 def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -> Listing:
-    """All files that match.
+    """List all files that match.
 
-    `patterns`: one or more, each a file, a folder (all files below it, or on gs:// in it), a glob
-    (`**` for any depth), or several with commas between. What lies there and is not taken, because
-    it is hidden, a link to a folder or no file, is added to `left_out` as 'PATH (why)'.
-    Raises UserError where a pattern matches nothing, or what it matches cannot be reached.
+    Args:
+      patterns: one or more, each a file, a folder (all files below it, or on gs:// in it), a glob
+        (`**` for any depth), or several with commas between.
+      left_out: what lies there and is not taken, because it is hidden, a link to a folder or no
+        file, is added to it as 'PATH (why)'.
+
+    Raises:
+      UserError: a pattern matches nothing, or what it matches cannot be reached.
     """
     # All patterns, one after the other, each with the folder that its names are relative to.
     left_out = [] if left_out is None else left_out
-    found: list[tuple[str, list[str], array[int], array[int]]] = []
+    matches: list[tuple[str, list[str], array[int], array[int]]] = []
     for part in _parts([patterns] if isinstance(patterns, str) else patterns):
         names, sizes, times = list[str](), array('q'), array('q')
         with reading(part):
@@ -73,18 +77,18 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
             lost = f'; left out: {", ".join(left_out[:5])}' if left_out else ''
             hint = f'check the path, and put a glob in quotes{lost}'
             raise UserError(f'no file matches {part!r}: {hint}')
-        found.append((_posix(top), names, sizes, times))
+        matches.append((_posix(top), names, sizes, times))
 
     # Names are relative to what all patterns have in common. That needs all paths absolute, or
     # none.
-    roots = [root for root, *_ in found]
+    roots = [root for root, *_ in matches]
     if len({root.startswith('/') for root in roots}) > 1:
         roots = list(map(os.path.abspath, roots))
     common = os.path.commonpath(roots)
 
     # A name goes into keys and into the manifest, so it must be text.
     names, sizes, times = [], array('q'), array('q')
-    for root, (_, inner, inner_sizes, inner_times) in zip(roots, found):
+    for root, (_, inner, inner_sizes, inner_times) in zip(roots, matches):
         prefix = PurePosixPath(root).relative_to(common).as_posix()
         names += inner if prefix == '.' else [f'{prefix}/{name}' for name in inner]
         sizes += inner_sizes
@@ -110,7 +114,7 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
 def refuse_inside(
     flag: str, output: str, patterns: str | Sequence[str], made: Sequence[str]
 ) -> None:
-    """Raises UserError where the patterns would take what a command writes into its output.
+    """Raise UserError where the patterns would take what a command writes into its output.
 
     `made`: the names of such files below `output`, which --`flag` names. The next reading would
     find them, and take them for text.
@@ -123,8 +127,8 @@ def refuse_inside(
             continue
         root, steps = path, ['**']
         if not path.is_dir():
-            root, rest = _split_at_wildcard(path)
-            steps = rest.split('/')
+            root, glob = _split_at_wildcard(path)
+            steps = glob.split('/')
         root = root.resolve()
         if folder.is_relative_to(root) and any(
             _matches(steps, (folder / name).relative_to(root).parts) for name in made
@@ -136,7 +140,7 @@ def refuse_inside(
 
 
 def _matches(steps: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether the names of a path are those of a glob, step by step."""
+    """Tell whether the names of a path are those of a glob, step by step."""
     if not steps or not names:
         return not steps and not names
     if steps[0] == '**':
@@ -145,12 +149,12 @@ def _matches(steps: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _posix(path: Any) -> str:
-    """A path as text, gs://a as /gs/a, which epath takes for the same."""
+    """Return a path as text, gs://a as /gs/a, which epath takes for the same."""
     return path.as_posix().replace('gs://', '/gs/', 1)
 
 
 def _parts(patterns: Sequence[str]) -> list[str]:
-    """Patterns without commas, for names of which commas are no part."""
+    """Split patterns at commas, but for names of files that have some."""
     all_parts = []
     for pattern in patterns:
         # A file whose own name has commas is meant as a whole.
@@ -163,7 +167,7 @@ def _parts(patterns: Sequence[str]) -> list[str]:
 
 
 def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found]]:
-    """The root of a pattern on remote storage, and its files, with their names below that."""
+    """Find the root of a pattern on remote storage, and its files, with their names below that."""
     if not part.startswith('gs://'):
         raise UserError(
             f'{part}: cannot be read from there: give a local path (download it first) or gs://'
@@ -180,82 +184,53 @@ def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found
     elif path.exists():
         root, matches = path.parent, [path]
     else:
-        root, rest = _split_at_wildcard(path)
-        matches = list(root.glob(rest)) if root.is_dir() else []
+        root, glob = _split_at_wildcard(path)
+        matches = list(root.glob(glob)) if root.is_dir() else []
 
     def files() -> Iterator[_Found]:
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
             stats = pool.map(lambda match: match.stat(), matches)
-            for match, found in zip(matches, stats):
-                if found.is_directory:
+            for match, listed in zip(matches, stats):
+                if listed.is_directory:
                     left_out.append(f'{match} (a folder: give it too)')
                 else:
                     yield (
                         PurePosixPath(_posix(match)).relative_to(_posix(root)).as_posix(),
-                        (found.length, int(found.mtime)),
+                        (listed.length, int(listed.mtime)),
                     )
 
     return root, files()
 
 
 def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
-    """The root of a pattern among the files here, and its files, with their names below that.
+    """Find the root of a pattern among the files here, and its files, with their names below that.
 
-    A glob matches as pathlib finds it, which passes over folders that it may not read and links to
+    A glob matches as in pathlib, which passes over folders that it may not read and links to
     folders without a word; here the first are refused and the others named.
     """
-
-    def sized(root: Path, matches: Iterator[Path]) -> Iterator[_Found]:
-        for path in matches:
-            state = _state(str(path), path.stat, part, left_out)
-            if state is not None:
-                yield path.relative_to(root).as_posix(), state
-
     # What is there by this very name is no glob, even with a bracket in its name.
     path = Path(part).expanduser()
+    single = path.is_symlink()  # even one to nothing, which `_state` refuses by name
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        # a link to nothing, which `_state` refuses by name
-        if path.is_symlink():
-            return path.parent, sized(path.parent, iter([path]))
+        pass
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
     else:
-        if not path.is_dir():
-            return path.parent, sized(path.parent, iter([path]))
-        entries = (
-            (name, _state(entry.path, entry.stat, part, left_out))
-            for name, entry in _walk(path, left_out)
-        )
-        return path, ((name, state) for name, state in entries if state is not None)
-
-    # A glob. pathlib would pass over unreadable folders in silence, so each folder that it would
-    # look into is opened once before.
-    root, rest = _split_at_wildcard(path)
-    if not root.is_dir():
-        return root, iter(())
-    steps = rest.split('/')
-
-    # From `**` on all of it is walked at once.
-    deep = next((i for i, step in enumerate(steps) if step == '**'), None)
-    for level in range(len(steps) if deep is None else deep + 1):  # the folders looked into
-        for folder in root.glob('/'.join(steps[:level])) if level else [root]:
-            if not folder.is_dir():
-                continue
-            if level == deep:
-                for _ in _walk(folder, left_out, hidden=False):
-                    pass
-            else:
-                os.scandir(folder).close()
-
-    # `a/**` means all files below a, but to pathlib its folders
-    return root, sized(root, root.glob(f'{rest}/*' if rest.endswith('**') else rest))
+        if path.is_dir():
+            return path, _walk(path, ['**'], left_out, glob=False)
+        single = True
+    if single:
+        state = _state(str(path), path.stat, left_out)
+        return path.parent, iter([(path.name, state)] if state else [])
+    root, glob = _split_at_wildcard(path)
+    return root, _walk(root, glob.split('/'), left_out) if root.is_dir() else iter(())
 
 
 def _split_at_wildcard(path: Any) -> tuple[Any, str]:
-    """The part of a path before its first wildcard, and the rest."""
+    """Return the part of a path before its first wildcard, and the rest."""
     steps = path.parts
 
     # Without any wildcard the last step is the rest: the file that is not there.
@@ -263,39 +238,57 @@ def _split_at_wildcard(path: Any) -> tuple[Any, str]:
     return type(path)(*steps[:wild]), '/'.join(steps[wild:])
 
 
-def _walk(
-    root: Path, left_out: list[str], hidden: bool = True
-) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """(name below the folder, entry) of all in it but folders, what they link to and hidden files.
+def _walk(root: Path, steps: list[str], left_out: list[str], glob: bool = True) -> Iterator[_Found]:
+    """Yield the files below a folder whose names the steps of a glob match.
 
-    OSError for a folder that cannot be read. `hidden`: whether hidden files are worth a word.
+    OSError for a folder that cannot be read. `glob`: hidden files match too, and folders that the
+    user may have meant are named.
     """
-    folders = ['']
+    # Of each folder what may match in it: `**` is any number of folders, and all their files.
+    folders = [('', [steps])]
     while folders:
-        inner = folders.pop()
+        inner, open_steps = folders.pop()
+        for step, *further in open_steps:
+            if step == '**' and further:
+                open_steps.append(further)
         with os.scandir(root / inner) as entries:
             for entry in entries:
                 name = f'{inner}/{entry.name}' if inner else entry.name
-                if entry.is_dir():
-                    if entry.is_symlink():
-                        left_out.append(f'{root / name} (a link to a folder: give it too)')
-                    else:
-                        folders.append(name)
-                elif not entry.name.startswith('.'):
-                    yield name, entry
-                elif hidden:
-                    left_out.append(f'{root / name} (hidden)')
+                deep = any(step == '**' for step, *_ in open_steps)
+                matches = [
+                    further
+                    for step, *further in open_steps
+                    if step != '**' and fnmatch.fnmatchcase(entry.name, step)
+                ]
+                if not entry.is_dir():
+                    if [] not in matches and ['**'] not in open_steps:
+                        continue
+                    if not glob and entry.name.startswith('.'):
+                        left_out.append(f'{root / name} (hidden)')
+                    elif state := _state(entry.path, entry.stat, left_out):
+                        yield name, state
+                    continue
+                inside = [further for further in matches if further]
+                if deep and entry.is_symlink():
+                    left_out.append(f'{root / name} (a link to a folder: give it too)')
+                else:
+                    inside += [each for each in open_steps if each[0] == '**']
+                if inside:
+                    folders.append((name, inside))
+                elif [] in matches and '**' not in steps:
+                    # Below `**` its files match by themselves; here the user may have meant it.
+                    left_out.append(f'{root / name} (a folder: give it too)')
 
 
 def _state(
-    path: str, ask: Callable[[], os.stat_result], part: str, left_out: list[str]
+    path: str, ask: Callable[[], os.stat_result], left_out: list[str]
 ) -> tuple[int, int] | None:
-    """(bytes, when written) of a file that a pattern matches; None for no file, which is left out.
+    """Return (bytes, when written) of a file that matches; None for no file, which is left out.
 
     `ask` asks the file system for it. UserError for a link to nothing.
     """
     try:
-        found = ask()
+        status = ask()
     except FileNotFoundError:
         if not os.path.islink(path):
             raise
@@ -303,12 +296,7 @@ def _state(
         raise UserError(
             f'{path}: cannot be read (a link to {target}, which is not there)'
         ) from None
-    if stat.S_ISREG(found.st_mode):
-        return found.st_size, found.st_mtime_ns
-
-    # Below `**` its files match by themselves; elsewhere the user may have meant it.
-    if not stat.S_ISDIR(found.st_mode):
-        left_out.append(f'{path} (no regular file)')
-    elif '**' not in part:
-        left_out.append(f'{path} (a folder: give it too)')
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size, status.st_mtime_ns
+    left_out.append(f'{path} (no regular file)')
     return None

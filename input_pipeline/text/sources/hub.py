@@ -37,12 +37,12 @@ class Shards:
 
 
 def is_meant(pattern: str) -> bool:
-    """Whether a pattern names a data set; hf://datasets/... is an address of files."""
+    """Tell whether a pattern names a data set; hf://datasets/... is an address of files."""
     return pattern.startswith('hf:') and '://' not in pattern
 
 
 def find(pattern: str, column: str) -> Shards:
-    """What hf:NAME[@REVISION][:CONFIG]:SPLIT is; NAME is on the Hub, or a local folder.
+    """Find what hf:NAME[@REVISION][:CONFIG]:SPLIT is; NAME is on the Hub, or a local folder.
 
     Raises UserError where there is no such data set, split or column.
     """
@@ -74,13 +74,13 @@ def find(pattern: str, column: str) -> Shards:
 
 
 def require_unchanged(path: str, version: int) -> None:
-    """Raises UserError where the local files of `path` are others than they were, by `Shards`.
+    """Raise UserError where the local files of `path` are others than they were, by `Shards`.
 
     The Hub's are those of a commit, and never change.
     """
     name, revision, _, split = _parts(path)
     if os.path.isdir(name):
-        builder, _ = opened.__wrapped__(path)  # anew, and not as it was opened first
+        builder, _ = opened.__wrapped__(path)  # as it is now, and not as it was opened first
         if _version(_files(builder, split)[1], revision) != version:
             raise UserError(
                 f'{path}: its files have changed since the reading began: run the same command'
@@ -89,7 +89,7 @@ def require_unchanged(path: str, version: int) -> None:
 
 
 def _files(builder: Any, split: str) -> tuple[Any, list]:
-    """The files of a split, and where each comes from."""
+    """Return the files of a split, and where each comes from."""
     files = (builder.config.data_files or {}).get(split, [])
     return files, getattr(files, 'origin_metadata', [])
 
@@ -99,7 +99,7 @@ def _version(origins: list, revision: str | None) -> int:
 
 
 def rows(path: str, shard: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row, counted within the shard, its values by their columns) of each row of a shard.
+    """Yield (row, counted within the shard, its values by their columns) of each row of a shard.
 
     `path` as `Shards` has it.
     """
@@ -108,11 +108,11 @@ def rows(path: str, shard: int) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         yield from enumerate(data.shard(num_shards=data.num_shards, index=shard))
     except Exception as error:
-        raise UserError(f'{path}: shard {shard} cannot be read ({_said(error)})') from error
+        raise UserError(f'{path}: shard {shard} cannot be read ({_worded(error)})') from error
 
 
 def _parts(pattern: str) -> tuple[str, str | None, str | None, str]:
-    """Name, revision, configuration and split of a pattern."""
+    """Return name, revision, configuration and split of a pattern."""
     parts = pattern.removeprefix('hf:').split(':')
     if len(parts) not in (2, 3) or not all(parts):
         raise UserError(
@@ -130,7 +130,7 @@ def _parts(pattern: str) -> tuple[str, str | None, str | None, str]:
 
 @functools.lru_cache(maxsize=8)
 def opened(pattern: str) -> tuple[Any, Any]:
-    """The library's builder of a data set, and the split as its stream."""
+    """Return the library's builder of a data set, and the split as its stream."""
     # Once a process: on the Hub each opening is a dozen requests.
     name, revision, config, split = _parts(pattern)
     try:
@@ -140,25 +140,25 @@ def opened(pattern: str) -> tuple[Any, Any]:
             f"{pattern}: datasets is not installed: pip install -c constraints.txt '.[datasets]'"
         ) from None
     datasets.disable_progress_bars()
-    # each attempt that is made again would be two lines; the last one is ours to tell
+    # each attempt that is made again would be two lines; the last one is worded here
     logging.getLogger('huggingface_hub').setLevel(logging.ERROR)
     try:
         builder = datasets.load_dataset_builder(name, config, revision=revision)
         return builder, builder.as_streaming_dataset(split=split)
     except Exception as error:  # no network, no such name, no access: each has its own kind
-        raise UserError(f'{pattern}: cannot be opened ({_said(error)})') from error
+        raise UserError(f'{pattern}: cannot be opened ({_worded(error)})') from error
 
 
 def _bytes(builder: Any, split: str, files: Any) -> int:
-    """Bytes of a split: of local files as they lie there, else as the data set says, else 0."""
+    """Return the bytes of a split: of local files, else as the data set says, else 0."""
     if files and all(os.path.exists(file) for file in files):
         return sum(os.path.getsize(file) for file in files)
-    said = (builder.info.splits or {}).get(split)
-    return getattr(said, 'num_bytes', None) or 0
+    info = (builder.info.splits or {}).get(split)
+    return getattr(info, 'num_bytes', None) or 0
 
 
-def _said(error: Exception) -> str:
-    """The library's words in one line, with those of what caused it."""
+def _worded(error: Exception) -> str:
+    """Return the library's words in one line, with those of what caused it."""
     words = f'{type(error).__name__}: {" ".join(str(error).split())}'
     return words[:250] + (
         f'; {" ".join(str(error.__cause__).split())[:150]}' if error.__cause__ else ''

@@ -17,9 +17,10 @@ _ROWS = 256  # read at once
 
 
 def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
-    """Bytes on disk of each row group's `column`.
+    """Return the bytes on disk of each row group's `column`.
 
-    Raises UserError where there is no such column, or it is no text.
+    Raises:
+      UserError: there is no such column, or it is no text.
     """
     # The column must be there, once, and hold text: all of it is known from the file's footer, so a
     # mistake costs no reading.
@@ -46,15 +47,15 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
         )
 
     # Columns of the file are leaves: a struct before this one counts as several.
-    place = next(i for i in range(len(file.schema)) if file.schema.column(i).path == column)
+    leaf = next(i for i in range(len(file.schema)) if file.schema.column(i).path == column)
     return [
-        file.metadata.row_group(i).column(place).total_compressed_size
+        file.metadata.row_group(i).column(leaf).total_compressed_size
         for i in range(file.num_row_groups)
     ]
 
 
 def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """(row, counted over all of the file, its text or None) of each row of a row group."""
+    """Yield (row, counted over all of the file, its text or None) of each row of a row group."""
     with epath.Path(path).open('rb') as f:
         # Rows are counted over all groups, so that a document's name does not depend on its unit.
         pa, file = _open(f, path)

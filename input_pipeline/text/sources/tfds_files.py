@@ -18,9 +18,10 @@ from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, read_records
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:
-    """The files of tfds:NAME/SPLIT, NAME as tfds.builder takes it.
+    """Find the files of tfds:NAME/SPLIT, NAME as tfds.builder takes it.
 
-    Raises UserError where they are not there, or have no such text.
+    Raises:
+      UserError: they are not there, or have no such text.
     """
     # The split stands behind the last slash: NAME may have a configuration, as
     # wikipedia/20230601.en.
@@ -69,7 +70,7 @@ def find(pattern: str, column: str) -> list[epath.Path]:
 
 
 def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
-    """(name as the records have it, feature) of all features, nested ones as a/b."""
+    """Yield (name as the records have it, feature) of all features, nested ones as a/b."""
     # Anything with items is a group of features.
     for name, feature in features.items():
         if hasattr(feature, 'items'):
@@ -79,7 +80,7 @@ def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
 
 
 def texts(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """(byte at which the record begins, its text or None) of each record of a file."""
+    """Yield (byte at which the record begins, its text or None) of each record of a file."""
     # A feature of text is a list of one value of bytes, or of none.
     with epath.Path(path).open('rb') as f:
         try:

@@ -11,14 +11,12 @@ import itertools
 import random
 import struct
 
-import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards, tfrecord
 from bert_jax.input_pipeline.records.stream import RecordStream
-from tests.helpers.records import example_columns
-from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of
+from tests.helpers.shards import make_directory
 
 SIZES = (300, 520)
 
@@ -26,30 +24,15 @@ SIZES = (300, 520)
 def damaged(kind: str, text: bytes, bounds: list[int], draw: random.Random) -> tuple[bytes, int]:
     """Another text, and the byte at which it begins to differ."""
     at = draw.randrange(len(text))
-    length = draw.choice([1, 7, 60, 2000])
     if kind == 'flip':
         return text[:at] + bytes([text[at] ^ 1 << draw.randrange(8)]) + text[at + 1 :], at
-    if kind == 'overwrite':
-        return (
-            text[:at]
-            + bytes(byte ^ draw.randrange(1, 256) for byte in text[at : at + length])
-            + text[at + length :],
-            at,
-        )
-    if kind == 'zeros':  # a block of the disk that was never written
-        at -= at % 4096
-        return text[:at] + bytes(len(text[at : at + 4096])) + text[at + 4096 :], at
     if kind == 'cut':
         return text[:at], at
-    if kind == 'insert':
-        return text[:at] + draw.randbytes(length) + text[at:], at
-    if kind == 'remove':
-        return text[:at] + text[at + length :], at
     if kind == 'remove record':
         record = draw.randrange(len(bounds) - 1)
         return text[: bounds[record]] + text[bounds[record + 1] :], bounds[record]
     if kind == 'append':
-        return text + draw.randbytes(length), len(text)
+        return text + draw.randbytes(7), len(text)
     first, second = sorted(draw.sample(range(len(bounds) - 1), 2))  # two records change places
     one, two = (text[bounds[i] : bounds[i + 1]] for i in (first, second))
     return (
@@ -71,7 +54,7 @@ def read_all(path) -> None:
 
 @pytest.mark.parametrize(
     'kind',
-    ['flip', 'overwrite', 'zeros', 'cut', 'insert', 'remove', 'remove record', 'append', 'swap'],
+    ['flip', 'cut', 'remove record', 'append', 'swap'],
 )
 def test_damage_to_a_shard(tmp_path, kind):
     make_directory(tmp_path, SIZES)
@@ -99,55 +82,6 @@ def test_damage_to_a_shard(tmp_path, kind):
         path.write_bytes(whole)
 
 
-def test_a_damaged_payload_under_a_right_checksum(tmp_path):
-    """As a faulty writer would leave it.
-
-    Either the record says so, or the checksum of the file does.
-    """
-    make_directory(tmp_path, (300,))
-    path, payloads = tmp_path / 'train-00000-of-00001.tfrecord', payloads_of(300)
-    told = 0
-    for seed in range(60):
-        draw = random.Random(seed)
-        items, row = list(payloads), draw.randrange(300)
-        at = draw.randrange(len(items[row]))
-        items[row] = (
-            items[row][:at]
-            + bytes([items[row][at] ^ 1 << draw.randrange(8)])
-            + items[row][at + 1 :]
-        )
-        shards.write_shard(path, b''.join(items), np.cumsum([0, *map(len, items)]))
-        faults = shards.verify(tmp_path).faults
-        assert faults and {fault.file for fault in faults} == {path.name}, seed
-        if faults[0].record is not None:
-            assert [fault.record for fault in faults] == [row], seed
-            told += 1
-    # Most bits belong to names, lengths and ids; a flip of an id's low bits leaves another that is
-    # lawful.
-    assert told > 20
-
-
-@pytest.mark.parametrize(
-    'name',
-    ['input_ids', 'segment_ids', 'masked_lm_positions', 'masked_lm_ids', 'next_sentence_labels'],
-)
-def test_values_out_of_range_anywhere(tmp_path, name):
-    for seed in range(4):
-        draw = random.Random(f'{name} {seed}')
-        columns = example_columns(SPEC, 400, seed)
-        column, row = columns[name].reshape(400, -1), draw.randrange(400)
-        limit = {'input_ids': VOCAB, 'masked_lm_ids': VOCAB, 'masked_lm_positions': 16}.get(name, 2)
-        column[row, draw.randrange(column.shape[1])] = draw.choice([limit, limit + 1, 2**31 - 1])
-        make_directory(tmp_path, (400,), columns={**columns, name: column})
-        (fault,) = shards.verify(tmp_path).faults
-        bounds = tfrecord.frame_bounds((tmp_path / fault.file).read_bytes())
-        assert (
-            (fault.record, fault.byte) == (row, bounds[row])
-            and name in fault.what
-            and 'outside' in fault.what
-        )
-
-
 def test_damage_to_the_manifest(tmp_path):
     """A flipped bit in it either says nothing else, or is found before it misleads."""
     manifest = make_directory(tmp_path, SIZES)
@@ -155,9 +89,7 @@ def test_damage_to_the_manifest(tmp_path):
     whole = path.read_bytes()
     for seed in range(150):
         draw = random.Random(seed)
-        text, _ = damaged(
-            draw.choice(['flip', 'flip', 'flip', 'overwrite', 'cut']), whole, [], draw
-        )
+        text, _ = damaged(draw.choice(['flip', 'cut']), whole, [], draw)
         path.write_bytes(text)
         try:
             assert shards.Manifest.load(tmp_path) == manifest, seed

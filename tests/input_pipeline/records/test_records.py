@@ -48,25 +48,6 @@ def test_encoded_records_are_the_examples_of_tensorflow(spec):
         assert len(payload) == theirs.ByteSize()  # canonical: no varint longer than it needs to be
 
 
-def test_parse_example_reads_them_with_the_spec_of_google_bert():
-    tf = pytest.importorskip('tensorflow')
-    columns = example_columns(STATIC, 40)
-    spec = {
-        name: tf.io.FixedLenFeature([128], tf.int64)
-        for name in ('input_ids', 'input_mask', 'segment_ids')
-    }
-    spec |= {
-        name: tf.io.FixedLenFeature([20], tf.int64)
-        for name in ('masked_lm_positions', 'masked_lm_ids')
-    }
-    spec |= {
-        'masked_lm_weights': tf.io.FixedLenFeature([20], tf.float32),
-        'next_sentence_labels': tf.io.FixedLenFeature([1], tf.int64),
-    }
-    parsed = tf.io.parse_example(tf.constant(encoded(STATIC, columns)), spec)
-    assert_equal({name: value.numpy().squeeze() for name, value in parsed.items()}, columns)
-
-
 @pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
 def test_both_decoders_give_back_what_was_encoded(spec):
     columns = example_columns(spec, 2500, vocab_size=3_000_000)
@@ -84,31 +65,19 @@ def test_both_decoders_give_back_what_was_encoded(spec):
     }
 
 
-def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes], cut: int = 0) -> np.ndarray:
-    """What is kept of the records of a block, of which `cut` bytes are missing at its end."""
+def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes]) -> np.ndarray:
+    """What is kept of the records of a block; no more than 4 bytes follow its last one."""
     text = tfrecord.frame_records(payloads)
-    starts, ends = tfrecord.payload_bounds(text)
     rows = np.empty(len(payloads), fields.kept_as(spec, vocab_size))
-    fields.keep_numpy(spec, vocab_size, text[: len(text) - cut], starts, ends, rows)
+    fields.keep_numpy(spec, vocab_size, text, *tfrecord.payload_bounds(text), rows)
     return rows
-
-
-@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
-def test_our_records_are_decoded_where_they_lie(monkeypatch, spec):
-    """Without the copy that other writers' records take; and without what follows, with it."""
-    columns = example_columns(spec, 300, vocab_size=30_522)
-    payloads = encoded(spec, columns)
-    rows = kept(spec, 30_522, payloads, cut=4)
-    assert_equal(fields.columns_of(spec, rows), columns)
-
-    monkeypatch.setattr(example_proto, 'decode', lambda *_: pytest.fail('copied'))
-    assert_equal(fields.columns_of(spec, kept(spec, 30_522, payloads)), columns)
 
 
 @pytest.mark.parametrize('vocab_size', [100, 200, 30_522, 65_536, 65_537, 3_000_000])
 @pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
-def test_what_is_kept_of_a_block_is_what_was_encoded(spec, vocab_size):
-    """Whatever a number takes; and it takes no more than the records did."""
+def test_what_is_kept_of_a_block_is_what_was_encoded(monkeypatch, spec, vocab_size):
+    """Whatever a number takes, without the copy that other writers' records need."""
+    monkeypatch.setattr(example_proto, 'decode', lambda *_: pytest.fail('copied'))
     columns = example_columns(spec, 700, vocab_size=vocab_size)
     columns['input_ids'][3, 2:5] = vocab_size - 1
     rows = kept(spec, vocab_size, encoded(spec, columns))
@@ -117,8 +86,6 @@ def test_what_is_kept_of_a_block_is_what_was_encoded(spec, vocab_size):
     assert {name: array.dtype for name, array in found.items()} == {
         name: np.dtype(np.float32 if 'weights' in name else np.int32) for name in columns
     }
-    if spec.seq_len > 8:  # of fewer numbers the names take most
-        assert rows.nbytes < 1.2 * sum(map(len, encoded(spec, columns)))
 
 
 def test_numbers_of_all_lengths_are_kept():
@@ -133,7 +100,8 @@ def test_numbers_of_all_lengths_are_kept():
         np.testing.assert_array_equal(rows['input_ids'], columns['input_ids'])
 
 
-def test_a_block_of_another_writer_is_kept_too():
+def test_records_of_another_writer_are_decoded():
+    """Written by TensorFlow itself: its order of features, and batches that mix both writers."""
     tf = pytest.importorskip('tensorflow')
     columns = example_columns(STATIC, 30)
     theirs = [their_example(tf, STATIC, columns, row).SerializeToString() for row in range(30)]
@@ -141,43 +109,7 @@ def test_a_block_of_another_writer_is_kept_too():
     mixed = [a if i % 3 else b for i, (a, b) in enumerate(zip(theirs, ours, strict=True))]
     for payloads in (theirs, mixed):
         assert_equal(fields.columns_of(STATIC, kept(STATIC, 30_522, payloads)), columns)
-
-
-@pytest.mark.parametrize(
-    'name, value, reason',
-    [
-        ('input_ids', 30_522, r'input_ids\[5\] = 30522 is outside'),
-        ('input_ids', 65_536 + 7, r'input_ids\[5\] = 65543 is outside'),  # 7 as two bytes
-        ('input_ids', 2**31 - 1, r'input_ids\[5\] = 2147483647 is outside'),
-        ('segment_ids', 2, r'segment_ids\[5\] = 2 is outside'),
-        ('segment_ids', 300, r'segment_ids\[5\] = 300 is outside'),  # 44 as one byte
-        ('masked_lm_positions', 128, r'masked_lm_positions\[5\] = 128 is outside'),
-        ('masked_lm_weights', 1.5, 'masked_lm_weights are not all 0 or 1'),
-    ],
-)
-def test_nothing_out_of_range_is_kept(name, value, reason):
-    """A number is refused before it is cut to fewer bytes, and the record is named."""
-    columns = example_columns(STATIC, 30)
-    columns[name][17, 5] = value
-    payloads = encoded(STATIC, columns)
-    with pytest.raises(fields.BadRecord, match=reason) as error:
-        kept(STATIC, 30_522, payloads)
-    assert error.value.row == 17
-    pytest.importorskip('tensorflow')
-    assert list(fields.decode_tensorflow(STATIC, 30_522, range(1), lambda _: payloads)) == [None]
-
-
-def test_files_of_google_bert_are_read():
-    """Written by TensorFlow itself: its order of features, and batches that mix both writers."""
-    tf = pytest.importorskip('tensorflow')
-    columns = example_columns(STATIC, 30)
-    theirs = [their_example(tf, STATIC, columns, row).SerializeToString() for row in range(30)]
-    assert_equal(fields.decode_numpy(STATIC, theirs), columns)
-    mixed = [
-        a if i % 3 else b
-        for i, (a, b) in enumerate(zip(theirs, encoded(STATIC, columns), strict=True))
-    ]
-    assert_equal(fields.decode_numpy(STATIC, mixed), columns)
+        assert_equal(fields.decode_numpy(STATIC, payloads), columns)
 
 
 def varint(value: int) -> bytes:
@@ -254,22 +186,6 @@ def test_a_bad_record_is_named():
             assert error.value.row == place
 
 
-def test_random_damage_never_escapes_as_another_error():
-    """Whatever the bytes, the decoder answers with arrays of the right shape or with BadRecord."""
-    rng = np.random.default_rng(0)
-    payloads = encoded(STATIC, example_columns(STATIC, 8))
-    for _ in range(300):
-        damaged = bytearray(payloads[3])
-        for place in rng.integers(0, len(damaged), 3):
-            damaged[place] = rng.integers(256)
-        try:
-            found = fields.decode_numpy(STATIC, [*payloads[:3], bytes(damaged), *payloads[4:]])
-        except fields.BadRecord as error:
-            assert error.row == 3
-        else:
-            assert found['input_ids'].shape == (8, 128)
-
-
 def test_encode_refuses_what_it_cannot_write():
     columns = example_columns(STATIC, 3)
     for wrong in (np.full((3, 128), -1), np.full((3, 128), 2**31), np.zeros((2, 128), int)):
@@ -281,22 +197,12 @@ def test_encode_refuses_what_it_cannot_write():
 def test_check_and_count():
     columns = example_columns(STATIC, 6)
     assert fields.check(STATIC, columns, 30_522) == []
-    sums = fields.count(STATIC, columns)
-    weights = columns['masked_lm_weights']
-    assert (sums['records'], sums['tokens'], sums['masked']) == (
-        6,
-        columns['input_mask'].sum(),
-        weights.sum(),
-    )
+    sums, weights = fields.count(STATIC, columns), columns['masked_lm_weights']
     assert sums['mask_histogram'] == [sum(row.sum() == k for row in weights) for k in range(21)]
-    kept = sum(
-        columns['input_ids'][r, columns['masked_lm_positions'][r, p]]
-        == columns['masked_lm_ids'][r, p]
-        and weights[r, p] > 0
-        for r in range(6)
-        for p in range(20)
-    )
-    assert sums['kept'] == kept
+    shown = np.take_along_axis(columns['input_ids'], columns['masked_lm_positions'], axis=1)
+    kept = ((shown == columns['masked_lm_ids']) & (weights > 0)).sum()
+    wanted = [6, columns['input_mask'].sum(), weights.sum(), kept]
+    assert [sums[name] for name in ('records', 'tokens', 'masked', 'kept')] == wanted
     columns['input_mask'][2, :4] = 0
     columns['masked_lm_positions'][5, 0] = -1
     assert [row for row, _ in fields.check(STATIC, columns, 30_522)] == [2, 5]
@@ -307,36 +213,19 @@ def test_check_and_count_of_packed_records():
     assert fields.check(PACKED, columns, 30_522) == []
     sums = fields.count(PACKED, columns)
     packs, weights = columns['pack_ids'], columns['next_sentence_weights']
-    assert (sums['records'], sums['examples'], sums['tokens']) == (
-        40,
-        weights.sum(),
-        (packs > 0).sum(),
-    )
+    assert (sums['examples'], sums['tokens']) == (weights.sum(), (packs > 0).sum())
     assert sums['pack_histogram'] == [sum(row.max() == k for row in packs) for k in range(5)]
-    assert (
-        sums['random_next'] == columns['next_sentence_labels'].sum()
-        and sums['masked'] == columns['masked_lm_weights'].sum()
-    )
     rows = np.flatnonzero((weights.sum(1) == 3) & (packs[:, -2:] == 0).all(1))
     assert rows.size
     row = int(rows[0])
     second = int(columns['cls_positions'][row, 1])
     last = int((packs[row] > 0).sum())
     wrong = [
-        ('pack_ids', 0, 0, 'pack_ids are not'),
-        ('pack_ids', 0, 2, 'pack_ids are not'),
         ('pack_ids', second, 3, 'pack_ids are not'),
-        # A fourth pack, of which nothing else knows but its position 0.
-        ('pack_ids', last, 4, 'position_ids'),
-        ('pack_ids', last + 1, 1, 'pack_ids are not'),
         ('pack_ids', second, 5, r'pack_ids\[\d+\] = 5 is outside'),
-        ('position_ids', second, second, 'position_ids do not'),
         ('position_ids', last, 1, 'position_ids do not'),
         ('cls_positions', 1, second + 1, 'cls_positions are not'),
-        ('cls_positions', 3, 1, 'cls_positions are not'),
-        ('next_sentence_weights', 3, 1, 'next_sentence_weights are not'),
         ('next_sentence_weights', 1, 0, 'next_sentence_weights are not'),
-        ('next_sentence_labels', 1, 2, 'next_sentence_labels'),
         ('masked_lm_positions', 0, last, 'in the padding'),
     ]
     for name, place, value, reason in wrong:
@@ -344,40 +233,14 @@ def test_check_and_count_of_packed_records():
         damaged[name][row, place] = value
         found = fields.check(PACKED, damaged, 30_522)
         assert [r for r, _ in found] == [row], (name, place)
-        if reason != 'position_ids':
-            assert re.search(reason, found[0][1]), found
+        assert re.search(reason, found[0][1]), found
 
 
-def test_no_record_is_larger_than_its_bound():
-    rng, S, P = np.random.default_rng(0), 128, 20
-    draw = lambda high, *shape: rng.integers(0, high, (50, *shape), dtype=np.int32)
-    ids = {
-        'input_ids': draw(30522, S),
-        'masked_lm_ids': draw(30522, P),
-        'masked_lm_positions': draw(S, P),
-    }
-    marks = {'input_mask': draw(2, S), 'segment_ids': draw(2, S), 'next_sentence_labels': draw(2)}
-    spec = RecordSpec(S, P, 'static')
-    _, offsets = fields.encode(
-        spec, {**ids, **marks, 'masked_lm_weights': np.ones((50, P), np.float32)}
-    )
-    assert (
-        0.9 * fields.most_bytes(spec, 30522)
-        < np.diff(offsets).max() + 16
-        <= fields.most_bytes(spec, 30522)
-    )
-
-
-def test_no_packed_record_is_larger_than_its_bound():
-    """One with the largest numbers that the schema allows in every place."""
-    spec = RecordSpec(512, 77, 'static', 200)
-    largest = {'input_ids': 30521, 'masked_lm_ids': 30521, 'pack_ids': 200}
-    places = ('masked_lm_positions', 'position_ids', 'cls_positions')
+@pytest.mark.parametrize('spec', [STATIC, RecordSpec(512, 77, 'static', 200)])
+def test_no_record_is_larger_than_its_bound(spec):
+    """One with the largest numbers that the schema allows everywhere is as large."""
+    limits = fields._limits(spec, 30_522)
     columns = {
-        f.name: np.full((1, f.length), 511 if f.name in places else largest.get(f.name, 1))
-        for f in spec.features
+        f.name: np.full((1, f.length), limits.get(f.name, (2,))[0] - 1) for f in spec.features
     }
-    payload, _ = fields.encode(spec, columns)
-    # ids take three bytes, packs and places two, labels and segments one, weights four
-    numbers = 3 * (512 + 77) + 2 * (512 + 512 + 77 + 200) + 512 + 200 + 4 * (77 + 200)
-    assert numbers < len(payload) + 16 == fields.most_bytes(spec, 30522) < numbers + 400
+    assert len(fields.encode(spec, columns)[0]) + 16 == fields.most_bytes(spec, 30_522)

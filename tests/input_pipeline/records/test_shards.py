@@ -13,7 +13,7 @@ from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.shards import Manifest
 from tests.helpers.records import example_columns
-from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of, split_frames
+from tests.helpers.shards import SPEC, make_directory, payloads_of, split_frames
 
 
 def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
@@ -51,10 +51,8 @@ def test_manifest_round_trip(tmp_path):
     [
         (None, 'no manifest.json'),
         ('{"seq_len": 1', 'broken'),
-        ('[]', 'schema version'),
         ('{"schema_version": 99}', 'schema version 99'),
         ('{"schema_version": 1, "shards": []}', 'broken'),
-        ('{"schema_version": 1, "shards": [{"file": "x"}]}', 'broken'),
     ],
 )
 def test_what_is_no_manifest_is_refused_in_one_line(tmp_path, text, message):
@@ -63,64 +61,6 @@ def test_what_is_no_manifest_is_refused_in_one_line(tmp_path, text, message):
     with pytest.raises(UserError, match=message) as error:
         Manifest.load(tmp_path)
     assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
-
-
-def test_verify_counts_and_finds_nothing_wrong(tmp_path):
-    make_directory(tmp_path)
-    found = shards.verify(tmp_path)
-    assert found.faults == []
-    assert found.counts['train']['records'] == 820
-    assert sum(found.counts['train']['mask_histogram']) == 820
-
-
-def record_bytes(path, shard, record) -> tuple[int, int]:
-    """First and last byte of a record's frame, found by walking the file."""
-    text, at = (path / shard).read_bytes(), 0
-    for _ in range(record):
-        at += 16 + int.from_bytes(text[at : at + 8], 'little')
-    return at, at + 16 + int.from_bytes(text[at : at + 8], 'little')
-
-
-@pytest.mark.parametrize(
-    ('place', 'what'),
-    [
-        (2, 'length damaged'),
-        (9, 'length damaged'),
-        (40, 'payload damaged'),
-        (-2, 'payload damaged'),
-        (0, 'length damaged'),
-    ],
-)
-@pytest.mark.parametrize('record', [0, 255, 256, 299])
-def test_a_flipped_bit_is_found(tmp_path, record, place, what):
-    make_directory(tmp_path)
-    file = 'train-00000-of-00002.tfrecord'
-    start, end = record_bytes(tmp_path, file, record)
-    text = bytearray((tmp_path / file).read_bytes())
-    text[start + place if place >= 0 else end + place] ^= 0x10
-    (tmp_path / file).write_bytes(text)
-    (fault,) = shards.verify(tmp_path).faults
-    assert (fault.file, fault.record, fault.byte) == (file, record, start)
-    assert what in fault.what
-
-
-@pytest.mark.parametrize('record', [0, 1, 256, 299])
-@pytest.mark.parametrize('extra', [0, 5, 12, 40])
-def test_a_cut_file_is_found_even_between_records(tmp_path, record, extra):
-    make_directory(tmp_path)
-    file = 'train-00000-of-00002.tfrecord'
-    start, _ = record_bytes(tmp_path, file, record)
-    (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[: start + extra])
-    (fault,) = shards.verify(tmp_path).faults
-    assert (fault.file, fault.record, fault.byte) == (file, record, start)
-    assert len(shards.check_files(tmp_path, Manifest.load(tmp_path).files)) == 1
-
-
-def test_a_missing_shard_is_found(tmp_path):
-    make_directory(tmp_path)
-    (tmp_path / 'train-00001-of-00002.tfrecord').unlink()
-    (fault,) = shards.verify(tmp_path).faults
-    assert str(fault) == 'train-00001-of-00002.tfrecord: missing'
 
 
 def test_bytes_after_the_end_and_another_file_of_equal_size_are_found(tmp_path):
@@ -147,28 +87,6 @@ def test_bytes_after_the_end_and_another_file_of_equal_size_are_found(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ('name', 'value', 'what'),
-    [
-        ('input_ids', VOCAB, 'outside'),
-        ('masked_lm_ids', VOCAB, 'outside'),
-        ('masked_lm_positions', 16, 'outside'),
-        ('next_sentence_labels', 2, 'outside'),
-        ('segment_ids', 2, 'outside'),
-        ('masked_lm_weights', 0.5, 'weights'),
-    ],
-)
-def test_a_value_out_of_range_is_found(tmp_path, name, value, what):
-    columns = example_columns(SPEC, 400, 3)
-    column = columns[name].reshape(400, -1)
-    column[333, 0] = value
-    make_directory(tmp_path, sizes=(400,), columns={**columns, name: column})
-    faults = shards.verify(tmp_path).faults
-    start, _ = record_bytes(tmp_path, 'train-00000-of-00001.tfrecord', 333)
-    assert [(fault.record, fault.byte) for fault in faults] == [(333, start)]
-    assert name in faults[0].what and what in faults[0].what
-
-
 def test_a_record_of_another_shape_is_found(tmp_path):
     make_directory(tmp_path, sizes=(300,))
     path = tmp_path / 'train-00000-of-00001.tfrecord'
@@ -187,5 +105,6 @@ def test_counts_that_differ_from_the_manifest_are_found(tmp_path):
     manifest = make_directory(tmp_path)
     wrong = {'records': {'train': {'records': 820, 'masked': 1}}}
     dataclasses.replace(manifest, statistics=wrong).save(tmp_path)
-    (fault,) = shards.verify(tmp_path).faults
-    assert 'train masked is 1' in fault.what
+    verified = shards.verify(tmp_path)
+    assert 'train masked is 1' in verified.faults[0].what and len(verified.faults) == 1
+    assert sum(verified.counts['train']['mask_histogram']) == 820

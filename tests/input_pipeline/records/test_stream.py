@@ -23,7 +23,6 @@ from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records import stream as stream_module
 from bert_jax.input_pipeline.records.block_cache import BlockCache
 from bert_jax.input_pipeline.records.blocks import Blocks
-from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,
@@ -47,7 +46,7 @@ def names(batches: list[dict]) -> np.ndarray:
     return np.concatenate([batch['input_ids'][:, 0] for batch in batches])
 
 
-@pytest.mark.parametrize('batch_size', [1, 13, 83, 256, 1079, 2500])
+@pytest.mark.parametrize('batch_size', [13, 256, 2500])
 def test_every_record_comes_once_an_epoch(directory, batch_size):
     stream = RecordStream(directory, 'train', batch_size, seed=3, decoder='numpy')
     assert stream.records == 1079
@@ -67,30 +66,11 @@ def test_records_are_whole_and_typed(directory):
     rows = batch['input_ids'][:, 0]
     for name, column in columns.items():
         np.testing.assert_array_equal(batch[name], column[rows], err_msg=name)
-    assert {name: (values.shape, values.dtype.name) for name, values in batch.items()} == {
-        'input_ids': ((200, 16), 'int32'),
-        'input_mask': ((200, 16), 'int32'),
-        'segment_ids': ((200, 16), 'int32'),
-        'masked_lm_positions': ((200, 4), 'int32'),
-        'masked_lm_ids': ((200, 4), 'int32'),
-        'masked_lm_weights': ((200, 4), 'float32'),
-        'next_sentence_labels': ((200,), 'int32'),
-        'example_weights': ((200,), 'float32'),
-    }
     assert batch['example_weights'].all()
 
 
-def test_another_seed_is_another_order_and_one_block_is_shuffled_too(tmp_path):
-    write_directory(tmp_path, {'train': [200]})
-    first, again, other = (
-        names(take(RecordStream(tmp_path, 'train', 200, seed, 'numpy'), 1)) for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).mean() > 0.9 and (first != np.arange(200)).mean() > 0.9
-
-
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
-@pytest.mark.parametrize('start', [1, 7, 20])
+@pytest.mark.parametrize('start', [7, 20])
 def test_resume_gives_the_rest_of_the_uninterrupted_stream(directory, decoder, start):
     if decoder == 'tfdata':
         pytest.importorskip('tensorflow')
@@ -174,30 +154,6 @@ def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahea
     assert most < 20 or set(made.values()) == {1}
 
 
-def test_kept_blocks_leave_in_the_order_in_which_they_were_asked_for():
-    made = []
-
-    def make(block: int, rows: np.ndarray) -> None:
-        made.append(block)
-        rows[:] = block
-
-    kept = BlockCache(make, np.full(9, 4), np.empty((3, shards.BLOCK), np.int64), 8)
-    asked = [3, 1, 3, 5, 6, 1, 3]  # for 6 goes 1, for 1 goes 3, for 3 goes 5
-    rows = kept.rows(((np.array([block]), np.array([0])) for block in asked), 0)
-    assert [int(row[0]) for row in rows] == asked and made == [3, 1, 5, 6, 1, 3]
-
-
-def test_no_more_blocks_are_read_than_the_steps_need(directory, monkeypatch):
-    read = []
-    original = Blocks.read
-    monkeypatch.setattr(
-        Blocks, 'read', lambda self, block: read.append(block) or original(self, block)
-    )
-    stream = RecordStream(directory, 'eval', 16, 1, 'numpy')
-    assert len(list(stream.evaluation(max_batches=3))) == 3
-    assert read == [0]
-
-
 @pytest.mark.parametrize('place, at_once', [('/records', 1), ('gs://bucket/records', 8)])
 def test_blocks_that_are_far_away_are_read_together(tmp_path, monkeypatch, place, at_once):
     """And those that are near one by one, for threads of Python hinder each other."""
@@ -223,23 +179,6 @@ def test_blocks_that_are_far_away_are_read_together(tmp_path, monkeypatch, place
     monkeypatch.setattr(Blocks, 'read', read)
     take(RecordStream(tmp_path, 'train', 300, 1, 'numpy'), 4)
     assert most == [at_once]
-
-
-@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
-def test_the_older_order_reads_the_same_records_in_another_turn(directory, decoder):
-    if decoder == 'tfdata':
-        pytest.importorskip('tensorflow')
-    spread, older = (
-        names(take(RecordStream(directory, 'train', 83, 3, decoder, order=order), 13))
-        for order in ('spread', 'blocks')
-    )
-    assert sorted(spread) == sorted(older) == list(range(1079))
-    assert (spread != older).mean() > 0.99
-
-    # Four blocks of 300, 520, 256 and 3 records make seven: 256, 44, 256, 256, 8, 256 and 3.
-    starts = np.array([0, 256, 300, 556, 812, 820, 1076])
-    blocks = np.searchsorted(starts, older, side='right')
-    assert (np.diff(blocks) != 0).sum() == 6
 
 
 @pytest.mark.parametrize('rows', [None, ((64, 128), (0, 8)), ((120, 128),)])
@@ -274,83 +213,37 @@ def test_damage_is_named_by_file_record_and_byte(directory, decoder):
     assert f'{file}: record 290 at byte {at}: payload damaged' in message and '\n' not in message
 
 
-@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
 @pytest.mark.parametrize(
-    'other, said',
+    'kind, name, value, words',
     [
-        (RecordSpec(15, 4, 'static'), 'input_ids has 15 values, not 16'),
-        (RecordSpec(16, 5, 'static'), 'masked_lm_positions has 5 values, not 4'),
+        ('static', 'input_ids', 30_522, r'input_ids\[2\] = 30522 is outside \[0, 30522\), the voc'),
+        ('static', 'masked_lm_weights', np.nan, 'masked_lm_weights are not all 0 or 1'),
+        ('dynamic', 'word_starts', 2, r'word_starts\[2\] = 2 is outside'),
+        ('packed', 'cls_positions', 16, r'cls_positions\[2\] = 16 is outside'),
     ],
-    ids=['shorter', 'more masks'],
 )
-def test_a_record_of_another_shape_is_named(tmp_path, decoder, other, said):
-    """Frames and checksums are right, and yet the record is not what the manifest says."""
-    if decoder == 'tfdata':
-        pytest.importorskip('tensorflow')
-    items = encoded(SPEC, example_columns(SPEC, 300))
-    items[270] = encoded(other, example_columns(other, 1))[0]
-    info = shards.write_shard(
-        tmp_path / 'train-00000-of-00001.tfrecord',
-        b''.join(items),
-        np.cumsum([0, *map(len, items)]),
-    )
-    shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, (info,)).save(tmp_path)
-    at = frame_start((tmp_path / info.file).read_bytes(), 270)
-    with pytest.raises(
-        UserError,
-        match=f'{info.file}: record 270 at byte {at}: feature {said}',
-    ):
-        take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
-
-
-OUT_OF_RANGE = [
-    (
-        'static',
-        'input_ids',
-        30_522,
-        r'input_ids\[2\] = 30522 is outside \[0, 30522\), the vocabulary',
-    ),
-    ('static', 'input_mask', 2, r'input_mask\[2\] = 2 is outside \[0, 2\)'),
-    ('static', 'segment_ids', 2, r'segment_ids\[2\] = 2 is outside \[0, 2\), two segments'),
-    ('static', 'next_sentence_labels', 2, r'next_sentence_labels\[0\] = 2 is outside \[0, 2\)'),
-    ('static', 'masked_lm_positions', 16, r'masked_lm_positions\[2\] = 16 is outside \[0, 16\)'),
-    ('static', 'masked_lm_ids', 99_999, r'masked_lm_ids\[2\] = 99999 is outside'),
-    ('static', 'masked_lm_weights', 2.5, 'masked_lm_weights are not all 0 or 1'),
-    ('static', 'masked_lm_weights', np.nan, 'masked_lm_weights are not all 0 or 1'),
-    ('dynamic', 'word_starts', 2, r'word_starts\[2\] = 2 is outside'),
-    ('packed', 'pack_ids', 9, r'pack_ids\[2\] = 9 is outside'),
-    ('packed', 'position_ids', 16, r'position_ids\[2\] = 16 is outside'),
-    ('packed', 'cls_positions', 16, r'cls_positions\[2\] = 16 is outside'),
-    ('packed', 'next_sentence_weights', np.inf, 'next_sentence_weights are not 1'),
-]
-
-
-@pytest.mark.parametrize('kind, name, value, said', OUT_OF_RANGE)
 @pytest.mark.parametrize('decoder', ['tfdata', 'numpy'])
-@pytest.mark.parametrize('pass_over', ['batches', 'evaluation'])
-def test_a_number_that_no_model_can_look_up_is_refused(
-    tmp_path, kind, name, value, said, decoder, pass_over
-):
+def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, kind, name, value, words, decoder):
     """The checksums are right: someone wrote such records, or the tokenizer is another one."""
     if decoder == 'tfdata':
         pytest.importorskip('tensorflow')
     masking, packs = ('dynamic' if kind == 'dynamic' else 'static'), 3 if kind == 'packed' else 1
     spec = dataclasses.replace(SPEC, masking=masking, max_packs=packs)
     columns = example_columns(spec, 300, seed=5)
-    columns[name].reshape(300, -1)[270, min(2, columns[name].size // 300 - 1)] = value
+    columns[name][270, 2] = value
     info = shards.write_shard(
         tmp_path / 'train-00000-of-00001.tfrecord', *fields.encode(spec, columns)
     )
     shards.Manifest(16, 4, masking, 'nsp', 30_522, '', 0, {}, {}, (info,), packs).save(tmp_path)
     at = frame_start((tmp_path / info.file).read_bytes(), 270)
-    batches = getattr(RecordStream(tmp_path, 'train', 64, 1, decoder), pass_over)()
     with pytest.raises(
-        UserError, match=f'{info.file}: record 270 at byte {at}: {said}.*verify-data .* lists every'
+        UserError,
+        match=f'{info.file}: record 270 at byte {at}: {words}.*verify-data .* every fault',
     ):
-        list(itertools.islice(batches, 5))
+        take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
 
 
-@pytest.mark.parametrize('value', [2**31, 2**32 + 5, -1, -(2**32) + 5])
+@pytest.mark.parametrize('value', [2**32 + 5, -1])
 @pytest.mark.parametrize('decoder', ['tfdata', 'numpy'])
 def test_a_number_beyond_32_bits_is_not_taken_for_its_low_bits(tmp_path, decoder, value):
     tf = pytest.importorskip('tensorflow')
@@ -391,38 +284,6 @@ def test_a_file_that_goes_away_during_the_run_is_named(directory, monkeypatch):
         file.unlink()
     with pytest.raises(UserError, match='gone since the start'):
         list(itertools.islice(batches, 400))
-
-
-def test_seeking_in_a_hundred_million_records_is_quick(tmp_path):
-    """The whole way of a resumed run, to its first batch.
-
-    A thousand shards, which are one file under as many names.
-    """
-    count, per_shard = 1000, 100_000
-    columns = example_columns(SPEC, shards.BLOCK, seed=5)
-    columns['input_ids'][:, 0] = np.arange(shards.BLOCK)
-    first = tmp_path / 'train-00000-of-01000.tfrecord'
-    block = shards.write_shard(first, *fields.encode(SPEC, columns)).bytes
-    text = first.read_bytes()
-    blocks, rest = divmod(per_shard, shards.BLOCK)
-    first.write_bytes(text * blocks + text[: frame_start(text, rest)])
-    size, index = first.stat().st_size, tuple(range(0, (blocks + 1) * block, block))
-    infos = [
-        shards.ShardInfo(f'train-{i:05d}-of-01000.tfrecord', 'train', per_shard, size, i, index)
-        for i in range(count)
-    ]
-    for info in infos[1:]:
-        (tmp_path / info.file).hardlink_to(first)
-    shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, tuple(infos)).save(tmp_path)
-
-    begin = time.process_time()  # not the clock, which on a busy machine measures its other work
-    stream = RecordStream(tmp_path, 'train', 4096, 1, 'numpy')
-    batch = next(stream.batches(1_234_567))
-    seconds = time.process_time() - begin
-    assert stream.records == 10**8 and seconds < 2, seconds
-    located, places = stream._sampler.indices(1_234_567 * 4096 + np.arange(4096))
-    assert len(set(zip(located.tolist(), places.tolist(), strict=True))) == 4096
-    np.testing.assert_array_equal(batch['input_ids'][:, 0], places)
 
 
 def test_a_stream_left_unfinished_says_nothing_at_the_exit(directory):

@@ -13,8 +13,6 @@ from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
     read_documents,
-    read_unit,
-    units,
 )
 
 # What a line of jsonl may be, the kind that it is counted under, and words of its refusal; null is
@@ -67,17 +65,6 @@ def test_texts_that_are_null_or_empty_are_counted(tmp_path):
     assert report.bad_records == {'null': 3}
 
 
-def test_a_line_that_is_too_long_is_one_record(tmp_path, monkeypatch):
-    monkeypatch.setattr('bert_jax.input_pipeline.text.corpus.MAX_DOCUMENT_BYTES', 100)
-    path = tmp_path / 'a.jsonl'
-    path.write_bytes(b'\n'.join([line('One.'), line('word ' * 200), line('Two.')]))
-    with pytest.raises(UserError, match=r'a\.jsonl line 2: longer than'):
-        read(path)
-    report = Report()
-    assert read(path, report, on_bad_record='skip') == [['One.'], ['Two.']]
-    assert report.bad_records == {'too long': 1} and report.cut_lines == 0
-
-
 @pytest.mark.parametrize('bad', [b'{"text": "T\xffo."}', b'{"text": "\\ud800"}'])
 def test_bad_utf8_is_a_bad_record_only_where_it_is_an_error(tmp_path, bad):
     path = tmp_path / 'a.jsonl'
@@ -93,12 +80,6 @@ def test_bad_utf8_is_a_bad_record_only_where_it_is_an_error(tmp_path, bad):
     assert (report.bad_records, report.bad_utf8) == ({}, 1)
 
 
-def test_lines_of_text_are_no_records(tmp_path):
-    (tmp_path / 'a.txt').write_bytes(b'One.\nT\xffo.\n')
-    with pytest.raises(UserError, match=r'a\.txt line 2: invalid UTF-8'):
-        read(tmp_path / 'a.txt', on_bad_utf8='error', on_bad_record='skip')
-
-
 def test_rows_of_parquet(tmp_path):
     column = pa.array([b'One.', None, b'', b'T\xffo.', b'Two.'])
     path = tmp_path / 'a.parquet'
@@ -112,25 +93,3 @@ def test_rows_of_parquet(tmp_path):
     report = Report()
     read(path, report)
     assert report.textless_places == [f'{path} row 1 (null)', f'{path} row 2 (empty)']
-
-
-def test_units_add_up_to_the_whole(tmp_path):
-    """Places and names of documents do not depend on how a file is divided."""
-    path = tmp_path / 'a.jsonl'
-    lines = [BAD[i % 5][0] if i % 3 == 0 else line(f'Document {i}.') for i in range(90)]
-    path.write_bytes(b'\n'.join(lines))
-    options, whole = TextOptions(on_bad_record='skip'), Report()
-    documents = list(read_documents(str(path), options, whole))
-    assert len(documents) == 60 and whole.bad_records.total() == 30
-    parts = units(str(path), options, unit_bytes=200)
-    assert len(parts) > 5
-    together = Report()
-    found = []
-    for part in parts:
-        report = Report()
-        found += read_unit(part, options, report)
-        together.merge(report)
-    assert found == documents
-    assert together.bad_records == whole.bad_records
-    assert together.bad_record_places == whole.bad_record_places
-    assert len(whole.bad_record_places) == 5

@@ -7,10 +7,7 @@ import gzip
 import json
 import lzma
 import os
-import random
 import sys
-import tempfile
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,7 +15,6 @@ import zstandard
 from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records.tfrecord import masked_crc
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.corpus import (
     Report,
@@ -28,24 +24,10 @@ from bert_jax.input_pipeline.text.corpus import (
     units,
 )
 from bert_jax.input_pipeline.text.files import compression_of, decompressed
-from bert_jax.input_pipeline.text.inputs.listing import matching
+from tests.helpers.texts import put, read
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
-DUMP = (
-    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n<siteinfo>\n</siteinfo>\n'
-    '<page>\n<title>A</title>\n<text>One.</text>\n</page>\n</mediawiki>'
-)
 DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
-
-
-def read(pattern, report=None, **options):
-    return [d.sentences for d in read_documents(str(pattern), TextOptions(**options), report)]
-
-
-def put(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 @pytest.mark.parametrize(
@@ -62,13 +44,6 @@ def put(path, content):
 )
 def test_line_ends_and_blank_lines(tmp_path, content):
     assert read(put(tmp_path / 'a.txt', content)) == DOCUMENTS
-
-
-def test_only_line_feeds_end_lines(tmp_path):
-    """str.splitlines would also split at these; a sentence may contain them."""
-    assert read(put(tmp_path / 'a.txt', 'a\u2028b\x85c\x0bd\x0ce\n')) == [
-        ['a\u2028b\x85c\x0bd\x0ce']
-    ]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +87,6 @@ def test_names_are_relative_and_carry_the_offset_of_the_first_line(tmp_path):
     assert content[found[1][1] :].startswith(b'A second')
 
 
-def test_a_file_ends_a_document_and_files_are_sorted(tmp_path):
-    put(tmp_path / 'b.txt', 'B.')
-    put(tmp_path / 'a.txt', 'A.')
-    assert (
-        read(tmp_path / '*.txt') == read(f'{tmp_path}/b.txt,{tmp_path}/a.txt') == [['A.'], ['B.']]
-    )
-
-
 @pytest.mark.parametrize('unit_bytes', [1, 7, 50, 333, 10**6])
 @pytest.mark.parametrize('kind', ['text', 'crlf', 'jsonl', 'wiki'])
 def test_units_give_every_document_once_in_order(tmp_path, unit_bytes, kind):
@@ -152,13 +119,6 @@ def test_units_give_every_document_once_in_order(tmp_path, unit_bytes, kind):
 
 class TestParagraphs:
     TEXT = 'Dr. Smith went home. He slept.\nA new paragraph! Is it?\n'
-
-    def test_are_split_into_sentences_when_asked(self, tmp_path):
-        path = put(tmp_path / 'a.txt', self.TEXT)
-        assert read(path) == [self.TEXT.strip().split('\n')]
-        assert read(path, segment=True) == [
-            ['Dr. Smith went home.', 'He slept.', 'A new paragraph!', 'Is it?']
-        ]
 
     def test_of_jsonl_and_wikiextractor_are_split_by_themselves(self, tmp_path):
         expected = [['Dr. Smith went home.', 'He slept.', 'A new paragraph!', 'Is it?']]
@@ -216,34 +176,11 @@ class TestBadUtf8:
         assert [place.split()[-1] for place in report.bad_places] == ['2', '5', '6', '7', '8']
         assert 'a.txt line 2' in report.lines()[0] and 'a.txt line 8 ...' in report.lines()[0]
 
-    def test_skip_drops_the_line(self, tmp_path):
-        assert read(put(tmp_path / 'a.txt', self.CONTENT), on_bad_utf8='skip') == [
-            ['Good.'],
-            ['Fine.'],
-        ]
-
-    def test_error_refuses(self, tmp_path):
-        with pytest.raises(UserError, match='a.txt line 2: invalid UTF-8'):
-            read(put(tmp_path / 'a.txt', self.CONTENT), on_bad_utf8='error')
-
     def test_line_numbers_count_over_the_whole_file_in_every_unit(self, tmp_path):
         path, report = put(tmp_path / 'a.txt', b'Fine.\n\n' * 100 + b'\xff\n'), Report()
         for unit in units(str(path), unit_bytes=50):
             list(read_unit(unit, TextOptions(), report))
         assert report.bad_places == [f'{path} line 201']
-
-    def test_half_a_surrogate_pair_in_json(self, tmp_path):
-        report = Report()
-        assert read(put(tmp_path / 'a.jsonl', '{"text": "a \\ud800 b"}\n'), report) == [['a ? b']]
-        assert report.bad_utf8 == 1
-
-
-def test_nul_bytes_are_removed_and_counted(tmp_path):
-    report = Report()
-    assert read(put(tmp_path / 'a.txt', 'a long enough l\0ine\n'), report) == [
-        ['a long enough line']
-    ]
-    assert report.nul_bytes == 1 and 'NUL' in report.lines()[0]
 
 
 class TestLongLines:
@@ -267,118 +204,6 @@ class TestLongLines:
             ''.join(*read(put(tmp_path / 'b.txt', b'x' * (3 << 20)), report)) == 'x' * (3 << 20)
             and report.cut_lines == 1
         )
-
-
-class TestNothingToRead:
-    def test_no_file_matches(self, tmp_path):
-        for pattern in ('none-*.txt', 'none.txt', 'no/where/*', '**'):
-            with pytest.raises(UserError, match='no file matches'):
-                read(tmp_path / pattern)
-
-    def test_empty_corpus(self, tmp_path):
-        put(tmp_path / 'a.txt', '')
-        put(tmp_path / 'b.txt', ' \n\n')
-        report = Report()
-        with pytest.raises(UserError, match='no text in it'):
-            read(tmp_path / '*', report)
-        assert report.empty_files == ['a.txt', 'b.txt']
-
-    def test_one_empty_file_among_others_is_reported(self, tmp_path):
-        put(tmp_path / 'a.txt', '')
-        put(tmp_path / 'c.gz', gzip.compress(b''))
-        put(tmp_path / 'b.txt', TEXT)
-        report = Report()
-        assert read(tmp_path / '*', report) == DOCUMENTS
-        assert report.lines() == ['no text in 2 file(s): a.txt, c.gz']
-
-
-@pytest.mark.parametrize(
-    ('name', 'content', 'message'),
-    [
-        ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
-        ('a.txt', TEXT.encode('utf-32-le'), 'not text'),
-        ('a.txt', TEXT.encode('utf-32'), 'is UTF-32'),
-        ('a', b'{"":' * 100_000 + b'\n', 'a line 1: not valid JSON'),
-        ('a.tar', b'a.txt' + bytes(252) + b'ustar' + TEXT.encode(), 'archive: unpack it'),
-        ('a.txt', b'PK\x03\x04 zip', 'archive: unpack it'),
-        ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
-        ('a.png', b'\x89PNG\r\n\x1a\n' + b'abc\n' * 100, 'not text'),
-        ('a.jpg', b'\xff\xd8\xff\xe0' + b'abc\n' * 100, 'not text'),
-        ('a.gif.gz', gzip.compress(b'GIF89a' + b'abc\n' * 100, mtime=0), 'not text'),
-        ('a.bin', random.Random(0).randbytes(5000).replace(b'\0', b''), 'not text'),
-        ('a.npy', b'x\n' + bytes(range(128, 256)) * 20, 'not UTF-8.*iconv'),
-        ('a.pdf', b'%PDF-1.4\n' + b'abc\n' * 100, 'of its own format'),
-        ('a.rtf', b'{\\rtf1 abc}', 'of its own format'),
-        ('a.txt', ('\u043c\u0438\u0440 ' * 50).encode('koi8-r'), 'not UTF-8.*iconv'),
-        ('a.jsonl', b'{"text": "a"}\nnot json\n', 'a.jsonl line 2: not valid JSON'),
-        ('a.jsonl', b'{"text": "a"}\n{"a" 1}', r'line 2: not valid JSON \(.* delimiter: column 6'),
-        ('a', b'{"body": "a"}\n', "a line 1: no text in column 'text' .it has body.*--text_column"),
-        ('a.xml', DUMP, r'a\.xml: is a MediaWiki XML dump: .*WikiExtractor'),
-        ('a.xml.bz2', bz2.compress(DUMP.encode()), 'MediaWiki XML dump'),
-        ('a', DUMP.partition('\n')[2], 'MediaWiki XML dump'),
-        ('a.txt', '\n  <page>\n <title>A</title>\n', 'MediaWiki XML dump'),
-        ('a.txt', '\ufeff<!-- c -->\n<!DOCTYPE html>\n<p>A.</p>\n', 'is HTML: .*without the tags'),
-        ('a', '<HTML lang="en"><body>A.</body></HTML>\n', 'is HTML'),
-        ('a.txt', '<?xml version="1.0"?>\n<TEI>\nA.\n</TEI>\n', 'is XML'),
-        ('a', '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx>\n', 'is XML'),
-        ('a', '<!DOCTYPE TEI.2>\n<TEI.2>\nA.\n', 'is XML'),
-        ('a', '<TEI>\n<p>A.</p>\n<p>B.</p>\n', 'is XML'),
-        ('a', '<head><title>A.</title></head>\n<body>\nA.\n', 'is HTML'),
-        ('a', '<p>A.</p>\nB.\nC.\n', 'is HTML'),
-        ('a.sgm', '<refset a="1">\n<seg id="1"> A. </seg>\n<seg id="2"> B. </seg>\n', 'is XML'),
-        ('a.csv', 'text\nA.\n', r'a\.csv: is CSV.*hf:/.*:train.*--text_column; where'),
-        ('a.tsv.gz', gzip.compress(b'A.\n', mtime=0), 'is TSV.*--text_column'),
-        ('a.txt', '1\tA.\n2\tB.\n3\tC.\n', 'is TSV.*all of it is text, put blanks in place'),
-        ('a.conllu', '# text = A.\n1\tA\tX\n\n1\tB\tX\n\n# c\n1\tC\tX\n', 'is TSV'),
-        ('a', 'id,text\n1,"A, ""b""\nc."\n2,B.\n3,C.\n', 'is CSV'),
-        ('a.txt', 'id;text\n1;A, a.\n2;B.\n', 'is CSV'),
-        ('a.txt', '3,"Title","A, b."\n1,"T","B."\n2,"T","C."\n', 'is CSV'),
-        ('a.jsonl', b'{"body": "a", "id": 1}\n', "column 'text' .it has body, id.*--text_column"),
-        ('a.jsonl', b'{"text": 3}\n', "line 1: no text in column 'text': it is a number"),
-        ('a.jsonl', b'{"text": ["a"]}\n', "line 1: no text in column 'text': it is a list"),
-        ('a.jsonl', b'[1]\n', 'line 1: no object but a list: jsonl has one object a line'),
-        ('a.jsonl', b'null\n', 'line 1: no object but null: jsonl has one object a line'),
-    ],
-)
-def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, message):
-    with pytest.raises(UserError, match=message):
-        read(put(tmp_path / name, content))
-
-
-@pytest.mark.parametrize(
-    'content',
-    [
-        f'A text that mentions\n{DUMP}\n<html>\n',
-        '<unk> begins it.\nAnd goes on.\nAnd ends.\n',
-        '<unk> is one.\n<unk> is two.\n<unk> is three.\n',
-        '<s> One.\n<s> Two.\n<s> Three.\n',
-        '<anna> Hello.\n<ben> Hi <b>there</b>.\n<anna> Bye.\n',
-        '<p> Hello.\n<title> Hi.\n<p> Bye.\n',
-        '<3 you.\n<3 me.\n<3 us.\n',
-        'One, two.\nThree, four.\nFive, six.\n',
-        '"Go," he said.\n"No," she said.\n"Yes," I said.\n',
-        'One\ttwo.\nThree.\nFour\tfive.\n',
-        '\tOne.\n\tTwo.\n\tThree.\n',
-        'One;two;three\nFour.\nFive.\n',
-        '{} is a set.\nSo is it.\n',
-    ],
-)
-def test_text_that_looks_like_something_else_is_read(tmp_path, content):
-    lines = [line.strip() for line in content.split('\n') if line.strip()]
-    assert read(put(tmp_path / 'a', content)) == [lines]
-
-
-def test_report_counts_and_merges(tmp_path):
-    first, second = Report(), Report()
-    read(put(tmp_path / 'a.txt', TEXT), first)
-    read(put(tmp_path / 'b.txt', b'\xff\n'), second)
-    first.merge(second)
-    assert (first.documents, first.sentences, first.bytes, first.bad_utf8) == (
-        3,
-        4,
-        len(TEXT) + 2,
-        1,
-    )
 
 
 class TestParquet:
@@ -469,115 +294,6 @@ class TestParquet:
                 read(path)
 
 
-class TestTfds:
-    """A prepared dataset as tfds lays it down; tfds itself says where the files are."""
-
-    @pytest.fixture
-    def prepared(self, tmp_path, monkeypatch):
-        pytest.importorskip('tensorflow_datasets')
-        folder = tmp_path / 'tfds' / 'made_text' / '1.0.0'
-        text = {
-            'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text',
-            'text': {},
-        }
-        nested = {
-            'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
-            'featuresDict': {'features': {'body': text}},
-        }
-        both = {**nested, 'featuresDict': {'features': {'text': text, 'inner': nested}}}
-        put(folder / 'features.json', json.dumps(both))
-        template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
-        split = {
-            'name': 'train',
-            'shardLengths': ['2', '1'],
-            'numBytes': '100',
-            'filepathTemplate': template,
-        }
-        put(
-            folder / 'dataset_info.json',
-            json.dumps(
-                {
-                    'name': 'made_text',
-                    'version': '1.0.0',
-                    'fileFormat': 'tfrecord',
-                    'splits': [split],
-                }
-            ),
-        )
-        for i, texts in enumerate([['One. Two.\nThree.', 'Vier.'], ['', 'Five.']]):
-            frames = b''.join(self.frame(text.encode(), b'inner %d' % i) for text in texts)
-            put(folder / f'made_text-train.tfrecord-0000{i}-of-00002', frames)
-        monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
-        return folder
-
-    def frame(self, text, inner):
-        """A tf.train.Example written out by hand, in a TFRecord frame."""
-
-        def field(number, content):
-            assert len(content) < 128
-            return bytes([number << 3 | 2, len(content)]) + content
-
-        entries = [
-            field(1, field(1, key) + field(2, field(1, field(1, value))))
-            for key, value in ((b'inner/body', inner), (b'text', text))
-        ]
-        example = field(1, b''.join(entries))
-        head = len(example).to_bytes(8, 'little')
-        return (
-            head
-            + masked_crc(head).to_bytes(4, 'little')
-            + example
-            + masked_crc(example).to_bytes(4, 'little')
-        )
-
-    def test_files_are_units_and_records_are_documents(self, prepared):
-        before = set(sys.modules)
-        found = list(read_documents('tfds:made_text/train'))
-        assert [d.sentences for d in found] == [['One.', 'Two.', 'Three.'], ['Vier.'], ['Five.']]
-        assert [d.name[0][-19:] for d in found] == [
-            'cord-00000-of-00002',
-            'cord-00000-of-00002',
-            'cord-00001-of-00002',
-        ]
-        options = TextOptions(text_column='inner/body')
-        assert next(read_documents('tfds:made_text/train', options)).sentences == ['inner 0']
-        assert not {'tensorflow', 'jax'} & (set(sys.modules) - before)
-
-    @pytest.mark.parametrize(
-        ('pattern', 'column', 'said'),
-        [
-            ('tfds:made_text', 'text', 'must be tfds:NAME/SPLIT'),
-            ('tfds:no_such_text/train', 'text', 'no_such_text not found'),
-            ('tfds:made_text/test', 'text', "no split 'test', it has train"),
-            (
-                'tfds:made_text/train',
-                'body',
-                r"no text 'body' .it has inner/body, text.*--text_column",
-            ),
-            ('tfds:ag_news_subset/train', 'text', 'run tfds build ag_news_subset'),
-        ],
-    )
-    def test_what_is_refused(self, prepared, pattern, column, said):
-        with pytest.raises(UserError, match=said):
-            read(pattern, text_column=column)
-
-    def test_damage_is_named_by_file_and_byte(self, prepared):
-        path = prepared / 'made_text-train.tfrecord-00000-of-00002'
-        content = path.read_bytes()
-        for bad in (content[:-3], content[:100] + b'x' + content[101:], content[:3]):
-            path.write_bytes(bad)
-            with pytest.raises(
-                UserError, match='00000-of-00002: the record at byte .* is damaged or cut'
-            ):
-                read('tfds:made_text/train')
-
-
-def test_wikiextractor_json_is_told_by_its_first_line(tmp_path):
-    content = json.dumps({'id': '1', 'text': 'One. Two.'}) + '\n'
-    assert read(put(tmp_path / 'AA' / 'wiki_00', content)) == [['One.', 'Two.']]
-    assert read(put(tmp_path / 'b.txt', '{braces} are text\n')) == [['{braces} are text']]
-
-
 # Not zstd, whose bound is larger.
 @pytest.mark.parametrize('compress', [gzip.compress, bz2.compress, lzma.compress])
 def test_a_small_file_that_holds_much_is_read_in_small_chunks(tmp_path, compress):
@@ -621,105 +337,6 @@ def test_a_document_in_one_record(tmp_path, monkeypatch):
         )
 
 
-class TestWhatIsNotRead:
-    """Text that lies there and is not taken is named; what cannot be read is refused."""
-
-    def said(self, pattern):
-        report = Report()
-        found = read(pattern, report)
-        return len(found), ' '.join(report.lines())
-
-    def test_links_to_folders_hidden_files_and_pipes_are_named(self, tmp_path):
-        put(tmp_path / 'text/a.txt', TEXT)
-        put(tmp_path / 'text/.b.txt', TEXT)
-        put(tmp_path / 'elsewhere/c.txt', TEXT)
-        os.symlink(tmp_path / 'elsewhere', tmp_path / 'text/link')
-        os.symlink(tmp_path / 'elsewhere/c.txt', tmp_path / 'text/d.txt')
-        os.mkfifo(tmp_path / 'text/pipe')
-        found, said = self.said(tmp_path / 'text')
-        assert found == 4 and '3 left out, not read: ' in said
-        for name in ('link (a link to a folder', '.b.txt (hidden)', 'pipe (no regular file)'):
-            assert f'{tmp_path}/text/{name}' in said
-        found, said = self.said(tmp_path / 'text/**/*.txt')  # which matches hidden ones too
-        assert found == 6 and f'1 left out, not read: {tmp_path}/text/link' in said
-        with pytest.raises(UserError, match='no file matches .*pipe.*no regular file'):
-            read(tmp_path / 'text/pipe')
-
-    def test_a_folder_that_a_glob_matches_is_named(self, tmp_path):
-        put(tmp_path / 'a.txt', TEXT)
-        put(tmp_path / 'sub/b.txt', TEXT)
-        assert self.said(tmp_path / '*')[1].startswith(f'1 left out, not read: {tmp_path}/sub')
-        assert self.said(tmp_path / '**/*') == (4, '')
-
-    @pytest.mark.parametrize('pattern', ['', '*', '**', '*.txt', 'gone.txt'])
-    def test_a_link_to_nothing_is_refused(self, tmp_path, pattern):
-        put(tmp_path / 'a.txt', TEXT)
-        os.symlink('/no/where', tmp_path / 'gone.txt')
-        with pytest.raises(UserError, match='gone.txt: cannot be read .*/no/where'):
-            read(tmp_path / pattern)
-
-    @pytest.fixture
-    def locked(self):
-        """A folder of a file and a folder that may not be read, seen by one who is not root."""
-        with tempfile.TemporaryDirectory() as folder:
-            root, closed = Path(folder), Path(folder, 'closed')
-            put(root / 'a.txt', TEXT)
-            put(closed / 'b.txt', TEXT)
-            put(root / 'secret.txt', TEXT).chmod(0)
-            closed.chmod(0)
-            root.chmod(0o755)
-            user = os.geteuid()
-            if user == 0:
-                os.seteuid(65534)
-            yield root
-            os.seteuid(user)
-            closed.chmod(0o755)
-
-    @pytest.mark.parametrize(
-        'pattern', ['', '**', '**/*.txt', '*/*.txt', 'closed/*', 'closed/b.txt', 'closed']
-    )
-    def test_a_folder_that_may_not_be_read_is_refused(self, locked, pattern):
-        with pytest.raises(UserError, match='closed.*: cannot be read .Permission denied'):
-            matching(str(locked / pattern))
-
-    def test_a_file_that_may_not_be_read_is_refused(self, locked):
-        with pytest.raises(UserError, match='secret.txt: cannot be read .Permission denied'):
-            read(locked / '*.txt')
-
-    def test_a_file_that_goes_away_while_it_is_read(self, tmp_path):
-        (unit,) = units(str(put(tmp_path / 'a.txt', TEXT)))
-        (tmp_path / 'a.txt').unlink()
-        with pytest.raises(UserError, match='a.txt: cannot be read .No such file'):
-            list(read_unit(unit))
-
-    def test_a_name_that_is_not_utf8_is_refused(self, tmp_path):
-        put(tmp_path / os.fsdecode(b'caf\xe9.txt'), TEXT)
-        with pytest.raises(UserError, match=r'caf.udce9.txt: .*name is not UTF-8') as error:
-            read(tmp_path)
-        str(error.value).encode()
-
-    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt', 'hf://datasets/a'])
-    def test_storage_that_is_not_known_is_refused(self, pattern):
-        with pytest.raises(UserError, match=f'{pattern}: cannot be read from there'):
-            read(pattern)
-
-    @pytest.mark.parametrize('pattern', ['', ',', ' , '])
-    def test_an_empty_pattern_is_not_the_current_folder(self, pattern):
-        with pytest.raises(UserError, match='names no file'):
-            read(pattern)
-
-
-def test_absolute_and_relative_inputs_together(tmp_path, monkeypatch):
-    put(tmp_path / 'x/a.txt', 'A.')
-    put(tmp_path / 'y/b.txt', 'B.')
-    monkeypatch.chdir(tmp_path / 'x')
-    for given in (['a.txt', f'{tmp_path}/y/*.txt'], [f'../y/b.txt,{tmp_path}/x']):
-        assert [d.name[0] for d in read_documents(given)] == ['x/a.txt', 'y/b.txt']
-    assert [d.name[0] for d in read_documents(['a.txt', f'{tmp_path}/x/a.txt'])] == ['a.txt']
-    many = ','.join(['./a.txt'] * 200)  # longer than a name may be
-    assert [d.sentences for d in read_documents(many)] == [['A.']]
-
-
 def test_zstd_that_looks_back_very_far(tmp_path):
     """As `zstd --long=31` writes: its window is the largest that there is."""
     far = zstandard.ZstdCompressionParameters(window_log=31, strategy=1, enable_ldm=True)
@@ -727,19 +344,6 @@ def test_zstd_that_looks_back_very_far(tmp_path):
     content = stream.compress(TEXT.encode()) + stream.flush()
     assert zstandard.get_frame_parameters(content).window_size == 1 << 31
     assert read(put(tmp_path / 'a', content)) == DOCUMENTS
-
-
-@pytest.mark.parametrize('mark', [0x50, 0x5F])
-def test_zstd_that_begins_with_a_frame_to_be_passed_over(tmp_path, mark):
-    skipped = bytes([mark]) + b'\x2a\x4d\x18' + (5).to_bytes(4, 'little') + b'hello'
-    content = skipped + zstandard.compress(TEXT.encode()) + skipped
-    assert read(put(tmp_path / 'a', content)) == DOCUMENTS
-
-
-def test_a_stray_carriage_return_in_a_long_first_line(tmp_path):
-    line = 'word ' * 5_000 + '\rmore ' + 'word ' * 20_000
-    first, second = read(put(tmp_path / 'a.txt', line + '\n\n' + 'B.\n'))
-    assert ' '.join(first) == line.strip() and second == ['B.']
 
 
 class TestWikiExtractor:
@@ -764,7 +368,7 @@ class TestWikiExtractor:
             text.encode().index(f'<doc id="{i}"'.encode()) - (i == 2) for i in (1, 2, 3)
         ]
 
-    def test_text_beside_the_tags_is_kept_and_outside_of_them_counted(self, tmp_path):
+    def test_text_next_to_the_tags_is_kept_and_outside_of_them_counted(self, tmp_path):
         text = '<doc id="1" title="A > B">One.</doc>\nLost.\n' + self.article(2, end='</doc>\n')
         report = Report()
         assert read(put(tmp_path / 'wiki', text), report) == [['One.'], ['Text 2.']]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import random
 import shutil
 import sys
 from types import SimpleNamespace
@@ -13,9 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess import job
 from bert_jax.input_pipeline.preprocess.languages import split_inputs
-from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
@@ -25,7 +21,6 @@ from bert_jax.input_pipeline.text.corpus import (
 )
 from bert_jax.input_pipeline.text.inputs import digest
 from bert_jax.input_pipeline.text.sources import hub
-from tests.helpers.jobs import PLAIN, SPECIAL, digests, run
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec('datasets') is None,
@@ -200,40 +195,3 @@ def test_the_commit_of_the_hub_is_pinned(monkeypatch):
     files.origin_metadata = [('org/name', 'decade')] * 2
     hub.opened.cache_clear()
     assert not digest.same(units('hf:org/name@main:de:train')[0], same)
-
-
-@installed
-def test_the_job_reads_them_with_any_workers(tmp_path):
-    rng = random.Random(0)
-    names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(5) for j in range(12)]
-    vocabulary = tmp_path / 'vocabulary'
-    vocabulary.mkdir()
-    (vocabulary / 'vocab.txt').write_text('\n'.join([*SPECIAL, *PLAIN, '.', *names]) + '\n')
-    for shard in range(3):
-        texts = [
-            '\n'.join(f'{name} {" ".join(rng.choices(PLAIN, k=9))} .' for _ in range(5))
-            for name in names[shard * 20 : shard * 20 + 20]
-        ]
-        write(tmp_path / 'set' / f'train-{shard}.jsonl', texts)
-    options = {'input': f'hf:{tmp_path}/set:train', 'eval_fraction': 0.1}
-    one = run(tmp_path, [vocabulary], output=f'{tmp_path}/one', **options)
-    run(tmp_path, [vocabulary], output=f'{tmp_path}/two', workers=2, **options)
-    assert one.statistics['text']['train']['documents'] > 40
-    assert digests(tmp_path / 'one') == digests(tmp_path / 'two')
-    assert shards.verify(tmp_path / 'one').faults == []
-
-    # done already; and no more so when a file has changed
-    assert run(tmp_path, [vocabulary], output=f'{tmp_path}/one', **options) == one
-    hub.opened.cache_clear()
-    os.utime(tmp_path / 'set' / 'train-1.jsonl', (1, 1))
-    with pytest.raises(UserError, match='the input files have changed'):
-        job.preprocess(
-            job.PreprocessOptions(
-                output=f'{tmp_path}/one',
-                tokenizer=str(vocabulary),
-                seq_len=64,
-                workers=1,
-                dupe_factor=3,
-                **options,
-            )
-        )

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import typos
-from bert_jax.input_pipeline.text.typos import KINDS, Typos, neighbours
+from bert_jax.input_pipeline.text.typos import Typos, neighbours
 
 TEXTS = {
     'english': 'The quick brown Fox jumps over the lazy dog , near 3 rivers .',
@@ -45,15 +45,7 @@ def test_keys_beside_each_other():
     assert near('漢') == set() and near('ก') == set()
     # 가 is typed ㄱ, ㅏ: beside them are ㄷ, ㅅ, ㄹ, ㅇ and ㅓ, ㅣ, ㅑ, ㅐ, ㅡ.
     assert near('가') <= set('다사라아호거기갸개그') and {'다', '사', '거', '기'} <= near('가')
-    # of a syllable with a final letter that too may be another
-    assert {'난', '학', '핸', '헌'} & near('한') and len(near('한')) > 6
-
-
-def test_neighbours_are_mutual():
-    for rows in typos._KEYBOARDS:
-        for letter in ''.join(rows).replace(' ', ''):
-            if letter < 'ㄱ' or letter > 'ㅣ':
-                assert all(letter in neighbours(other) for other in neighbours(letter)), letter
+    assert {'난', '학', '핸', '헌'} & near('한')  # and its final letter may be another
 
 
 @pytest.mark.parametrize('language', TEXTS)
@@ -71,26 +63,9 @@ def test_any_script_has_typos(language):
             assert abs(len(typos.characters(word)) - len(typos.characters(other))) <= 1
 
 
-@pytest.mark.parametrize('kind', KINDS)
-def test_one_kind_alone_is_drawn_where_only_it_is_asked_for(kind):
-    """What another kind would have to make is not among the words."""
-    words = made(kind, 'solitaire')
-    assert words and 'solitaire' not in words
-    length = {'insertion': 10, 'deletion': 8}[kind] if kind in ('insertion', 'deletion') else 9
-    assert {len(word) for word in words} == {length}
-    if kind == 'swap':
-        assert all(sorted(word) == sorted('solitaire') for word in words)
-    elif length == 9:
-        assert all(
-            sum(a != b for a, b in zip(word, 'solitaire', strict=True)) == 1 for word in words
-        )
-
-
 def test_a_word_that_no_kind_can_change_stays():
     assert Typos(1.0, 0, ('deletion', 'swap')).text('a I ...', 'x') == 'a I ...'
     assert Typos(1.0, 0, ('homoglyph', 'leet')).text(TEXTS['korean'], 'x') == TEXTS['korean']
-    # Two equal letters are no swap; of two kinds the one that can is taken.
-    assert Typos(1.0, 0, ('swap', 'deletion')).text('oo', 'x') == 'o'
 
 
 def test_the_share_is_of_the_words_and_more_of_them_hold_the_same_typos():
@@ -126,12 +101,6 @@ def test_white_space_stays():
     assert Typos(0.0).text('  two\t words\n', 'x') == '  two\t words\n'
     noisy = Typos(1.0).text('  two\t words\n', 'x')
     assert noisy[:2] == '  ' and noisy.endswith('\n') and '\t ' in noisy
-
-
-@pytest.mark.parametrize('share', [-0.1, 1.5, float('nan')])
-def test_a_share_is_from_0_to_1(share):
-    with pytest.raises(UserError, match='it must be from 0 to 1'):
-        Typos(share)
 
 
 def test_kinds_are_known():

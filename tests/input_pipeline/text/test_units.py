@@ -10,17 +10,16 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files import typed_json
-from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit
+from bert_jax.input_pipeline.text.corpus import TextOptions, read_documents, read_unit
 from bert_jax.input_pipeline.text.inputs import digest
-from bert_jax.input_pipeline.text.inputs.listing import matching, refuse_inside
-from bert_jax.input_pipeline.text.inputs.units import SmallFiles, Unit, units
+from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
+from bert_jax.input_pipeline.text.inputs.units import SmallFiles, units
 
 
 @pytest.fixture
@@ -50,19 +49,6 @@ def documents(parts, options=DEFAULT):
     return [(each.name, each.sentences) for part in parts for each in read_unit(part, options)]
 
 
-def test_small_files_are_put_together(folder):
-    parts = units(str(folder))
-    together = [part for part in parts if isinstance(part, SmallFiles)]
-    (large,) = (part for part in parts if isinstance(part, Unit))
-    assert large.name == '3/100.txt' and len(parts) == 3
-    files = [file for part in parts for file in part.files()]
-    assert [file.name for file in files] == sorted(file.name for file in files)
-    assert len(files) == 301 and sum(part.bytes for part in parts) == sum(
-        file.stat().st_size for file in folder.rglob('*') if file.is_file()
-    )
-    assert all(file.format is None for part in together for file in part.files())
-
-
 def test_documents_do_not_depend_on_what_is_put_together(folder, monkeypatch):
     together = documents(units(str(folder)))
     assert len(together) == 300 + 60 + 20_000
@@ -72,15 +58,6 @@ def test_documents_do_not_depend_on_what_is_put_together(folder, monkeypatch):
             patch.setattr(f'bert_jax.input_pipeline.text.inputs.units.{name}', value)
             apart = units(str(folder))
             assert len(apart) > 5 and documents(apart) == together
-
-
-def test_a_unit_has_so_many_bytes_and_files(tmp_path, monkeypatch):
-    for i in range(100):
-        (tmp_path / f'{i:02}').write_text('x' * 99 + '\n')
-    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._MIN_UNIT_BYTES', 1000)
-    assert [part.sizes.size for part in units(str(tmp_path))] == [10] * 10
-    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._UNIT_FILES', 4)
-    assert [part.sizes.size for part in units(str(tmp_path))] == [4] * 25
 
 
 def test_the_digests_are_those_of_single_files(folder):
@@ -167,15 +144,6 @@ def test_a_file_that_is_one_document_is_not_divided(tmp_path, unit_bytes):
     assert found[0] == (('a.txt', 0), ['One.', 'Two.'] * 50) and len(found) == 51
 
 
-def test_empty_files_among_small_ones_are_named(tmp_path):
-    (tmp_path / 'a.txt').write_text('')
-    (tmp_path / 'b.txt').write_text('A.\n')
-    (tmp_path / 'c.txt').write_text(' \n')
-    report = Report()
-    assert len(list(read_documents(str(tmp_path), report=report))) == 1
-    assert report.lines() == ['no text in 2 file(s): a.txt, c.txt']
-
-
 @pytest.mark.parametrize(
     ('pattern', 'inside'),
     [
@@ -204,12 +172,3 @@ def test_an_output_that_an_input_would_take_is_refused(tmp_path, monkeypatch, pa
     with said if inside else contextlib.nullcontext():
         refuse_inside('output', 'text/out', [pattern], ['vocab.txt', 'manifest.json'])
     refuse_inside('output', 'textual/out', [pattern] if pattern != '.' else [], ['vocab.txt'])
-
-
-def test_a_listing_has_each_file_once_with_its_size(folder):
-    whole = matching(str(folder))
-    both = matching([str(folder), f'{folder}/3/*'])
-    assert (both.names, both.sizes) == (whole.names, whole.sizes)
-    assert np.array(whole.sizes).sum() == sum(
-        (folder / name).stat().st_size for name in whole.names
-    )

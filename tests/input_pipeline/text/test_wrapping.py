@@ -42,12 +42,6 @@ def test_wrapped_paragraphs_are_found_in_any_script(words, width):
     assert share(paragraphs) == share([s for text in paragraphs for s in text.split('. ')]) == 0
 
 
-def test_chinese_lines_of_one_length_are_found():
-    draw = random.Random(0)
-    text = ''.join(draw.choice('我来了你呢他们在那里看书，学校很大') for _ in range(3000))
-    assert share([text[i : i + 38] for i in range(0, 3000, 38)]) > 0.85
-
-
 DRAW = random.Random(1)
 
 
@@ -57,12 +51,9 @@ DRAW = random.Random(1)
         prose(ENGLISH, 300),
         [f'{DRAW.randrange(10**6):>9}  {word:<30}  {DRAW.random():.6f}' for word in ENGLISH * 20],
         [f'{word:<20}|{word:<30}|end of the row' for word in ENGLISH * 20],
-        [' '.join(f'{DRAW.randrange(100):02}' for _ in range(24)) for _ in range(100)],
-        [f'{DRAW.getrandbits(256):064x}' for _ in range(100)],
         [f'The little window number {i:03} is under the stone.' for i in range(100)],
         ENGLISH * 20,
         [' '.join(DRAW.choices(ENGLISH, k=DRAW.randint(5, 8))) + ',' for _ in range(200)],
-        ['a column of words\tanother one of words\tand the last one'] * 50,
         [
             ' '.join(DRAW.choices(['water', 'stone'], k=7)) + 'x' * DRAW.choice((0, 0, 0, 19))
             for _ in range(90)
@@ -73,12 +64,9 @@ DRAW = random.Random(1)
         'sentences',
         'table',
         'bars',
-        'numbers',
-        'hashes',
         'alike',
         'words',
         'verse',
-        'tabs',
         'even',
         'two_lines',
     ],
@@ -145,21 +133,14 @@ def paragraphs(text, drop_hyphens=False, most=10**6):
     ('lines', 'kept', 'dropped'),
     [
         ('One line\nand another', 'One line and another', None),
-        ('  One line \r\n  and another\r', 'One line and another', None),
         ('我来了\n你呢', '我来了你呢', None),
-        ('ひらがな、\nカタカナ', 'ひらがな、カタカナ', None),
-        ('ไทย\nไทย', 'ไทยไทย', None),
         ('한국어\n문장', '한국어 문장', None),
         ('我来了\nand', '我来了 and', None),
         ('a well-\nknown word', 'a well-known word', 'a wellknown word'),
-        ('Silben\u2010\ntrennung', 'Silben\u2010trennung', 'Silbentrennung'),
         ('Silben\u00ad\ntrennung', 'Silbentrennung', 'Silbentrennung'),
         ('Goethe-\nStrasse', 'Goethe-Strasse', 'Goethe-Strasse'),
         ('Haupt-\nund Nebensatz', 'Haupt- und Nebensatz', 'Haupt- und Nebensatz'),
-        ('the years 1914-\n1918', 'the years 1914- 1918', None),
         ('a dash -\nas here', 'a dash - as here', None),
-        ('a dash--\nas here', 'a dash-- as here', None),
-        ('-\nas here', '- as here', None),
     ],
 )
 def test_what_stands_between_two_lines(lines, kept, dropped):

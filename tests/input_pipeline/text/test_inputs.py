@@ -1,0 +1,291 @@
+"""What of a corpus is read, and what is refused: files, folders, formats and prepared datasets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.tfrecord import masked_crc
+from bert_jax.input_pipeline.text.corpus import (
+    Report,
+    TextOptions,
+    read_documents,
+)
+from bert_jax.input_pipeline.text.inputs.listing import matching
+from tests.helpers.texts import put, read
+
+TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
+DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
+
+
+DUMP = (
+    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n<siteinfo>\n</siteinfo>\n'
+    '<page>\n<title>A</title>\n<text>One.</text>\n</page>\n</mediawiki>'
+)
+
+
+class TestNothingToRead:
+    def test_no_file_matches(self, tmp_path):
+        for pattern in ('none-*.txt', 'none.txt', 'no/where/*', '**'):
+            with pytest.raises(UserError, match='no file matches'):
+                read(tmp_path / pattern)
+
+    def test_empty_corpus(self, tmp_path):
+        put(tmp_path / 'a.txt', '')
+        put(tmp_path / 'b.txt', ' \n\n')
+        report = Report()
+        with pytest.raises(UserError, match='no text in it'):
+            read(tmp_path / '*', report)
+        assert report.empty_files == ['a.txt', 'b.txt']
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'message'),
+    [
+        ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
+        ('a.txt', TEXT.encode('utf-32'), 'is UTF-32'),
+        ('a', b'{"":' * 100_000 + b'\n', 'a line 1: not valid JSON'),
+        ('a.txt', b'PK\x03\x04 zip', 'archive: unpack it'),
+        ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
+        ('a.png', b'\x89PNG\r\n\x1a\n' + b'abc\n' * 100, 'not text'),
+        ('a.bin', random.Random(0).randbytes(5000).replace(b'\0', b''), 'not text'),
+        ('a.pdf', b'%PDF-1.4\n' + b'abc\n' * 100, 'of its own format'),
+        ('a.txt', ('\u043c\u0438\u0440 ' * 50).encode('koi8-r'), 'not UTF-8.*iconv'),
+        ('a.jsonl', b'{"text": "a"}\n{"a" 1}', r'line 2: not valid JSON \(.* delimiter: column 6'),
+        ('a.xml', DUMP, r'a\.xml: is a MediaWiki XML dump: .*WikiExtractor'),
+        ('a.txt', '\n  <page>\n <title>A</title>\n', 'MediaWiki XML dump'),
+        ('a.txt', '\ufeff<!-- c -->\n<!DOCTYPE html>\n<p>A.</p>\n', 'is HTML: .*without the tags'),
+        ('a.txt', '<?xml version="1.0"?>\n<TEI>\nA.\n</TEI>\n', 'is XML'),
+        ('a', '<TEI>\n<p>A.</p>\n<p>B.</p>\n', 'is XML'),
+        ('a', '<head><title>A.</title></head>\n<body>\nA.\n', 'is HTML'),
+        ('a.csv', 'text\nA.\n', r'a\.csv: is CSV.*hf:/.*:train.*--text_column; where'),
+        ('a.tsv.gz', gzip.compress(b'A.\n', mtime=0), 'is TSV.*--text_column'),
+        ('a.txt', '1\tA.\n2\tB.\n3\tC.\n', 'is TSV.*all of it is text, put blanks in place'),
+        ('a', 'id,text\n1,"A, ""b""\nc."\n2,B.\n3,C.\n', 'is CSV'),
+        ('a.jsonl', b'{"text": ["a"]}\n', "line 1: no text in column 'text': it is a list"),
+        ('a.jsonl', b'null\n', 'line 1: no object but null: jsonl has one object a line'),
+    ],
+)
+def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=message):
+        read(put(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        f'A text that mentions\n{DUMP}\n<html>\n',
+        '<unk> begins it.\nAnd goes on.\nAnd ends.\n',
+        '<anna> Hello.\n<ben> Hi <b>there</b>.\n<anna> Bye.\n',
+        'One, two.\nThree, four.\nFive, six.\n',
+        '\tOne.\n\tTwo.\n\tThree.\n',
+        '{} is a set.\nSo is it.\n',
+    ],
+)
+def test_text_that_looks_like_something_else_is_read(tmp_path, content):
+    lines = [line.strip() for line in content.split('\n') if line.strip()]
+    assert read(put(tmp_path / 'a', content)) == [lines]
+
+
+class TestTfds:
+    """A prepared dataset as tfds lays it down; tfds itself says where the files are."""
+
+    @pytest.fixture
+    def prepared(self, tmp_path, monkeypatch):
+        pytest.importorskip('tensorflow_datasets')
+        folder = tmp_path / 'tfds' / 'made_text' / '1.0.0'
+        text = {
+            'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text',
+            'text': {},
+        }
+        nested = {
+            'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
+            'featuresDict': {'features': {'body': text}},
+        }
+        both = {**nested, 'featuresDict': {'features': {'text': text, 'inner': nested}}}
+        put(folder / 'features.json', json.dumps(both))
+        template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
+        split = {
+            'name': 'train',
+            'shardLengths': ['2', '1'],
+            'numBytes': '100',
+            'filepathTemplate': template,
+        }
+        put(
+            folder / 'dataset_info.json',
+            json.dumps(
+                {
+                    'name': 'made_text',
+                    'version': '1.0.0',
+                    'fileFormat': 'tfrecord',
+                    'splits': [split],
+                }
+            ),
+        )
+        for i, texts in enumerate([['One. Two.\nThree.', 'Vier.'], ['', 'Five.']]):
+            frames = b''.join(self.frame(text.encode(), b'inner %d' % i) for text in texts)
+            put(folder / f'made_text-train.tfrecord-0000{i}-of-00002', frames)
+        monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
+        return folder
+
+    def frame(self, text, inner):
+        """A tf.train.Example written out by hand, in a TFRecord frame."""
+
+        def field(number, content):
+            assert len(content) < 128
+            return bytes([number << 3 | 2, len(content)]) + content
+
+        entries = [
+            field(1, field(1, key) + field(2, field(1, field(1, value))))
+            for key, value in ((b'inner/body', inner), (b'text', text))
+        ]
+        example = field(1, b''.join(entries))
+        head = len(example).to_bytes(8, 'little')
+        return (
+            head
+            + masked_crc(head).to_bytes(4, 'little')
+            + example
+            + masked_crc(example).to_bytes(4, 'little')
+        )
+
+    def test_files_are_units_and_records_are_documents(self, prepared):
+        before = set(sys.modules)
+        found = list(read_documents('tfds:made_text/train'))
+        assert [d.sentences for d in found] == [['One.', 'Two.', 'Three.'], ['Vier.'], ['Five.']]
+        assert [d.name[0][-19:] for d in found] == [
+            'cord-00000-of-00002',
+            'cord-00000-of-00002',
+            'cord-00001-of-00002',
+        ]
+        options = TextOptions(text_column='inner/body')
+        assert next(read_documents('tfds:made_text/train', options)).sentences == ['inner 0']
+        assert not {'tensorflow', 'jax'} & (set(sys.modules) - before)
+
+    @pytest.mark.parametrize(
+        ('pattern', 'column', 'said'),
+        [
+            ('tfds:made_text', 'text', 'must be tfds:NAME/SPLIT'),
+            ('tfds:no_such_text/train', 'text', 'no_such_text not found'),
+            ('tfds:made_text/test', 'text', "no split 'test', it has train"),
+            (
+                'tfds:made_text/train',
+                'body',
+                r"no text 'body' .it has inner/body, text.*--text_column",
+            ),
+            ('tfds:ag_news_subset/train', 'text', 'run tfds build ag_news_subset'),
+        ],
+    )
+    def test_what_is_refused(self, prepared, pattern, column, said):
+        with pytest.raises(UserError, match=said):
+            read(pattern, text_column=column)
+
+    def test_damage_is_named_by_file_and_byte(self, prepared):
+        path = prepared / 'made_text-train.tfrecord-00000-of-00002'
+        content = path.read_bytes()
+        for bad in (content[:-3], content[:100] + b'x' + content[101:], content[:3]):
+            path.write_bytes(bad)
+            with pytest.raises(
+                UserError, match='00000-of-00002: the record at byte .* is damaged or cut'
+            ):
+                read('tfds:made_text/train')
+
+
+class TestWhatIsNotRead:
+    """Text that lies there and is not taken is named; what cannot be read is refused."""
+
+    def said(self, pattern):
+        report = Report()
+        found = read(pattern, report)
+        return len(found), ' '.join(report.lines())
+
+    def test_links_to_folders_hidden_files_and_pipes_are_named(self, tmp_path):
+        put(tmp_path / 'text/a.txt', TEXT)
+        put(tmp_path / 'text/.b.txt', TEXT)
+        put(tmp_path / 'elsewhere/c.txt', TEXT)
+        os.symlink(tmp_path / 'elsewhere', tmp_path / 'text/link')
+        os.symlink(tmp_path / 'elsewhere/c.txt', tmp_path / 'text/d.txt')
+        os.mkfifo(tmp_path / 'text/pipe')
+        found, said = self.said(tmp_path / 'text')
+        assert found == 4 and '3 left out, not read: ' in said
+        for name in ('link (a link to a folder', '.b.txt (hidden)', 'pipe (no regular file)'):
+            assert f'{tmp_path}/text/{name}' in said
+        found, said = self.said(tmp_path / 'text/**/*.txt')  # which matches hidden ones too
+        assert found == 6 and f'1 left out, not read: {tmp_path}/text/link' in said
+        with pytest.raises(UserError, match='no file matches .*pipe.*no regular file'):
+            read(tmp_path / 'text/pipe')
+
+    def test_a_folder_that_a_glob_matches_is_named(self, tmp_path):
+        put(tmp_path / 'a.txt', TEXT)
+        put(tmp_path / 'sub/b.txt', TEXT)
+        assert self.said(tmp_path / '*')[1].startswith(f'1 left out, not read: {tmp_path}/sub')
+        assert self.said(tmp_path / '**/*') == (4, '')
+
+    @pytest.mark.parametrize('pattern', ['', '*', '**', '*.txt', 'gone.txt'])
+    def test_a_link_to_nothing_is_refused(self, tmp_path, pattern):
+        put(tmp_path / 'a.txt', TEXT)
+        os.symlink('/no/where', tmp_path / 'gone.txt')
+        with pytest.raises(UserError, match='gone.txt: cannot be read .*/no/where'):
+            read(tmp_path / pattern)
+
+    @pytest.fixture
+    def locked(self):
+        """A folder of a file and a folder that may not be read, seen by one who is not root."""
+        with tempfile.TemporaryDirectory() as folder:
+            root, closed = Path(folder), Path(folder, 'closed')
+            put(root / 'a.txt', TEXT)
+            put(closed / 'b.txt', TEXT)
+            put(root / 'secret.txt', TEXT).chmod(0)
+            closed.chmod(0)
+            root.chmod(0o755)
+            user = os.geteuid()
+            if user == 0:
+                os.seteuid(65534)
+            yield root
+            os.seteuid(user)
+            closed.chmod(0o755)
+
+    @pytest.mark.parametrize(
+        'pattern', ['', '**', '**/*.txt', '*/*.txt', 'closed/*', 'closed/b.txt', 'closed']
+    )
+    def test_a_folder_that_may_not_be_read_is_refused(self, locked, pattern):
+        with pytest.raises(UserError, match='closed.*: cannot be read .Permission denied'):
+            matching(str(locked / pattern))
+
+    def test_a_file_that_may_not_be_read_is_refused(self, locked):
+        with pytest.raises(UserError, match='secret.txt: cannot be read .Permission denied'):
+            read(locked / '*.txt')
+
+    def test_a_name_that_is_not_utf8_is_refused(self, tmp_path):
+        put(tmp_path / os.fsdecode(b'caf\xe9.txt'), TEXT)
+        with pytest.raises(UserError, match=r'caf.udce9.txt: .*name is not UTF-8') as error:
+            read(tmp_path)
+        str(error.value).encode()
+
+    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt', 'hf://datasets/a'])
+    def test_storage_that_is_not_known_is_refused(self, pattern):
+        with pytest.raises(UserError, match=f'{pattern}: cannot be read from there'):
+            read(pattern)
+
+    @pytest.mark.parametrize('pattern', ['', ',', ' , '])
+    def test_an_empty_pattern_is_not_the_current_folder(self, pattern):
+        with pytest.raises(UserError, match='names no file'):
+            read(pattern)
+
+
+def test_absolute_and_relative_inputs_together(tmp_path, monkeypatch):
+    put(tmp_path / 'x/a.txt', 'A.')
+    put(tmp_path / 'y/b.txt', 'B.')
+    monkeypatch.chdir(tmp_path / 'x')
+    for given in (['a.txt', f'{tmp_path}/y/*.txt'], [f'../y/b.txt,{tmp_path}/x']):
+        assert [d.name[0] for d in read_documents(given)] == ['x/a.txt', 'y/b.txt']
+    assert [d.name[0] for d in read_documents(['a.txt', f'{tmp_path}/x/a.txt'])] == ['a.txt']
+    many = ','.join(['./a.txt'] * 200)  # longer than a name may be
+    assert [d.sentences for d in read_documents(many)] == [['A.']]
