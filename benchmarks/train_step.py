@@ -368,33 +368,11 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
     )
-
-    # The same batch as ours; they want the labels of masked words in place, -100 everywhere else.
     arrays = {
         name: torch.as_tensor(value).to(device).long()
         for name, value in batch_of(config, seq_len, size).items()
     }
-    positions, ids = arrays['masked_lm_positions'], arrays['masked_lm_ids']
-    labels = torch.full((size, seq_len), -100, device=device).scatter(1, positions, ids)
-    inputs = {
-        'input_ids': arrays['input_ids'],
-        'attention_mask': arrays['input_mask'],
-        'token_type_ids': arrays['segment_ids'],
-    }
-    swapped = arrays['next_sentence_labels']
-
-    def loss_as_people_run_it() -> Any:
-        return model(**inputs, labels=labels, next_sentence_label=swapped).loss
-
-    def loss_gathered() -> Any:
-        # The encoder alone, then the head on the P masked positions: what ours does, in their code.
-        hidden, pooled = model.bert(**inputs)[:2]
-        indices = positions[..., None].expand(-1, -1, hidden.shape[-1])
-        words, order = model.cls(hidden.gather(1, indices), pooled)
-        entropy = torch.nn.functional.cross_entropy
-        return entropy(words.flatten(0, 1).float(), ids.flatten()) + entropy(order.float(), swapped)
-
-    loss = loss_gathered if gathered else loss_as_people_run_it
+    loss = _torch_loss(model, arrays, gathered)
     if gpu:
         loss = torch.compile(loss)
 
@@ -413,6 +391,34 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
             torch.cuda.synchronize()
 
     return run
+
+
+def _torch_loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[[], Any]:
+    """Return the loss of our batch, as people run it or of the masked positions alone."""
+    import torch
+
+    # They want the labels of masked words in place, -100 everywhere else.
+    positions, ids = arrays['masked_lm_positions'], arrays['masked_lm_ids']
+    labels = torch.full_like(arrays['input_ids'], -100).scatter(1, positions, ids)
+    swapped = arrays['next_sentence_labels']
+    inputs = {
+        'input_ids': arrays['input_ids'],
+        'attention_mask': arrays['input_mask'],
+        'token_type_ids': arrays['segment_ids'],
+    }
+
+    def loss_as_people_run_it() -> Any:
+        return model(**inputs, labels=labels, next_sentence_label=swapped).loss
+
+    def loss_gathered() -> Any:
+        # The encoder alone, then the head on the P masked positions: what ours does, in their code.
+        hidden, pooled = model.bert(**inputs)[:2]
+        indices = positions[..., None].expand(-1, -1, hidden.shape[-1])
+        words, order = model.cls(hidden.gather(1, indices), pooled)
+        entropy = torch.nn.functional.cross_entropy
+        return entropy(words.flatten(0, 1).float(), ids.flatten()) + entropy(order.float(), swapped)
+
+    return loss_gathered if gathered else loss_as_people_run_it
 
 
 def _torch_model(shape: Any) -> Any:

@@ -1,6 +1,8 @@
-"""Pre-trains BERT on records made by bert-preprocess; resumes when the workdir has a checkpoint.
+"""Pre-trains BERT on records made by bert-preprocess.
 
-bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
+  bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
+
+The same command again goes on from the newest checkpoint in the workdir.
 """
 
 from __future__ import annotations

@@ -82,19 +82,7 @@ def run(
             except SystemExit:  # absl's own --helpfull and the like, which exit with 1
                 sys.exit(0)
 
-            # Next what absl takes without a word and is surely a slip: --flag value.
-            if words[1:] and not arguments:
-                raise UserError(
-                    f'unexpected argument {words[1]!r}: a flag is written --name=value, without'
-                    ' spaces around "=" (see --help)'
-                )
-
-            # Storage of a kind that nobody reads, before any work; another program's words are its
-            # own, and a text is no address.
-            addresses = [] if texts or '--' in argv else words[1:]
-            lines = _strange_value(), *(_strange_address(word, word) for word in addresses)
-            if strange := next(filter(None, lines), None):
-                raise UserError(strange)
+            _check_words(words[1:], arguments, is_checked=not (texts or '--' in argv))
 
         # Last, since --verbosity must be read by then.
         _set_up_logging()
@@ -105,6 +93,29 @@ def run(
             return main(argv)
 
     app.run(guarded, flags_parser=parse)
+
+
+def _check_words(words: Sequence[str], arguments: str, is_checked: bool) -> None:
+    """Raise UserError for what absl takes without a word.
+
+    Args:
+      words: the arguments that are no flags.
+      arguments: what they may be.
+      is_checked: whether they may be addresses. Another program's words are its own, and a text is
+        no address.
+    """
+    # Surely a slip: --flag value.
+    if words and not arguments:
+        raise UserError(
+            f'unexpected argument {words[0]!r}: a flag is written --name=value, without spaces'
+            ' around "=" (see --help)'
+        )
+
+    # Storage of a kind that nobody reads, before any work.
+    addresses = words if is_checked else ()
+    lines = _strange_value(), *(_strange_address(word, word) for word in addresses)
+    if strange := next(filter(None, lines), None):
+        raise UserError(strange)
 
 
 def _section_asked(argv: Sequence[str]) -> str | None:
