@@ -12,11 +12,13 @@ Dims: B words, F forms of each, C = 16 characters, ... any axes.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.configs.model.embeddings import Retvec
 from bert_jax.model.dropout import DropoutRng, dropout
@@ -60,6 +62,8 @@ class WordSimilarity(nn.Module):
     """The network as it is trained, under a head that is dropped afterwards."""
 
     dtype: jnp.dtype = jnp.float32
+    # what train/state.py makes its parameters with: one form of one word
+    first_inputs = types.MappingProxyType({'characters': np.zeros((1, 1, CHARACTERS), np.int32)})
 
     @nn.compact
     def __call__(
