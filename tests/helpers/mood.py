@@ -27,9 +27,10 @@ def write(
     good: Sequence[str] = GOOD,
     bad: Sequence[str] = BAD,
     rows: tuple[int, int] = (192, 32),
+    seed: int = 1,
 ) -> None:
     """mood.json: rows of what `texts` makes of a word, labelled by the word."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     columns: dict[str, str] = {}
     for split, count in zip(('train', 'dev'), rows, strict=True):
         lines = []

@@ -171,7 +171,7 @@ def test_new_words_have_vectors_of_their_own(folder, tmp_path):
 def tuned(folder) -> pathlib.Path:
     """`pre`, fine-tuned to tell good from bad."""
     text = lambda rng, word: {'text': f'the {ENTRIES[11:13][rng.integers(2)]} was {word}'}
-    mood.write(folder, text, ENTRIES[5:8], ENTRIES[8:11], (64, 24))
+    mood.write(folder, text, ENTRIES[5:8], ENTRIES[8:11], (64, 24), 0)
     mood.finetune(folder, 'tuned', 'epochs=6', length=16)
     return folder / 'tuned'
 

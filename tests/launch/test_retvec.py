@@ -209,7 +209,7 @@ def test_any_word_is_read_by_its_characters(folder):
 @pytest.fixture(scope='module')
 def tuned(folder) -> pathlib.Path:
     """`pre`, fine-tuned to tell good from bad."""
-    mood.write(folder, lambda _, word: {'text': f'the film was {word}'}, GOOD, BAD, (96, 16))
+    mood.write(folder, lambda _, word: {'text': f'the film was {word}'}, GOOD, BAD, (96, 16), 0)
     mood.finetune(folder, 'tuned', 'epochs=20', 'optimizer.peak_lr=1e-2', length=16)
     return folder / 'tuned'
 
