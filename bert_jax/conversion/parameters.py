@@ -406,7 +406,7 @@ def _check_fit(
 
 
 def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str, ...]:
-    """The parts of a model that its class has no place for.
+    """Return the parts of a model that its class has no place for.
 
     shape: those of SHAPE that its format has. UserError where the class needs a part that the model
     lacks, and where its encoder is none that other programs have.
@@ -464,9 +464,9 @@ def with_stored_words(model: Model, where: str) -> Model:
 
 
 def with_mapping(model: Model) -> Model:
-    """The same model, its groups and the width of its word table stated, as transformers' ALBERT
-    has them.
+    """Return the same model with its groups and the width of its word table stated.
 
+    So transformers' ALBERT has them.
     Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
     between them is the identity.
     """
@@ -482,7 +482,7 @@ def with_mapping(model: Model) -> Model:
 
 
 def without_mapping(model: Model) -> Model:
-    """The same model without such a layer, where it is the identity; any other as it is."""
+    """Return the same model without such a layer, where it is the identity; any other as it is."""
     embeddings = dict(model.params['encoder']['embeddings'])
     layer = embeddings.pop('to_hidden', None)
     if layer is None or model.config.embedding_size != model.config.hidden_size:

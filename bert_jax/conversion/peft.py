@@ -71,7 +71,7 @@ def is_directory(where: str | os.PathLike) -> bool:
 
 
 def base_of(where: str | os.PathLike) -> str:
-    """The model that an adapter is for, as it names it; NAME@REVISION where it has both.
+    """Return the model that an adapter is for; NAME@REVISION where it names both.
 
     UserError where it names none, or another adapter.
     """
@@ -86,7 +86,7 @@ def base_of(where: str | os.PathLike) -> str:
 
 
 def saved_in(where: str | os.PathLike) -> list[str]:
-    """The modules that an adapter's file holds whole, by the ends of their names."""
+    """Return the modules that an adapter's file holds whole, by the ends of their names."""
     file = epath.Path(where) / _CONFIG
     named = read_object(file).get('modules_to_save') or []
     if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
@@ -361,12 +361,12 @@ def _matrices(names: Collection[str]) -> list[str]:
 
 
 def _block(name: str) -> int:
-    """The number of the block in the name of an array."""
+    """Return the number of the block in the name of an array."""
     return int(name.removeprefix('encoder.layer.').partition('.')[0])
 
 
 def _notes(folder: epath.Path) -> dict[str, Any]:
-    """What `write` noted beside the arrays; of others' files, and of pickles, nothing."""
+    """Return what `write` noted in the file of arrays; nothing of other programs' files."""
     file = folder / _FILES[0]
     if not file.exists():
         return {}
@@ -380,7 +380,7 @@ def _notes(folder: epath.Path) -> dict[str, Any]:
 
 
 def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
-    """An update of the pooler, as target_modules=all-linear makes one, becomes its weight's own.
+    """Fold an update of the pooler, as target_modules=all-linear makes one, into its weight.
 
     Here LoRA is of the blocks, and what is trained of the pooler is trained whole.
     """
@@ -398,7 +398,7 @@ def _ia3_shape(name: str) -> tuple[int, int]:
 
 
 def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> None:
-    """The rows and columns of (IA)3 become vectors.
+    """Make vectors of the rows and columns of (IA)3.
 
     UserError where one scales the other side of its product, by feedforward_modules.
     """

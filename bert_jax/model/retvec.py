@@ -33,7 +33,7 @@ _glorot = nn.initializers.glorot_uniform()
 
 
 def binarise(characters: jax.Array) -> jax.Array:
-    """The bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
+    """Return the bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
     shifts = jnp.arange(BITS - 1, -1, -1, dtype=jnp.int32).reshape(*(1,) * characters.ndim, BITS)
     return ((characters[..., None] >> shifts) & 1).astype(jnp.float32)
 
@@ -45,7 +45,7 @@ class WordNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, bits: jax.Array) -> jax.Array:
-        """bits [..., C, 24] -> vectors [..., 256]."""
+        """Return the vectors [..., 256] of bits [..., C, 24]."""
 
         def layer(name: str, width: int, x: jax.Array) -> jax.Array:
             return nn.Dense(width, dtype=self.dtype, kernel_init=_glorot, name=name)(x)

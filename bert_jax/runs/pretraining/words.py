@@ -49,7 +49,7 @@ class Forms:
     kinds: tuple[str, ...] = tuple(KINDS)
 
     def of(self, word: str, *name: int | str) -> list[str]:
-        """The forms of `word`, as they are drawn for that name; it may be equal to some of them."""
+        """Return the forms of `word`, as they are drawn for that name; it may be equal to some of them."""
         most, made = max(1, int(len(word) * self.share)), [word]
         for form in range(1, self.count):
             # From one typo to the most, every number alike.
