@@ -26,7 +26,7 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, tensor_bundle
+from bert_jax.conversion import parameters, shape_settings, tensor_bundle
 from bert_jax.conversion.parameters import Layout, Model, Reading
 from bert_jax.train.task_heads import CLASSES, HEADS
 
@@ -229,7 +229,7 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 def _model_config(file: epath.Path, family: str) -> ModelConfig:
     settings, release = read_object(file), RELEASES[family]
     fixed = {name: (value,) for name, value in release.fixed.items()}
-    parameters.check_fixed(settings, fixed, file)
+    shape_settings.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
@@ -239,4 +239,4 @@ def _model_config(file: epath.Path, family: str) -> ModelConfig:
         values['embedding_size'] = None
     values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
     ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    return parameters.model_config(values, ours, file)
+    return shape_settings.model_config(values, ours, file)

@@ -30,7 +30,7 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters
+from bert_jax.conversion import parameters, shape_settings
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, brief
 from bert_jax.train.task_heads import CLASSES, of_task
 
@@ -229,13 +229,13 @@ def _scores_alone(architecture: str) -> bool:
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     family = BY_TYPE[settings.get('model_type', _FIRST)]
     of_family = FAMILIES[family].transformers
-    parameters.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
+    shape_settings.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
     stated = {**_DEFAULTS, **of_family.defaults, **settings}
     named = {**_SETTINGS, **of_family.settings}
     values = {ours: stated[theirs] for ours, theirs in named.items()}
     if isinstance(values['max_position'], int):  # any other type is refused with its name
         values['max_position'] -= FAMILIES[family].first_position
-    return parameters.model_config(values | {'family': family}, _ACTIVATION_IN, file)
+    return shape_settings.model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 
 def _their_settings(model: Model) -> dict[str, Any]:

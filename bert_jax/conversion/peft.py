@@ -49,6 +49,7 @@ Tensors = dict[str, np.ndarray]
 _CONFIG = 'adapter_config.json'
 _FILES = ('adapter_model.safetensors', 'adapter_model.bin')
 _PREFIX = 'base_model.model.'
+_NOTED = ('head_dropout', 'problem_type')  # of a model, which peft has no place for
 
 # Settings of a model that are of training alone.
 _OF_TRAINING = ('hidden_dropout', 'attention_dropout', 'initializer_range')
@@ -102,8 +103,8 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
         it notes that it is of another.
     """
     # Settings, then arrays: those of the method, and those that take the place of the base's own.
-    folder = epath.Path(where)
-    file, settings = folder / _CONFIG, read_object(folder / _CONFIG)
+    folder, file = epath.Path(where), epath.Path(where) / _CONFIG
+    settings = read_object(file)
     method = method_of(settings, file)
     by_file_name, remarks = huggingface.tensors_in(folder, *_FILES)
     notes = _notes(folder)
@@ -120,7 +121,7 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
             f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
             ' auto_mapping): put back what was there'
         )
-    parts, name_of = CLASSES[architecture].parts, _names_in(base.config.family, architecture)
+    name_of = _names_in(base.config.family, architecture)
     arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
     tensors = _onto_base(arrays, base, architecture, file, names)
     ((bias,), _) = name_of('classifier/bias')
@@ -138,20 +139,15 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
         _flatten(tensors, names, file)
 
     # From here on as any other model: names, shapes and numbers are checked, the base's too.
-    layout = Layout(config, parts, outputs, name_of)
+    layout = Layout(config, CLASSES[architecture].parts, outputs, name_of)
     _fill(tensors, layout)
     tree = layout.to_tree(tensors, {name: name for name in tensors} | names, str(folder), _CONFIG)
 
     # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))
-    model = Model(
-        config,
-        tree,
-        architecture,
-        labels if len(labels) == outputs else (),
-        notes.get('head_dropout', base.head_dropout),
-        notes.get('problem_type', base.problem_type),
-    )
+    labels = labels if len(labels) == outputs else ()
+    noted_or_base = (notes.get(name, getattr(base, name)) for name in _NOTED)
+    model = Model(config, tree, architecture, labels, *noted_or_base)
     ours = layout.our_names()
     held = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
     return Reading(model, held, ignored, tuple(remarks))

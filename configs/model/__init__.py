@@ -288,7 +288,7 @@ class ModelConfig(Section):
         return self.num_groups or self.num_layers
 
     def of_depth(self, layers: int) -> ModelConfig:
-        """Return the same with so many blocks; where blocks share their weights, all of one group."""
+        """Return the same with other depth; where blocks share their weights, all of one group."""
         return dataclasses.replace(self, num_layers=layers, num_groups=self.num_groups and 1)
 
     def check_apart(self, layer_decay: float, freeze_layers: int) -> None:
@@ -345,7 +345,7 @@ class ModelConfig(Section):
             self._require(False, *fault)
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
-        """Return the same shape with what `tuning` adds, if anything; UserError where it does not fit."""
+        """Return the shape with what `tuning` adds; UserError where it does not fit."""
         shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
         if tuning.method == 'full':
             return ModelConfig(**shape)

@@ -88,7 +88,7 @@ def _mean_grams(entries: Sequence[str], k: int, seeds: np.ndarray) -> np.ndarray
 
 
 def alike(entries: Sequence[str], table: np.ndarray) -> list[list[str]]:
-    """Groups of entries whose rows of `table` are equal, in the vocabulary's order.
+    """Return groups of entries whose rows of `table` are equal, in the vocabulary's order.
 
     A model cannot tell them apart: 'aaa' and 'aaaa' have the same grams in the same shares.
     """

@@ -65,7 +65,7 @@ def inputs(
 
 
 def identity(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return what data.json of a run says of the vocabulary that its vectors are computed from, if any."""
+    """Return what data.json says of the vocabulary that vectors are computed from, if any."""
     return {'tokenizer': tokenizer.fingerprint} if config.words.computed else {}
 
 
