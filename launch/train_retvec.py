@@ -1,5 +1,6 @@
-"""Trains the network that makes a vector of a word's characters (RETVec): a word and its forms with
-typos are to be alike.
+"""Trains the network that makes a vector of a word's characters (RETVec).
+
+A word and its forms with typos are to be alike.
 
   bert-train-vocab --model=words --input=GLOB --output=TOKENIZER --nolower_case
   bert-train-retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]

@@ -1,5 +1,4 @@
-"""Google's BERT and ALBERT checkpoints (google-research/bert and albert, TensorFlow 1), read and
-written.
+"""Google's checkpoints of BERT and ALBERT (TensorFlow 1), read and written.
 
 They are bert_config.json and bert_model.ckpt; of ALBERT albert_config.json and model.ckpt-best.
 The references' variable names and settings are the families' (configs/model/families). Must not
@@ -27,7 +26,7 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, tensor_bundle
+from bert_jax.conversion import parameters, shape_settings, tensor_bundle
 from bert_jax.conversion.parameters import Layout, Model, Reading
 from bert_jax.train.task_heads import CLASSES, HEADS
 
@@ -53,7 +52,7 @@ _SLOT_OF = re.compile(
 
 
 def prefix_of(where: str | os.PathLike) -> str | None:
-    """The checkpoint that a path names, as its files' common beginning; None where it names none.
+    """Return the common beginning of the files of the checkpoint that a path names, if any.
 
     `where`: a folder with a bert_config.json or albert_config.json, the beginning of the files'
     names (DIR/bert_model.ckpt), or one of the files. Such a file beside a config.json and no
@@ -88,13 +87,13 @@ def prefix_of(where: str | os.PathLike) -> str | None:
 
 
 def _family_in(folder: epath.Path) -> str | None:
-    """The family whose file of settings is in a folder."""
+    """Return the family whose file of settings is in a folder."""
     found = (name for name, release in RELEASES.items() if (folder / release.config).exists())
     return next(found, None)
 
 
 def shape(prefix: str) -> ModelConfig:
-    """The encoder's shape, by the file of settings beside the checkpoint `prefix` alone."""
+    """Return the encoder's shape, by the file of settings of the checkpoint `prefix` alone."""
     folder = epath.Path(prefix).parent
     family = _family_in(folder)
     if family is None:
@@ -107,9 +106,10 @@ def shape(prefix: str) -> ModelConfig:
 
 
 def read(prefix: str) -> Reading:
-    """Reads the checkpoint `prefix` with the file of settings beside it.
+    """Read the checkpoint `prefix` with the file of settings in its folder.
 
-    UserError, in one line, where anything does not fit.
+    Raises:
+      UserError: in one line, where anything does not fit.
     """
     # Settings before weights: shapes are checked against them.
     config = shape(prefix)
@@ -152,7 +152,7 @@ def read(prefix: str) -> Reading:
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes the file of settings and the checkpoint into a directory.
+    """Write the file of settings and the checkpoint into a directory.
 
     Returns the parts that the model's class has no place for, which are left out. UserError where
     the reference's code has no such head or activation, or another epsilon.
@@ -201,9 +201,10 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
 
 
 def _stated(config: ModelConfig, where: str) -> ModelConfig:
-    """A shape as its release says it: all that is none here by its number.
+    """Return a shape as its release says it: what is none here by its number.
 
-    UserError where the release has no such encoder.
+    Raises:
+      UserError: the release has no such encoder.
     """
     if 'embedding_size' not in RELEASES[config.family].settings:
         return config
@@ -228,7 +229,7 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 def _model_config(file: epath.Path, family: str) -> ModelConfig:
     settings, release = read_object(file), RELEASES[family]
     fixed = {name: (value,) for name, value in release.fixed.items()}
-    parameters.check_fixed(settings, fixed, file)
+    shape_settings.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
@@ -238,4 +239,4 @@ def _model_config(file: epath.Path, family: str) -> ModelConfig:
         values['embedding_size'] = None
     values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
     ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    return parameters.model_config(values, ours, file)
+    return shape_settings.model_config(values, ours, file)

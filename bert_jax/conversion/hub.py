@@ -46,7 +46,7 @@ def is_name(where: str) -> bool:
 
 
 def fetch(name: str) -> str:
-    """The local folder of a model, downloaded where it is not in the cache.
+    """Return the local folder of a model, downloaded where it is not in the cache.
 
     Without a network the cache alone is asked. Weights are safetensors; a .bin only where there are
     none. UserError where the model cannot be had.

@@ -30,7 +30,7 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters
+from bert_jax.conversion import parameters, shape_settings
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, brief
 from bert_jax.train.task_heads import CLASSES, of_task
 
@@ -94,15 +94,16 @@ def is_directory(where: str | os.PathLike) -> bool:
 
 
 def shape(where: str | os.PathLike) -> ModelConfig:
-    """The encoder's shape, by config.json alone. UserError where that is of no BERT."""
+    """Return the encoder's shape, by config.json alone; UserError where that is of no BERT."""
     folder = epath.Path(where)
     return _model_config(_settings(folder), folder / 'config.json')
 
 
 def read(where: str | os.PathLike) -> Reading:
-    """Reads a directory.
+    """Read a directory of transformers.
 
-    UserError, in one line, where it is no BERT, is damaged, or anything in it does not fit.
+    Raises:
+      UserError: in one line, where it is no BERT, is damaged, or anything in it does not fit.
     """
     folder = epath.Path(where)
 
@@ -142,7 +143,7 @@ def read(where: str | os.PathLike) -> Reading:
 def write(
     where: str | os.PathLike, model: Model, token_ids: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
-    """Writes model.safetensors, then config.json, into a directory.
+    """Write model.safetensors, then config.json, into a directory.
 
     token_ids: the tokenizer's special tokens, as pad_token_id; None: the family's usual ones.
     Returns the parts that the model's class has no place for, which are left out. UserError where
@@ -193,7 +194,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 
 
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
-    """The class of transformers."""
+    """Return the class of transformers that a config.json names."""
     # Absent in files of an encoder alone.
     family = BY_TYPE.get(str(settings.get('model_type')), _FIRST)
     named = settings.get('architectures') or [FAMILIES[family].transformers.bare]
@@ -228,13 +229,13 @@ def _scores_alone(architecture: str) -> bool:
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     family = BY_TYPE[settings.get('model_type', _FIRST)]
     of_family = FAMILIES[family].transformers
-    parameters.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
+    shape_settings.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
     stated = {**_DEFAULTS, **of_family.defaults, **settings}
     named = {**_SETTINGS, **of_family.settings}
     values = {ours: stated[theirs] for ours, theirs in named.items()}
     if isinstance(values['max_position'], int):  # any other type is refused with its name
         values['max_position'] -= FAMILIES[family].first_position
-    return parameters.model_config(values | {'family': family}, _ACTIVATION_IN, file)
+    return shape_settings.model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 
 def _their_settings(model: Model) -> dict[str, Any]:
@@ -306,7 +307,7 @@ def tensors_in(
 def _read_shards(
     index: epath.Path, read_file: Callable[[epath.Path], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """The tensors of all files that an index names."""
+    """Return the tensors of all files that an index names."""
     tensors: dict[str, np.ndarray] = {}
     places = read_object(index).get('weight_map')
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
@@ -355,7 +356,7 @@ def _read_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
 
 
 def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
-    """A .bin file through torch's reader of tensors alone, which runs no code."""
+    """Return what torch's reader of tensors alone, which runs no code, finds in a .bin file."""
     try:
         import torch
     except ImportError:
@@ -429,7 +430,7 @@ def _untie(
     name_of: NameOf,
     folder: epath.Path,
 ) -> None:
-    """Takes out the masked-LM decoder's own arrays: copies of the word table and the output bias.
+    """Take out the masked-LM decoder's copies of the word table and the output bias.
 
     UserError where they differ from those.
     """

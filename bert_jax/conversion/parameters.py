@@ -248,52 +248,6 @@ class Layout:
         }
 
 
-def check_fixed(
-    settings: Mapping[str, Any], fixed: Mapping[str, tuple[Any, ...]], file: Any
-) -> None:
-    """Check settings that change the model in ways that are not built here.
-
-    Args:
-      settings: those of a file.
-      fixed: name -> the values that are built.
-      file: the file, in errors.
-
-    Raises:
-      UserError: a setting has another value.
-    """
-    # What would change the model is refused, not ignored: better no answer than a wrong one.
-    for name, allowed in fixed.items():
-        if name in settings and settings[name] not in allowed:
-            raise UserError(
-                f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
-            )
-
-
-def model_config(
-    values: Mapping[str, Any], activations: Mapping[str, str], file: Any
-) -> ModelConfig:
-    """Return the shape that a file's settings give, by our names.
-
-    Args:
-      values: the settings; hidden_act by its name there.
-      activations: {its name there: ours}.
-      file: the file, in errors.
-
-    Raises:
-      UserError: a value is not possible.
-    """
-    act = values['hidden_act']
-    if str(act) not in activations:
-        raise UserError(
-            f'{file}: hidden_act={act!r} is not built here: only {", ".join(activations)} are'
-        )
-    # ModelConfig refuses what does not fit; the file's name goes before its words.
-    try:
-        return ModelConfig(**{**values, 'hidden_act': activations[act]})
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
-
-
 def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[str, tuple]:
     """{our path: shape} of an encoder with these parts."""
     # The blocks' shapes from an encoder of full depth; all else that stands on it from a model of
@@ -406,7 +360,7 @@ def _check_fit(
 
 
 def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str, ...]:
-    """The parts of a model that its class has no place for.
+    """Return the parts of a model that its class has no place for.
 
     shape: those of SHAPE that its format has. UserError where the class needs a part that the model
     lacks, and where its encoder is none that other programs have.
@@ -464,9 +418,9 @@ def with_stored_words(model: Model, where: str) -> Model:
 
 
 def with_mapping(model: Model) -> Model:
-    """The same model, its groups and the width of its word table stated, as transformers' ALBERT
-    has them.
+    """Return the same model with its groups and the width of its word table stated.
 
+    So transformers' ALBERT has them.
     Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
     between them is the identity.
     """
@@ -482,7 +436,7 @@ def with_mapping(model: Model) -> Model:
 
 
 def without_mapping(model: Model) -> Model:
-    """The same model without such a layer, where it is the identity; any other as it is."""
+    """Return the same model without such a layer, where it is the identity; any other as it is."""
     embeddings = dict(model.params['encoder']['embeddings'])
     layer = embeddings.pop('to_hidden', None)
     if layer is None or model.config.embedding_size != model.config.hidden_size:

@@ -49,6 +49,7 @@ Tensors = dict[str, np.ndarray]
 _CONFIG = 'adapter_config.json'
 _FILES = ('adapter_model.safetensors', 'adapter_model.bin')
 _PREFIX = 'base_model.model.'
+_NOTED = ('head_dropout', 'problem_type')  # of a model, which peft has no place for
 
 # Settings of a model that are of training alone.
 _OF_TRAINING = ('hidden_dropout', 'attention_dropout', 'initializer_range')
@@ -71,7 +72,7 @@ def is_directory(where: str | os.PathLike) -> bool:
 
 
 def base_of(where: str | os.PathLike) -> str:
-    """The model that an adapter is for, as it names it; NAME@REVISION where it has both.
+    """Return the model that an adapter is for; NAME@REVISION where it names both.
 
     UserError where it names none, or another adapter.
     """
@@ -86,7 +87,7 @@ def base_of(where: str | os.PathLike) -> str:
 
 
 def saved_in(where: str | os.PathLike) -> list[str]:
-    """The modules that an adapter's file holds whole, by the ends of their names."""
+    """Return the modules that an adapter's file holds whole, by the ends of their names."""
     file = epath.Path(where) / _CONFIG
     named = read_object(file).get('modules_to_save') or []
     if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
@@ -102,8 +103,8 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
         it notes that it is of another.
     """
     # Settings, then arrays: those of the method, and those that take the place of the base's own.
-    folder = epath.Path(where)
-    file, settings = folder / _CONFIG, read_object(folder / _CONFIG)
+    folder, file = epath.Path(where), epath.Path(where) / _CONFIG
+    settings = read_object(file)
     method = method_of(settings, file)
     by_file_name, remarks = huggingface.tensors_in(folder, *_FILES)
     notes = _notes(folder)
@@ -120,7 +121,7 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
             f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
             ' auto_mapping): put back what was there'
         )
-    parts, name_of = CLASSES[architecture].parts, _names_in(base.config.family, architecture)
+    name_of = _names_in(base.config.family, architecture)
     arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
     tensors = _onto_base(arrays, base, architecture, file, names)
     ((bias,), _) = name_of('classifier/bias')
@@ -138,20 +139,15 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
         _flatten(tensors, names, file)
 
     # From here on as any other model: names, shapes and numbers are checked, the base's too.
-    layout = Layout(config, parts, outputs, name_of)
+    layout = Layout(config, CLASSES[architecture].parts, outputs, name_of)
     _fill(tensors, layout)
     tree = layout.to_tree(tensors, {name: name for name in tensors} | names, str(folder), _CONFIG)
 
     # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))
-    model = Model(
-        config,
-        tree,
-        architecture,
-        labels if len(labels) == outputs else (),
-        notes.get('head_dropout', base.head_dropout),
-        notes.get('problem_type', base.problem_type),
-    )
+    labels = labels if len(labels) == outputs else ()
+    noted_or_base = (notes.get(name, getattr(base, name)) for name in _NOTED)
+    model = Model(config, tree, architecture, labels, *noted_or_base)
     ours = layout.our_names()
     held = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
     return Reading(model, held, ignored, tuple(remarks))
@@ -361,12 +357,12 @@ def _matrices(names: Collection[str]) -> list[str]:
 
 
 def _block(name: str) -> int:
-    """The number of the block in the name of an array."""
+    """Return the number of the block in the name of an array."""
     return int(name.removeprefix('encoder.layer.').partition('.')[0])
 
 
 def _notes(folder: epath.Path) -> dict[str, Any]:
-    """What `write` noted beside the arrays; of others' files, and of pickles, nothing."""
+    """Return what `write` noted in the file of arrays; nothing of other programs' files."""
     file = folder / _FILES[0]
     if not file.exists():
         return {}
@@ -380,7 +376,7 @@ def _notes(folder: epath.Path) -> dict[str, Any]:
 
 
 def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
-    """An update of the pooler, as target_modules=all-linear makes one, becomes its weight's own.
+    """Fold an update of the pooler, as target_modules=all-linear makes one, into its weight.
 
     Here LoRA is of the blocks, and what is trained of the pooler is trained whole.
     """
@@ -398,7 +394,7 @@ def _ia3_shape(name: str) -> tuple[int, int]:
 
 
 def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> None:
-    """The rows and columns of (IA)3 become vectors.
+    """Make vectors of the rows and columns of (IA)3.
 
     UserError where one scales the other side of its product, by feedforward_modules.
     """

@@ -1,7 +1,7 @@
 """What peft's adapter_config.json says, by our own settings, both ways.
 
 Owns the names and values of its settings, which of its methods are ours too, and which of its tasks
-stands for which head. Must not know arrays: interchange/peft.py reads and writes those.
+stands for which head. Must not know arrays: peft.py reads and writes those.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def method_of(settings: Mapping[str, Any], file: epath.Path) -> str:
 
 
 def architecture_of(settings: Mapping[str, Any], base: Model, file: epath.Path) -> str:
-    """transformers' class, which the task stands for, or the class itself is named."""
+    """Return transformers' class: that of the task, or the one that is named itself."""
     task, mapping = settings.get('task_type'), settings.get('auto_mapping')
     named = mapping.get('base_model_class') if isinstance(mapping, dict) else None
     architecture = named or base.architecture
@@ -118,7 +118,7 @@ def task_of(model: Model) -> str | None:
 
 
 def class_settings(model: Model) -> dict[str, Any]:
-    """What peft wraps: a task of its own, or a class by its name."""
+    """Return what peft wraps: a task of its own, or a class by its name."""
     task = task_of(model)
     name = model.config.traits.transformers.model_type.replace('-', '_')
     library = f'transformers.models.{name}.modeling_{name}'
@@ -127,7 +127,7 @@ def class_settings(model: Model) -> dict[str, Any]:
 
 
 def method_settings(tuning: TuningConfig) -> dict[str, Any]:
-    """A method with its options, as peft calls them."""
+    """Return a method with its options, as peft calls them."""
     if tuning.method == 'ia3':
         paper = tuning.option('vectors') == 'paper'
         matrices = [name for name in IA3_SHAPES if not (paper and name == 'attention_output')]
@@ -148,7 +148,7 @@ def method_settings(tuning: TuningConfig) -> dict[str, Any]:
 
 
 def _targets(matrices: Collection[str]) -> list[str]:
-    """The ends of the modules' names, as in peft's own defaults: 'query', 'output.dense'."""
+    """Return the ends of modules' names, as in peft's own defaults: 'query', 'output.dense'."""
     block = 'encoder.layer.{}.'
     ends = (MODULES[name].removeprefix(block) for name in matrices)
     return [end.removeprefix('attention.self.') for end in ends]

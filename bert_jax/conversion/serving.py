@@ -66,12 +66,12 @@ def flat(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flat`."""
+    """Return the tree of weights by name: the inverse of `flat`."""
     return traverse_util.unflatten_dict(weights, sep='/')
 
 
 def used_weights(model: Model) -> dict[str, np.ndarray]:
-    """The model's arrays by name, without the parts that its class does not have."""
+    """Return the model's arrays by name, without the parts that its class does not have."""
     used = CLASSES[model.architecture].parts
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
     return {
@@ -82,7 +82,7 @@ def used_weights(model: Model) -> dict[str, np.ndarray]:
 
 
 def stablehlo(model: Model) -> bytes:
-    """The function (weights by name, batch by name) -> outputs by name, serialised.
+    """Return the function (weights, batch) -> outputs, all by name, serialised.
 
     For cpu, cuda and tpu, as jax.export.deserialize reads it.
     """
@@ -108,7 +108,7 @@ def stablehlo(model: Model) -> bytes:
 
 
 def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
-    """Writes a SavedModel whose signature `serving_default` takes and gives arrays by name.
+    """Write a SavedModel whose signature `serving_default` takes and gives arrays by name.
 
     Weights are its variables.
     """

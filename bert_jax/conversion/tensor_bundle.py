@@ -89,7 +89,7 @@ class Bundle:
             ) from error
 
     def read(self, name: str) -> np.ndarray:
-        """The array of a variable. UserError where it cannot be had whole."""
+        """Return the array of a variable; UserError where it cannot be had whole."""
         v = self.variables[name]
 
         # Size before checksum: a file that was cut off says so by its length.
@@ -119,7 +119,7 @@ class Bundle:
 
 
 def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes float32 arrays as the checkpoint `prefix`: the data, and then the index."""
+    """Write float32 arrays as the checkpoint `prefix`: the data, and then the index."""
     # one data file; version 1
     entries: dict[bytes, bytes] = {b'': _field(1, 1) + _field(3, _field(1, 1))}
     with epath.Path(f'{prefix}.data-00000-of-00001').open('wb') as f:
@@ -138,7 +138,7 @@ def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of a sorted table, in order."""
+    """Yield the entries of a sorted table, in order."""
     if len(content) < _FOOTER or struct.unpack('<Q', content[-8:])[0] != _MAGIC:
         raise ValueError('no footer')
     footer = content[-_FOOTER:]
@@ -152,7 +152,7 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of one block: each key is what it shares with the one before, and the rest."""
+    """Yield the entries of one block, whose keys share beginnings with the ones before."""
     block, kind = content[offset : offset + size], content[offset + size]
 
     # After each block a byte for its compression and a checksum of both.
@@ -175,13 +175,13 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
 
 
 def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """A sorted table of one block."""
+    """Return a sorted table of one block."""
     # Data, an empty metaindex, the index of one entry (a key at or after the last, and the handle),
     # then the footer.
     out = b''
 
     def add(rows: Mapping[bytes, bytes]) -> bytes:
-        """Appends a block whose every key stands whole; -> its handle."""
+        """Append a block whose every key stands whole; -> its handle."""
         nonlocal out
         # Every key is a restart point, because none shares a beginning with the one before.
         block, restarts = b'', []
@@ -201,7 +201,7 @@ def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def _variable(content: bytes) -> Variable:
-    """A BundleEntryProto."""
+    """Return the variable that a BundleEntryProto describes."""
     fields = _message(content)
 
     # A field that is absent has protobuf's default, 0; repeated ones are lists.

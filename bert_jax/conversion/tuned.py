@@ -66,7 +66,7 @@ def assembled(
 
 
 def folded(params: dict[str, Any], config: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
-    """The same model in BERT's own weights, where its method allows that; in float32.
+    """Return the same model in BERT's own weights, where its method allows that; in float32.
 
     W + alpha / rank * A B for an update; (IA)3's scales go into the rows or columns next to them.
     AdaMix's adapters become one, their mean. Adapters stay: they are a part of the computation.

@@ -3,7 +3,7 @@
 Owns the added modules, their names and first values, and which weights a method trains. A block
 asks `linear` for each of its six matrix products and `residual` for both of its sums; the class of
 full fine-tuning answers as BERT does, the others add to that. Sources and options:
-configs/model.py.
+configs/model.
 
 Dims: as in model/encoder.py; R rank or bottleneck, M experts.
 """

@@ -30,7 +30,7 @@ def padded_vocab(vocab_size: int) -> int:
 
 
 def table_init(config: ModelConfig):
-    """Initialiser of a [V, E] table: truncated normal, zero in the rows that pad the vocabulary.
+    """Return an initialiser of a [V, E] table: truncated normal, zero where no word is.
 
     Those rows are never read and never updated.
     """
@@ -100,7 +100,7 @@ KINDS: dict[str, type[WordTable]] = {
 
 
 def words_of(batch: Mapping[str, jax.Array], config: ModelConfig) -> jax.Array:
-    """What of a batch the word vectors are made from: input_ids [B, T], or characters [B, T, 16].
+    """Return what word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
     The latter are put into a batch by its kind of embedding (configs/model/embeddings.py).
     """

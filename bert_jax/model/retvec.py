@@ -12,11 +12,13 @@ Dims: B words, F forms of each, C = 16 characters, ... any axes.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.configs.model.embeddings import Retvec
 from bert_jax.model.dropout import DropoutRng, dropout
@@ -31,7 +33,7 @@ _glorot = nn.initializers.glorot_uniform()
 
 
 def binarise(characters: jax.Array) -> jax.Array:
-    """The bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
+    """Return the bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
     shifts = jnp.arange(BITS - 1, -1, -1, dtype=jnp.int32).reshape(*(1,) * characters.ndim, BITS)
     return ((characters[..., None] >> shifts) & 1).astype(jnp.float32)
 
@@ -43,7 +45,7 @@ class WordNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, bits: jax.Array) -> jax.Array:
-        """bits [..., C, 24] -> vectors [..., 256]."""
+        """Return the vectors [..., 256] of bits [..., C, 24]."""
 
         def layer(name: str, width: int, x: jax.Array) -> jax.Array:
             return nn.Dense(width, dtype=self.dtype, kernel_init=_glorot, name=name)(x)
@@ -60,6 +62,8 @@ class WordSimilarity(nn.Module):
     """The network as it is trained, under a head that is dropped afterwards."""
 
     dtype: jnp.dtype = jnp.float32
+    # what train/state.py makes its parameters with: one form of one word
+    first_inputs = types.MappingProxyType({'characters': np.zeros((1, 1, CHARACTERS), np.int32)})
 
     @nn.compact
     def __call__(

@@ -43,14 +43,15 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     """Fresh parameters of `model`, a function of the seed alone.
 
     Jit it with out_shardings to make them in place. `inputs` are the arrays that it reads besides
-    the usual ones, for one row of one token.
+    the usual ones, for one row of one token; a model may also have them as `first_inputs`.
     """
     # one row of one token: shapes of parameters do not depend on the batch
     ids = np.zeros((1, 1), np.int32)
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
     config = getattr(model, 'config', None)
     words = first_words(config) if isinstance(config, ModelConfig) else {}
-    batch = dict.fromkeys(names, ids) | words | dict(inputs or {})
+    own = getattr(model, 'first_inputs', {})
+    batch = dict.fromkeys(names, ids) | words | dict(own) | dict(inputs or {})
     return model.init(jax.random.key(seed), batch)['params']
 
 

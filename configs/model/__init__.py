@@ -103,6 +103,7 @@ class TuningConfig(Section):
     )
 
     def check(self) -> None:
+        """Refuse options that the method does not read, and matrices that there are not."""
         # An option of another method would be ignored, and its user wait in vain.
         read = DEFAULTS[self.method]
         for name in sorted(vars(self).keys() - read.keys() - {'method'}):
@@ -121,7 +122,7 @@ class TuningConfig(Section):
             )
 
     def option(self, name: str) -> Any:
-        """The value of an option: what was set, or its method's default.
+        """Return the value of an option: what was set, or its method's default.
 
         KeyError where the method does not read it.
         """
@@ -134,7 +135,7 @@ class TuningConfig(Section):
         return self.method == 'adamix' and self.option('consistency')
 
     def fitted(self, layers: int, hidden_size: int, intermediate_size: int) -> TuningConfig:
-        """The same with every option that the method reads spelled out, for a model's shape.
+        """Return the same with every option that the method reads stated, for a model's shape.
 
         UserError where it does not fit: a rank beyond a matrix, groups beyond the blocks.
         """
@@ -288,7 +289,7 @@ class ModelConfig(Section):
         return self.num_groups or self.num_layers
 
     def of_depth(self, layers: int) -> ModelConfig:
-        """The same with so many blocks; where blocks share their weights, all of one group."""
+        """Return the same with other depth; where blocks share their weights, all of one group."""
         return dataclasses.replace(self, num_layers=layers, num_groups=self.num_groups and 1)
 
     def check_apart(self, layer_decay: float, freeze_layers: int) -> None:
@@ -316,6 +317,7 @@ class ModelConfig(Section):
         return _NONE
 
     def check(self) -> None:
+        """Refuse sizes that do not divide, and settings of another kind of embedding."""
         # Heads share the width: each has hidden_size / num_heads.
         self._require(
             self.hidden_size % self.num_heads == 0,
@@ -344,7 +346,7 @@ class ModelConfig(Section):
             self._require(False, *fault)
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
-        """The same shape with what `tuning` adds, if anything; UserError where it does not fit."""
+        """Return the shape with what `tuning` adds; UserError where it does not fit."""
         shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
         if tuning.method == 'full':
             return ModelConfig(**shape)

@@ -47,7 +47,7 @@ def vectors(entries: Sequence[str], width: int, ngrams: int = 3) -> np.ndarray:
 
 
 def partition(width: int, ngrams: int) -> list[slice]:
-    """The columns that 1-grams, 2-grams and so on have of a width, in this order."""
+    """Return the columns that 1-grams, 2-grams and so on have of a width, in this order."""
     total = ngrams * (ngrams + 1) // 2
     ends = [width * (k * (k + 1) // 2) // total for k in range(ngrams + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(ends)]
@@ -88,7 +88,7 @@ def _mean_grams(entries: Sequence[str], k: int, seeds: np.ndarray) -> np.ndarray
 
 
 def alike(entries: Sequence[str], table: np.ndarray) -> list[list[str]]:
-    """Groups of entries whose rows of `table` are equal, in the vocabulary's order.
+    """Return groups of entries whose rows of `table` are equal, in the vocabulary's order.
 
     A model cannot tell them apart: 'aaa' and 'aaaa' have the same grams in the same shares.
     """

@@ -25,7 +25,7 @@ CHARACTERS = 16  # of a word that are looked at
 
 
 def content(listed: Sequence[str], known: Sequence[str]) -> bytes:
-    """The text of words.txt."""
+    """Return the text of words.txt."""
     return ('\n'.join(listed) + '\n\n' + ''.join(f'{word}\n' for word in known)).encode()
 
 
@@ -115,7 +115,7 @@ class Words(WordPiece):
             return found
 
     def _since(self) -> np.ndarray:
-        """The code points of all words that came up since."""
+        """Return the code points of all words that came up since."""
         with self._lock:
             spelled = len(self._spelled) + len(self._spelled_since)
             if spelled < len(self.tokens):

@@ -15,25 +15,21 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.costs import flops
-from bert_jax.inference import Bert, Predictor
-from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.launch import export
-from bert_jax.runs.pretraining import held_out, train
+from bert_jax.runs.pretraining import train
 from bert_jax.runs.pretraining.records import match_phases
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
-from tests.helpers import finetuning
-from tests.helpers.serving import serves_itself
+from tests.helpers import mood
+from tests.helpers.mood import BAD, GOOD, PAIR, THINGS, answers_as_the_run_did, finetune
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
-GOOD, BAD = ('good', 'fine', 'great'), ('bad', 'poor', 'dull')
-THINGS = ('film', 'book', 'play', 'song')
-PAIR = {'text': 'the film', 'text_b': 'it was good'}
 
 
 def document(rng: np.random.Generator) -> str:
@@ -60,7 +56,6 @@ def folder(tmp_path_factory) -> pathlib.Path:
     tokenizer, _ = vocabulary.train(lines, VocabularyOptions(90, 'unigram'))
     tokenizer.save(folder / 'tokenizer')
     make_records(folder, 'records')
-    make_records(folder, 'packed', packing=True, max_packs=3)
     pretrain(folder, 'pre', 60)
     return folder
 
@@ -116,79 +111,16 @@ def test_what_is_trained_is_one_block(folder):
     assert count == flops.parameter_count(config)
 
 
-def test_it_learns_and_its_held_out_loss_says_so(folder):
-    found = held_out.evaluate(str(folder / 'pre'), str(folder / 'records'), 'eval')['metrics']
-    # Uniform over 90 entries is 4.5 nats.
-    assert found['mlm_loss'] < 2.8 and np.isfinite(found['nsp_loss'])
-
-
-@pytest.mark.slow
-def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
-    pretrain(folder, 'cut', 20)
-    pretrain(folder, 'cut', 60)
-    whole, cut = load_params(folder / 'pre')[0], load_params(folder / 'cut')[0]
-    assert jax.tree.all(jax.tree.map(np.array_equal, whole, cut))
-
-
-@pytest.mark.slow
-def test_packed_rows_train_too(folder):
-    pretrain(folder, 'of_packed', 20, 'packed')
-    found = held_out.evaluate(str(folder / 'of_packed'), str(folder / 'packed'), 'eval')
-    assert found['metrics']['mlm_loss'] < 4.5
-
-
-def test_masks_are_filled(folder):
-    answer = MaskFiller(source.read_source(str(folder / 'pre')), 3)('first the [MASK] it was good.')
-    assert len(answer['masks'][0]) == 3
-
-
-def write_task(folder: pathlib.Path) -> None:
-    """A task of pairs: whether a word is a good one."""
-    rng = np.random.default_rng(1)
-    for split, rows in (('train', 192), ('dev', 32)):
-        lines = []
-        for _ in range(rows):
-            word = (*GOOD, *BAD)[rng.integers(6)]
-            texts = {'text': f'the {THINGS[rng.integers(4)]}', 'text_b': f'it was {word}'}
-            lines.append(texts | {'label': 'good' if word in GOOD else 'bad'})
-        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in lines))
-    task = {
-        'kind': 'pair',
-        'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
-        'columns': {'text': 'text', 'text_b': 'text_b', 'label': 'label'},
-        'labels': ['bad', 'good'],
-    }
-    (folder / 'mood.json').write_text(json.dumps(task))
-
-
-def finetune(folder: pathlib.Path, name: str, *changes: str) -> dict:
-    settings = [
-        'batch_size=16', 'max_seq_length=24', 'optimizer.peak_lr=3e-3', 'optimizer.algorithm=adamw'
-    ]  # fmt: skip
-    task, workdir = folder / 'mood.json', folder / name
-    return finetuning.finetune(folder / 'pre', task, workdir, *settings, *changes)
-
-
 @pytest.fixture(scope='module')
 def tuned(folder) -> pathlib.Path:
     """`pre`, fine-tuned to tell good from bad."""
-    write_task(folder)
+    mood.write(folder)
     assert finetune(folder, 'tuned', 'epochs=6')['metrics']['accuracy'] > 0.9
     return folder / 'tuned'
 
 
-def test_a_tuned_model_answers_as_the_run_did(tuned):
-    own = [
-        line.split('\t')[1]
-        for line in (tuned / 'predictions/dev/predictions.tsv').read_text().splitlines()[1:]
-    ]
-    rows = [json.loads(line) for line in (tuned.parent / 'dev.jsonl').read_text().splitlines()]
-    predict = Predictor.from_workdir(str(tuned))
-    assert [predict({'text': row['text'], 'text_b': row['text_b']})['label'] for row in rows] == own
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('method', ['lora', 'bitfit', 'houlsby', 'ia3', 'adamix'])
+@pytest.mark.parametrize('method', ['lora', 'adamix'])
 def test_methods_of_tuning_share_what_they_add(folder, tuned, method):
     """One block has it, whatever the depth; frozen blocks and depths of SPAFIT are refused."""
     pooler = 'tuning.pooler=trained'
@@ -219,28 +151,14 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
     config = json.loads((tmp_path / 'hf/config.json').read_text())
     assert (config['model_type'], config['num_hidden_groups']) == ('albert', 1)
     assert config['classifier_dropout_prob'] == 0.1
-    answers = [
-        Predictor.from_workdir(str(where))(PAIR)['probabilities']
-        for where in (tuned, tmp_path / 'hf')
-    ]
-    assert answers[0] == pytest.approx(answers[1], abs=1e-6)
+    there = Predictor.from_workdir(str(tmp_path / 'hf'))(PAIR)['probabilities']
+    assert answers_as_the_run_did(tuned)(PAIR)['probabilities'] == pytest.approx(there, abs=1e-6)
 
     pre = source.read_source(str(folder / 'pre'))
     export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))
     start = fitting.for_pretraining(str(tmp_path / 'pre'), pre.tokenizer, pre.model, 0)
     assert start.bert.architecture == 'AlbertForPreTraining'
     assert jax.tree.all(jax.tree.map(np.array_equal, start.params, pre.params))
-
-
-def test_a_stablehlo_folder_serves_itself(tuned, tmp_path):
-    serves_itself(tuned, tmp_path / 'out', *PAIR.values())
-
-
-def test_features_are_the_encoders(folder):
-    bert = Bert.load(str(folder / 'pre'))
-    text = 'the film was good'
-    rows = bert.tokenize([text])
-    np.testing.assert_allclose(bert.embed([text])[0], bert(rows).hidden[0].mean(0), atol=1e-5)
 
 
 def test_what_an_albert_has_no_place_for_is_one_line(folder, tmp_path):
@@ -260,8 +178,6 @@ def test_what_an_albert_has_no_place_for_is_one_line(folder, tmp_path):
     ('changed', 'said'),
     [
         ({'inner_group_num': 2}, 'inner_group_num=2 is not built here: only 1 is'),
-        ({'num_hidden_groups': 3}, 'num_groups=3: must be a divisor of num_layers=2'),
-        ({'model_type': 'bert'}, 'which is not BERT: only model_type'),
         ({'model_type': 'roberta'}, 'which is not BERT: only model_type'),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import shutil
 
@@ -15,17 +14,16 @@ from safetensors.numpy import load_file
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.inference import Bert, Predictor
+from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.text.typos import Typos
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
 from bert_jax.runs.pretraining import held_out, train
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
-from tests.helpers import finetuning
+from tests.helpers import mood
 from tests.helpers.numpy_bert import numpy_forward
 from tests.helpers.records import example_columns
 from tests.helpers.serving import serves_itself
@@ -84,16 +82,11 @@ def pretrain(folder: pathlib.Path, name: str, steps: int, **options) -> None:
     assert train.pretrain(config, [records], str(folder / name), **options).step == steps
 
 
-def test_checkpoints_hold_no_word_vectors(folder):
-    params, step = load_params(folder / 'pre')
-    assert step == 6 and 'word' not in params['encoder']['embeddings']
-    assert params['mlm']['decoder'].shape == (128, 24)
-
-
 def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
     """The forward pass in numpy, on vectors that are made of vocab.txt here."""
     report = held_out.evaluate(str(folder / 'pre'), str(folder / 'records'), 'eval')
     params, _ = load_params(folder / 'pre')
+    assert 'word' not in params['encoder']['embeddings']  # not in a checkpoint
     rows = np.zeros((128, 24))
     rows[: len(ENTRIES)] = spelling.vectors(ENTRIES, 24)
     params['encoder']['embeddings']['word'] = rows
@@ -173,39 +166,13 @@ def test_new_words_have_vectors_of_their_own(folder, tmp_path):
     assert np.array_equal(grown.params['mlm']['decoder'][len(ENTRIES)], decoder[pieces].mean(0))
 
 
-def test_a_fresh_model_has_the_vectors(folder):
-    tokenizer = Tokenizer.load(folder / 'vocabulary')
-    assert np.isfinite(Bert.fresh(MODEL, tokenizer).embed(['a good film'])).all()
-
-
 @pytest.fixture(scope='module')
 def tuned(folder) -> pathlib.Path:
-    """`pre`, fine-tuned to tell good from bad, beside the files of the task."""
-    rng = np.random.default_rng(0)
-    for split, rows in (('train', 64), ('dev', 24)):
-        lines = []
-        for _ in range(rows):
-            word = ENTRIES[5:11][rng.integers(6)]
-            text = f'the {ENTRIES[11:13][rng.integers(2)]} was {word}'
-            lines.append({'text': text, 'label': 'good' if word in ENTRIES[5:8] else 'bad'})
-        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in lines))
-    task = {
-        'kind': 'classification',
-        'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
-        'columns': {'text': 'text', 'label': 'label'},
-        'labels': ['bad', 'good'],
-    }
-    (folder / 'mood.json').write_text(json.dumps(task))
-    finetune(folder, 'tuned', 'epochs=6')
+    """`pre`, fine-tuned to tell good from bad."""
+    text = lambda rng, word: {'text': f'the {ENTRIES[11:13][rng.integers(2)]} was {word}'}
+    mood.write(folder, text, ENTRIES[5:8], ENTRIES[8:11], (64, 24), 0)
+    mood.finetune(folder, 'tuned', 'epochs=6', length=16)
     return folder / 'tuned'
-
-
-def finetune(folder: pathlib.Path, name: str, *changes: str) -> dict:
-    settings = [
-        'batch_size=16', 'max_seq_length=16', 'optimizer.peak_lr=1e-2', 'optimizer.algorithm=adamw'
-    ]  # fmt: skip
-    task, workdir = folder / 'mood.json', folder / name
-    return finetuning.finetune(folder / 'pre', task, workdir, *settings, *changes)
 
 
 def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
@@ -221,22 +188,7 @@ def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
     found = encoder.params['encoder']['embeddings']['word']
     assert np.array_equal(found[: len(ENTRIES)], spelling.vectors(ENTRIES, 24))
 
-    own = dict(
-        line.split('\t') for line in (tuned / 'predictions/dev/predictions.tsv').read_text()
-        .splitlines()[1:]
-    )  # fmt: skip
-    texts = [json.loads(line)['text'] for line in open_lines(tuned.parent / 'dev.jsonl')]
-    predict = Predictor.from_workdir(str(tuned))
-    assert [predict(text)['label'] for text in texts] == list(own.values())
-
-
-def open_lines(path: pathlib.Path) -> list[str]:
-    return path.read_text().splitlines()
-
-
-def test_the_control_of_random_weights_has_the_vectors(folder, tuned):
-    result = finetune(folder, 'control', 'init=random', 'epochs=1')
-    assert np.isfinite(result['train_loss'])
+    mood.answers_as_the_run_did(tuned)
 
 
 def test_a_stablehlo_folder_is_small_and_computes_the_vectors(tuned, tmp_path):
@@ -257,30 +209,3 @@ def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
     )
     run = binary('export', f'--workdir={folder}/pre', f'--output={tmp_path}/pre')
     assert run.returncode == 2 and 'decoder of its own' in run.stderr.splitlines()[-1]
-
-
-def test_scores_with_typos(tuned, binary):
-    """The command's table and file against typos put in here, one example after the other."""
-    run = binary('evaluate', f'--workdir={tuned}', '--noise=deletion+leet:0.5', '--noise_seed=4')
-    assert run.returncode == 0, run.stderr
-    result = json.loads((tuned / 'noise/dev-deletion+leet.json').read_text())
-    assert (tuned / 'noise/dev-deletion+leet.png').read_bytes().startswith(b'\x89PNG')
-    clean, noisy = result['rows']
-    scored = json.loads((tuned / 'eval/dev.json').read_text())
-    assert clean['share'] == clean['changed'] == 0 and clean['metrics'] == scored['metrics']
-
-    typos = Typos(0.5, 4, ('deletion', 'leet'))
-    predict, right, words, changed = Predictor.from_workdir(str(tuned)), 0, 0, 0
-    rows = [json.loads(line) for line in open_lines(tuned.parent / 'dev.jsonl')]
-    for number, row in enumerate(rows):
-        text = ' '.join(
-            typos.word(word, str(number), 0, place)
-            for place, word in enumerate(row['text'].split())
-        )
-        right += predict(text)['label'] == row['label']
-        words += len(text.split())
-        changed += sum(a != b for a, b in zip(text.split(), row['text'].split(), strict=True))
-    assert noisy['metrics']['accuracy'] == pytest.approx(right / len(rows))
-    assert noisy['changed'] == pytest.approx(changed / words) and 0.2 < noisy['changed'] < 0.8
-    line = run.stdout.splitlines()[2].split()
-    assert line[:3] == ['50.0%', f'{changed / words:.1%}', f'{right / len(rows):.4f}']

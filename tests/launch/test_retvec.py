@@ -13,7 +13,7 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets.relatives import words as words_preset
-from bert_jax.inference import Bert, Predictor
+from bert_jax.inference import Bert
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards
@@ -22,13 +22,11 @@ from bert_jax.input_pipeline.text.typos import Typos
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
-from bert_jax.mesh import sharding
 from bert_jax.runs.finetuning import evaluation
-from bert_jax.runs.pretraining import dry_run, held_out, train, words
+from bert_jax.runs.pretraining import held_out, train, words
 from bert_jax.runs.pretraining.records import Records
-from bert_jax.runs.sources import source
 from bert_jax.train.checkpoint import load_params
-from tests.helpers import finetuning
+from tests.helpers import mood
 from tests.helpers.numpy_bert import dense, numpy_forward
 from tests.helpers.numpy_retvec import code_points, numpy_network
 
@@ -162,12 +160,6 @@ def test_words_are_held_out_by_their_spelling(folder):
     assert every == code_points(*found.eval).tolist()
 
 
-def test_an_encoder_begins_with_the_network_and_keeps_it(folder):
-    given = load_params(folder / 'words')[0]['retvec']
-    kept = load_params(folder / 'pre')[0]['encoder']['embeddings']['retvec']
-    assert jax.tree.all(jax.tree.map(np.array_equal, given, kept))
-
-
 def test_held_out_loss_is_that_of_the_words_spelled(folder):
     """The forward pass in numpy, on vectors of words that are spelled from words.txt here."""
     report = held_out.evaluate(str(folder / 'pre'), str(folder / 'records'), 'eval')
@@ -185,19 +177,6 @@ def test_held_out_loss_is_that_of_the_words_spelled(folder):
         weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
         total, weight = total + (losses * weights).sum(), weight + weights.sum()
     assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
-
-
-def test_a_dry_run_spells_its_batch(folder):
-    """A batch of its records is compiled for, which must be as in training."""
-    config = schema.PretrainConfig(
-        model=MODEL,
-        phases=(schema.Phase(16, 4, 8),),
-        optimizer=schema.OptimizerConfig(warmup_steps=0),
-        runtime=RUNTIME,
-    )
-    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
-    said = dry_run.report(config, config.phases[0], records, sharding.make_mesh(RUNTIME))
-    assert said.startswith('seq_len 16, batch 8, 4 steps') and 'a checkpoint' in said
 
 
 @pytest.mark.slow
@@ -230,33 +209,10 @@ def test_any_word_is_read_by_its_characters(folder):
 
 @pytest.fixture(scope='module')
 def tuned(folder) -> pathlib.Path:
-    """`pre`, fine-tuned to tell good from bad, beside the files of the task."""
-    rng = np.random.default_rng(0)
-    for split, rows in (('train', 96), ('dev', 16)):
-        made = []
-        for _ in range(rows):
-            word = (*GOOD, *BAD)[rng.integers(6)]
-            made.append(
-                {'text': f'the film was {word}', 'label': 'good' if word in GOOD else 'bad'}
-            )
-        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in made))
-    task = {
-        'kind': 'classification',
-        'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
-        'columns': {'text': 'text', 'label': 'label'},
-        'labels': ['bad', 'good'],
-    }
-    (folder / 'mood.json').write_text(json.dumps(task))
-    finetune(folder, 'mood.json', 'tuned', 'epochs=20')
+    """`pre`, fine-tuned to tell good from bad."""
+    mood.write(folder, lambda _, word: {'text': f'the film was {word}'}, GOOD, BAD, (96, 16), 0)
+    mood.finetune(folder, 'tuned', 'epochs=20', 'optimizer.peak_lr=1e-2', length=16)
     return folder / 'tuned'
-
-
-def finetune(folder: pathlib.Path, task_name: str, name: str, *changes: str) -> dict:
-    settings = [
-        'batch_size=16', 'max_seq_length=16', 'optimizer.peak_lr=1e-2', 'optimizer.algorithm=adamw'
-    ]  # fmt: skip
-    task, workdir = folder / task_name, folder / name
-    return finetuning.finetune(folder / 'pre', task, workdir, *settings, *changes)
 
 
 def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):
@@ -265,14 +221,9 @@ def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):
     kept = load_params(tuned)[0]['encoder']['embeddings']['retvec']
     assert jax.tree.all(jax.tree.map(np.array_equal, given, kept))
 
-    own = [
-        line.split('\t')[1]
-        for line in (tuned / 'predictions/dev/predictions.tsv').read_text().splitlines()[1:]
-    ]
-    rows = [json.loads(line) for line in (folder / 'dev.jsonl').read_text().splitlines()]
-    predict = Predictor.from_workdir(str(tuned))
-    assert [predict(row['text'])['label'] for row in rows] == own
-    assert np.mean([row['label'] == label for row, label in zip(rows, own, strict=True)]) > 0.7
+    rows, predict = mood.dev_rows(folder), mood.answers_as_the_run_did(tuned)
+    right = [predict(row['text'])['label'] == row['label'] for row in rows]
+    assert np.mean(right) > 0.7
 
     # Words that nobody has seen, through the way of a split and one by one.
     trained, typos = evaluation.TrainedTask(str(tuned), None, None, None), Typos(1.0, 3)
@@ -280,47 +231,6 @@ def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):
     noisy = [dataclasses.replace(e, text=t) for e, t in zip(trained.examples, texts, strict=True)]
     answers = trained.predict(noisy).answers
     assert list(answers.values()) == [predict(text)['label'] for text in texts]
-
-
-@pytest.mark.slow
-def test_a_network_that_is_trained_on_moves(folder, tuned):
-    finetune(folder, 'mood.json', 'moved', 'epochs=1', 'retvec=trained')
-    given = load_params(folder / 'words')[0]['retvec']
-    moved = load_params(folder / 'moved')[0]['encoder']['embeddings']['retvec']
-    assert not np.array_equal(given['word']['kernel'], moved['word']['kernel'])
-    assert source.load_source(str(folder / 'moved')).model.retvec == 'trained'
-
-
-@pytest.mark.slow
-def test_pairs_and_tags(folder):
-    """Tags are learnt of words that stand in no list, by how they begin."""
-    (folder / 'pairs.jsonl').write_text(
-        ''.join(
-            json.dumps({'a': f'the {a}', 'b': f'the {b}', 'label': str(int(a == b))}) + '\n'
-            for a in GOOD for b in GOOD for _ in range(6)
-        )
-    )  # fmt: skip
-    pairs = {
-        'kind': 'classification',
-        'files': dict.fromkeys(('train', 'dev'), 'pairs.jsonl'),
-        'columns': {'text': 'a', 'text_b': 'b', 'label': 'label'},
-        'labels': ['0', '1'],
-    }
-    (folder / 'pairs.json').write_text(json.dumps(pairs))
-    assert 'accuracy' in finetune(folder, 'pairs.json', 'pairs', 'epochs=1')['metrics']
-    sentences = []
-    for number in range(60):
-        name = f'{"AEIOU"[number % 5]}{"rstvw"[number % 4]}olina'
-        sentences.append(f'the O\nfilm O\nof O\n{name} B-PER\n. O\n')
-    (folder / 'tags.txt').write_text('\n'.join(sentences))
-    tags = {
-        'kind': 'tagging',
-        'files': dict.fromkeys(('train', 'dev'), 'tags.txt'),
-        'labels': ['O', 'B-PER', 'I-PER'],
-    }
-    (folder / 'tags.json').write_text(json.dumps(tags))
-    scores = finetune(folder, 'tags.json', 'tags', 'epochs=20')['metrics']
-    assert scores['entity_f1'] > 0.9
 
 
 def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
@@ -363,23 +273,6 @@ def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
     assert not (folder / 'none').exists()
 
 
-def test_tasks_of_spans_are_refused(folder):
-    task = {
-        'kind': 'span',
-        'files': dict.fromkeys(('train', 'dev'), 'span.json'),
-    }
-    answer = {'text': 'Barton', 'answer_start': 12}
-    paragraph = {
-        'context': 'the film of Barton was pleasant .',
-        'qas': [{'id': str(n), 'question': 'whose film', 'answers': [answer]} for n in range(8)],
-    }
-    data = {'version': '1.1', 'data': [{'title': 'one', 'paragraphs': [paragraph]}]}
-    (folder / 'span.json').write_text(json.dumps(data))
-    (folder / 'spans.json').write_text(json.dumps(task))
-    with pytest.raises(UserError, match='is not for an encoder of whole words'):
-        finetune(folder, 'spans.json', 'none', 'batch_size=8')
-
-
 @pytest.mark.slow
 def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binary):
     small = ('phases.0.steps=4', 'phases.0.batch_size=8', 'optimizer.warmup_steps=1',
@@ -408,8 +301,3 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
     (tmp_path / 'pieces/tokenizer_config.json').write_text('{"do_lower_case": true}')
     run = binary('train_retvec', f'--tokenizer={tmp_path}/pieces', f'--workdir={tmp_path}/other')
     assert run.returncode == 2 and 'has no list of words' in run.stderr.splitlines()[-1]
-
-
-def test_known_words_without_words_are_refused(tmp_path, binary):
-    run = binary('train_vocab', '--input=none', f'--output={tmp_path}/out', '--known_words=9')
-    assert run.returncode == 2 and '--known_words is for --model=words' in run.stderr

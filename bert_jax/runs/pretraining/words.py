@@ -49,7 +49,7 @@ class Forms:
     kinds: tuple[str, ...] = tuple(KINDS)
 
     def of(self, word: str, *name: int | str) -> list[str]:
-        """The forms of `word`, as they are drawn for that name; it may be equal to some of them."""
+        """Return the forms of `word` that are drawn for that name; some may equal it."""
         most, made = max(1, int(len(word) * self.share)), [word]
         for form in range(1, self.count):
             # From one typo to the most, every number alike.
@@ -183,6 +183,11 @@ def train(
             name='words',
             evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if words.eval else None,
         )
+    return _exit_code(ended, steps, workdir)
+
+
+def _exit_code(ended: loop.TrainResult, steps: int, workdir: str) -> int:
+    """Return 0 for a run that is done, or what a signal that stopped it asks for."""
     done = int(ended.state.step)
     if done < steps and ended.signal is not None:
         return running.exit_code(ended.signal, checkpoint.standing(workdir, done))

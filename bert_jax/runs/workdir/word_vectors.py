@@ -27,7 +27,7 @@ _NAMED = 5  # groups of pieces alike that the log names
 def filled_in(
     params: Mapping[str, Any], config: ModelConfig, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """A model's parameters with those that follow from the vocabulary, as numpy arrays.
+    """Return a model's parameters with those that follow from the vocabulary, as numpy arrays.
 
     Without any such they are as they were. The log says how many pieces are spelled so that their
     vectors are equal.
@@ -57,7 +57,7 @@ def filled_in(
 def inputs(
     config: ModelConfig, tokenizer: Tokenizer
 ) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """What makes of a batch of a tokenizer's ids a batch that the model reads.
+    """Return what makes of a batch of a tokenizer's ids a batch that the model reads.
 
     What it reads besides the ids is added (configs/model/embeddings.py).
     """
@@ -65,7 +65,7 @@ def inputs(
 
 
 def identity(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, str]:
-    """What data.json of a run says of the vocabulary that its vectors are computed from, if any."""
+    """Return what data.json says of the vocabulary that vectors are computed from, if any."""
     return {'tokenizer': tokenizer.fingerprint} if config.words.computed else {}
 
 
