@@ -1,8 +1,8 @@
 """Output that grows record by record, and survives its process being killed.
 
-Owns the hidden folder next to the output in which its files grow, and the note there of how
-they are whole: what a killed process wrote after its last note is cut off by the next one, so no record
-is lost and none comes twice. Must not know what the files hold.
+Owns the hidden folder next to the output in which its files grow, and the note there of how far
+they are whole: what a killed process wrote after its last note is cut off by the next one, so no
+record is lost and none comes twice. Must not know what the files hold.
 """
 
 from __future__ import annotations
