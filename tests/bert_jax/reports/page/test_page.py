@@ -199,23 +199,16 @@ def test_numbers_are_those_of_the_metrics_beside_what_guessing_scores(tmp_path):
         'run', '100', '4.2500 (6.5000)', '37.5 % (5.0 %)', '0.5000 (0.6900)', '75.0 % (53.1 %)',
         '0:01:06',
     ]  # fmt: skip
-    for place, (name, caption) in enumerate(
+    for column, (name, caption) in enumerate(
         {'mlm_loss': 'Masked tokens: loss', 'mlm_accuracy': 'Masked tokens: accuracy'}.items(), 1
     ):
         _, *rows = page.table(caption)
         shown = [float(value.removesuffix(' %')) for *_, value in rows]
         factor = 100 if name == 'mlm_accuracy' else 1
-        assert shown == pytest.approx([factor * one[place] for one in EVALUATIONS], abs=0.06)
+        assert shown == pytest.approx([factor * scores[column] for scores in EVALUATIONS], abs=0.06)
         assert [(split, step) for _, split, step, _ in rows] == [('eval', '50'), ('eval', '100')]
     (_, *rates) = page.table('Learning rate')
     assert [rate for *_, rate in rates] == ['0.001', '0.001']
-
-
-def test_a_run_of_an_older_version_has_its_unigram_loss_and_a_command_from_its_settings(tmp_path):
-    page = page_of(pretraining_run(tmp_path / 'old'))
-    assert page.table('Last evaluation')[1][2:4] == ['4.2500 (6.7500)', '37.5 %']
-    config = tmp_path / 'old/config.json'
-    assert f'python -m bert_jax.launch.pretrain --config={config} --data=RECORDS' in page.text
 
 
 def test_only_what_differs_is_not_folded(tmp_path):
@@ -243,15 +236,10 @@ def test_the_spread_of_a_sweep_is_over_its_seeds(sweep):
     assert 'guessing scores 62.5 %' in page.text
 
 
-def test_a_sweep_that_goes_on_shows_what_is_done(sweep):
-    (sweep / 'runs/optimizer.peak_lr=0.0001,seed=2/eval/dev.json').unlink()
-    page = page_of(sweep)
-    assert '5 of 6 runs are done' in page.text and '20, not done' in page.text
-
-
 def test_confusion_of_the_best_run(tmp_path, sweep):
     (sweep / 'runs/optimizer.peak_lr=0.0001,seed=0/eval/dev.json').unlink()
     page = page_of(sweep)
+    assert '5 of 6 runs are done' in page.text and '20, not done' in page.text
     # The best that is left: one bad text was called good, all else is right.
     assert [[re.sub(r' \d+ %', '', cell) for cell in row] for row in page.table('mood dev')] == [
         ['label', 'bad', 'good', 'all'],
@@ -286,6 +274,9 @@ def test_a_run_without_metrics_and_one_that_was_cut_off_are_shown(tmp_path):
     new = pretraining_run(tmp_path / 'new')
     (new / 'metrics.jsonl').unlink()
     page = page_of(new)
+    # Nor had runs of older versions a note of their commands.
+    config = f'--config={new}/config.json'
+    assert f'python -m bert_jax.launch.pretrain {config} --data=RECORDS' in page.text
     assert 'nothing to draw' in page.text and page.table('Last evaluation')[1][1] == '0 of 100'
     cut = pretraining_run(tmp_path / 'cut', steps=50)
     with (cut / 'metrics.jsonl').open('a') as file:
@@ -305,28 +296,19 @@ def test_what_is_no_finite_number_has_no_point(tmp_path):
     assert 'longest_word' not in page.text and 'by_layer' not in page.text
 
 
-@pytest.mark.parametrize(
-    ('made', 'message'),
-    [
+def test_what_is_no_run_is_one_line_and_leaves_no_page(tmp_path):
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'file').touch()
+    (pretraining_run(tmp_path / 'damaged') / 'metrics.jsonl').write_text('{\n{}\n')
+    good = pretraining_run(tmp_path / 'good')
+    for name, message in (
         ('nothing', 'no config.json in it; expected the folder of a run or of a sweep'),
         ('empty', 'no config.json in it; expected the folder of a run or of a sweep'),
         ('file', 'it is a file'),
         ('damaged', 'metrics.jsonl:1: not a line of metrics'),
-    ],
-)
-def test_what_is_no_run_is_one_line_and_leaves_no_page(tmp_path, made, message):
-    folder = tmp_path / 'there'
-    match made:
-        case 'empty':
-            folder.mkdir()
-        case 'file':
-            folder.write_text('')
-        case 'damaged':
-            pretraining_run(folder)
-            (folder / 'metrics.jsonl').write_text('{\n{}\n')
-    good = pretraining_run(tmp_path / 'good')
-    with pytest.raises(UserError, match=re.escape(message)):
-        write_report([good, folder], sample_count=0)
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            write_report([good, tmp_path / name], sample_count=0)
     assert not (good / 'report.html').exists()
     with pytest.raises(UserError, match='--workdir=DIR'):
         write_report([])
@@ -342,17 +324,12 @@ def test_a_long_run_is_thinned_out_in_its_table_and_keeps_its_last_line(tmp_path
     assert math.isclose(float(rows[0][3]), 1 / int(rows[0][2]), abs_tol=1e-4)
 
 
-def test_the_command_takes_folders_beside_its_flags(tmp_path, binary):
+def test_the_command_takes_folders_among_its_flags(tmp_path, binary):
     one, other = pretraining_run(tmp_path / 'one'), pretraining_run(tmp_path / 'two words')
     page = tmp_path / 'pages/all.html'
     run = binary('report', '--samples=0', f'--output={page}', f'--workdir={one}', other)
     assert (run.returncode, run.stdout) == (0, f'wrote {page}\n'), run.stderr
     assert 'two words' in Page(page).text
-    for arguments, message in (
-        ([], '--workdir is required'),
-        ([f'--workdir={tmp_path}/none'], 'expected the folder of a run or of a sweep'),
-        ([one, f'--output={tmp_path}'], 'that is a folder'),
-    ):
-        refused = binary('report', *arguments)
-        assert (refused.returncode, refused.stderr.count('\n')) == (2, 1), refused.stderr
-        assert message in refused.stderr
+    refused = binary('report', one, f'--output={tmp_path}')
+    assert (refused.returncode, refused.stderr.count('\n')) == (2, 1), refused.stderr
+    assert 'that is a folder' in refused.stderr
