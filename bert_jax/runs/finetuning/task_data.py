@@ -141,7 +141,7 @@ class TrainingRows:
         self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
 
     def batches(self, start: int) -> Iterator[Arrays]:
-        """Yield endless batches of what a model reads, with labels, from step `start` (from 0) on."""
+        """Yield endless batches of what a model reads, with labels, from step `start` (0, ...)."""
         return self._batches(self._keys, start)
 
     def _batches(self, keys: Sequence[str], start: int) -> Iterator[Arrays]:
