@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.reports.quickstart.stages import Options, make
+from bert_jax.reports.quickstart.stages import Options
 
 flags.define(Options)
 flags.define(TextOptions, without=('segment', 'language'))
@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
     from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
     from bert_jax.reports.quickstart import corpus, report
     from bert_jax.reports.quickstart.commands import say
+    from bert_jax.reports.quickstart.stages import make
     from bert_jax.runs.workdir.folder import lock
 
     # What can be refused, before the first of many minutes.

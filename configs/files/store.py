@@ -140,7 +140,7 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
 
         # The note first, so that a folder that is there after a crash is known as ours.
-        facts = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
+        facts: dict[str, Any] = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
         new_folders = [parent for parent in path.parents if not parent.exists()]
         write_note(path, facts, 2)
         start = time.perf_counter()

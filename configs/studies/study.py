@@ -243,8 +243,8 @@ class Study:
         for axis, (base, other) in facts.items():
             if base != other and axis not in self.may_differ:
                 raise UserError(
-                    f'rows {first.name!r} and {row.name!r} differ in {axis} ({base} and {other}), so'
-                    f' nothing else can be read off them: make them alike, or, if that is what'
+                    f'rows {first.name!r} and {row.name!r} differ in {axis} ({base} and {other}),'
+                    f' so nothing else can be read off them: make them alike, or, if that is what'
                     f" the study is about, say may_differ=('{axis}',)"
                 )
 

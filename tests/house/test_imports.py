@@ -164,6 +164,7 @@ def test_binaries_import_at_their_top_only_what_help_needs():
         'bert_jax.input_pipeline.vocabulary_options.VocabularyOptions',
         'bert_jax.inference.options.RecordFile',
         'bert_jax.inference.options.TrainedModel',
+        'bert_jax.reports.quickstart.stages.Options',
         'bert_jax.runs.pretraining.planning.Options',
         'bert_jax.runs.supervision.supervisor.RestartOptions',
     )

@@ -7,11 +7,13 @@ must not know runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True)
+class Table:
     """Rows under a head; the first cell of a row names it.
 
     A cell is a text or, for page.html, a Hidden, an Answers or a Share. style: '', 'words' or
@@ -23,7 +25,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Any]]
     style: str = ''
 
-    kind = 'table'
+    kind: ClassVar = 'table'
 
 
 class Key(NamedTuple):
@@ -34,7 +36,8 @@ class Key(NamedTuple):
     style: str = ''
 
 
-class Figure(NamedTuple):
+@dataclass(frozen=True)
+class Figure:
     """A picture with its legend, and its numbers as a table that is folded."""
 
     title: str
@@ -44,31 +47,34 @@ class Figure(NamedTuple):
     keys: Sequence[Key] = ()
     numbers: Folded | None = None
 
-    kind = 'figure'
+    kind: ClassVar = 'figure'
 
 
-class Figures(NamedTuple):
+@dataclass(frozen=True)
+class Figures:
     """Figures that share the width of the page."""
 
     figures: Sequence[Figure]
 
-    kind = 'figures'
+    kind: ClassVar = 'figures'
 
 
-class Text(NamedTuple):
+@dataclass(frozen=True)
+class Text:
     """A text by itself; kind: 'heading', 'note' or 'commands'."""
 
     text: str
     kind: str = 'note'
 
 
-class Folded(NamedTuple):
+@dataclass(frozen=True)
+class Folded:
     """A table that is shown when its summary is chosen."""
 
     summary: str
     table: Table
 
-    kind = 'folded'
+    kind: ClassVar = 'folded'
 
 
 class Answers(NamedTuple):
@@ -78,7 +84,8 @@ class Answers(NamedTuple):
     right: str
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """A count, and its share of its row, by which the cell is dark."""
 
     count: int

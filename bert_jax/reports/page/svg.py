@@ -40,15 +40,18 @@ def drawing(drawn: Drawing, label: str, height: float = _HEIGHT) -> str:
 
     # 'none' keeps letters as text, which the browser sets: it has those that matplotlib's fonts
     # lack. Equal pictures get equal bytes by the salt of their names and without the date.
-    settings = {'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}
     written = io.StringIO()
-    with drawn_quietly(), matplotlib.rc_context(settings):
+    with (
+        drawn_quietly(),
+        matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}),
+    ):
         picture, (axes,) = figure(_WIDTH, height, drawn)
         picture.patch.set_visible(False)
         axes.patch.set_visible(False)
         for line in axes.get_lines():
-            if not line.get_label().startswith('_'):  # a name of matplotlib's own
-                line.set_gid(f'curve {line.get_label()}')
+            name = str(line.get_label())
+            if not name.startswith('_'):  # a name of matplotlib's own
+                line.set_gid(f'curve {name}')
         nothing = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
         picture.savefig(written, format='svg', metadata=nothing)
 

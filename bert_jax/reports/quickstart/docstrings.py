@@ -132,8 +132,10 @@ _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
     """Yield (dotted name, docstring) of a module or definition and of all inside, in order."""
-    documented = isinstance(node, (ast.Module, *_DEFINITIONS))
-    if documented and (text := ast.get_docstring(node, clean=False)):
+    text = ''
+    if isinstance(node, (ast.Module, *_DEFINITIONS)):
+        text = ast.get_docstring(node, clean=False) or ''
+    if text:
         yield name, text
     # Conditions are looked into, for definitions hide there, and functions inside of functions.
     for child in ast.iter_child_nodes(node):

@@ -7,7 +7,8 @@ bert_jax/reports/page's.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_jax.configs.files.store import Store
 from bert_jax.reports.quickstart.commands import say
@@ -158,7 +159,8 @@ def conclusions(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-class LearningCurve(NamedTuple):
+@dataclass(frozen=True)
+class LearningCurve:
     """The accuracy by the number of training examples, from both starting points.
 
     results: those of fine-tuning, as results.json has them.
@@ -167,7 +169,7 @@ class LearningCurve(NamedTuple):
     title: str
     results: dict[str, Any]
 
-    unit = 'accuracy on held-out examples'
+    unit: ClassVar = 'accuracy on held-out examples'
 
     def draw(self, axes: Axes) -> None:
         """Draw the means with bars of one standard deviation, and what any must be above."""

@@ -32,7 +32,7 @@ from bert_jax.runs.finetuning import data_collator, evaluation, results
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.best import BestCheckpoint
 from bert_jax.runs.finetuning.machine import Machine, Stopped
-from bert_jax.runs.finetuning.training_rows import TrainingRows
+from bert_jax.runs.finetuning.task_data import TrainingRows
 from bert_jax.runs.supervision.signals import Agreement
 from bert_jax.runs.supervision.watchdog import watchdog
 from bert_jax.runs.workdir import notes, plots, running

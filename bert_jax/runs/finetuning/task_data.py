@@ -1,21 +1,24 @@
 """A task as an encoder reads it: the examples of two splits, and their features, made once.
 
-Owns what identifies them in a run's data.json. It must not know how they are trained on.
+Owns what identifies them in a run's data.json, and which rows a run trains on; their order is
+arithmetic in input_pipeline/tasks/batching.py. It must not know how they are trained on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import Task
-from bert_jax.input_pipeline.tasks.base import Arrays, trim
-from bert_jax.input_pipeline.tasks.batching import subset
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, trim
+from bert_jax.input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
 from bert_jax.runs.finetuning import evaluation
@@ -119,3 +122,42 @@ class TaskData:
             ' x '.join(map(str, shape)),
         )
         return features
+
+
+class TrainingRows:
+    """The rows of some examples, as batches from any step on."""
+
+    def __init__(
+        self,
+        config: schema.FinetuneConfig,
+        features: Arrays,
+        examples: Sequence[int],
+        label_keys: Sequence[str],
+    ):
+        """Take the rows of `examples` from `features`, which are of the whole split."""
+        # An example may have several rows (windows of a context): all of them are trained on.
+        rows = np.flatnonzero(np.isin(features['example_index'], examples))
+        self._config, self._keys = config, [*INPUT_KEYS, *label_keys]
+        self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
+
+    def batches(self, start: int) -> Iterator[Arrays]:
+        """Yield endless batches of what a model reads, with labels, from step `start` (0, ...)."""
+        return self._batches(self._keys, start)
+
+    def _batches(self, keys: Sequence[str], start: int) -> Iterator[Arrays]:
+        # Without buckets every batch has one length, and one program is compiled.
+        buckets = self._config.length_buckets
+        arguments = self._arrays, keys, self._config.batch_size, self._config.seed
+        if buckets == 1:
+            return training_batches(*arguments, start)
+        return bucketed_batches(*arguments, buckets, start)
+
+    def read_by(self, step: int) -> str:
+        """Return which training examples step number `step` (from 1) has read, in words."""
+        # The order is arithmetic, so any step's batch can be asked for again.
+        batch = next(self._batches(['example_index'], step - 1))
+        # The same example may come twice in a batch, through two of its rows.
+        numbers = sorted({int(number) for number in batch['example_index']})
+        shown = ', '.join(map(str, numbers[:8]))
+        more = f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''
+        return f'; step {step} read the training examples {shown}{more} (from 0)'

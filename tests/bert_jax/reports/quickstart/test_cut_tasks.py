@@ -36,6 +36,11 @@ def test_names_are_removed(text, expected):
     )
 
 
+def rows_of(task_file, split):
+    file = task_file.parent / json.loads(task_file.read_text())['files'][split]
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 @pytest.fixture
 def docstrings():
     """Three packages of 60 documents and one of 8, one in four held out.
@@ -56,36 +61,21 @@ def docstrings():
 
 def test_library_task(tmp_path, docstrings):
     task_file = tasks.library_task(docstrings, tmp_path, min_train=20, min_held_out=5)
-    task = json.loads(task_file.read_text())
-    assert task['kind'] == 'classification' and task['labels'] == ['jax', 'keras', 'numpy']
+    task = load_task(str(task_file))
+    assert (task.kind, list(task.labels)) == ('classification', ['jax', 'keras', 'numpy'])
     outside = {f'{d.group} {d.name}' for d in docstrings if d.held_out}
-    for split in ('train', 'dev'):
-        rows = [
-            json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()
-        ]
-        assert len(set(collections.Counter(row['label'] for row in rows).values())) == 1
+    for split, count in (('train', 45), ('dev', 15)):
+        assert len(task.examples(split)) == 3 * count
+        rows = rows_of(task_file, split)
+        assert set(collections.Counter(row['label'] for row in rows).values()) == {count}
         assert {row['source'] in outside for row in rows} == {split == 'dev'}
-        for row in rows:
-            assert not any(
-                name in row['text'].lower()
-                for name in ('numpy', 'jax', 'keras', 'np', 'tf', 'import')
-            ), row
-            assert 'does things to array and Tensor.' in row['text']
+        for text in (row['text'] for row in rows):
+            names = ('numpy', 'jax', 'keras', 'np', 'tf', 'import')
+            assert not any(name in text.lower() for name in names), text
+            assert 'does things to array and Tensor.' in text
         assert len({row['label'] for row in rows[:12]}) > 1  # shuffled, not sorted by label
     with pytest.raises(UserError, match='1 of the installed packages'):
         tasks.library_task([d for d in docstrings if d.label == 'jax'], tmp_path, 20, 5)
-
-
-def test_task_files_load_as_tasks(tmp_path, docstrings, articles, tokenizer):
-    """The JSON files are what bert-finetune reads."""
-    task = load_task(str(tasks.library_task(docstrings, tmp_path / 'library', 20, 5)))
-    assert (task.kind, len(task.examples('train')), len(task.examples('dev'))) == (
-        'classification',
-        3 * 45,
-        3 * 15,
-    )
-    task = load_task(str(tasks.mixing_task(articles, tokenizer, 26, str(tmp_path / 'mixing'))))
-    assert (task.kind, len(task.examples('dev'))) == ('classification', 180)
 
 
 @pytest.fixture
@@ -120,20 +110,16 @@ def articles():
 
 def test_mixing_task(tmp_path, articles, tokenizer):
     """Every second word of a mixed pair is the other's: exchanged back, two passages are there."""
-    path = tasks.mixing_task(articles, tokenizer, 26, str(tmp_path))
-    task = json.loads(path.read_text())
-    assert task['labels'] == ['whole', 'mixed']
+    path = tasks.mixing_task(articles, tokenizer, 26, tmp_path)
+    task = load_task(str(path))
+    assert list(task.labels) == ['whole', 'mixed'] and len(task.examples('dev')) == 180
     passages = {article.sentences[0]: article for article in articles}
-    counts = {}
-    for split in ('train', 'dev'):
-        lines = (tmp_path / task['files'][split]).read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
-        counts[split] = collections.Counter(row['label'] for row in rows)
-        assert [row['label'] for row in rows[:6]] == [
-            *['whole'] * 2,
-            *['mixed'] * 2,
-            *['whole'] * 2,
-        ]
+    # All passages are used but for what makes no four: 540 to learn from and 180 held out.
+    for split, count in (('train', 270), ('dev', 90)):
+        rows = rows_of(path, split)
+        labels = [row['label'] for row in rows]
+        assert collections.Counter(labels) == {'whole': count, 'mixed': count}
+        assert labels[:6] == [*['whole'] * 2, *['mixed'] * 2, *['whole'] * 2]
         assert all(13 <= len(tokenizer.encode(row['text'])) <= 26 for row in rows)
         for first, second in zip(rows[::2], rows[1::2]):
             texts = [first['text'], second['text']]
@@ -141,17 +127,15 @@ def test_mixing_task(tmp_path, articles, tokenizer):
                 assert not passages.keys() & set(texts)
                 # Units of both: words, and the five letters of the third word one by one.
                 units = [[*t.split()[:2], *'aeiou', *t.split()[3:]] for t in texts]
-                for place in range(1, 14, 2):
-                    units[0][place], units[1][place] = units[1][place], units[0][place]
+                for i in range(1, 14, 2):
+                    units[0][i], units[1][i] = units[1][i], units[0][i]
                 texts = [' '.join([*u[:2], ''.join(u[2:7]), *u[7:]]) for u in units]
             for text, row in zip(texts, (first, second)):
                 assert passages[text].held_out == (split == 'dev')
                 assert row['source'] == f'{passages[text].group} 0'
-    # All passages are used but for what makes no four: 540 to learn from and 180 held out.
-    assert counts == {split: {'whole': n, 'mixed': n} for split, n in (('train', 270), ('dev', 90))}
 
     with pytest.raises(UserError, match='has 12 passages to learn from and 4 to be scored on'):
-        tasks.mixing_task(articles[:17], tokenizer, 26, str(tmp_path))
+        tasks.mixing_task(articles[:17], tokenizer, 26, tmp_path)
 
 
 def test_what_does_not_fit_mixed_is_left_out_whole_too(tmp_path, tokenizer):
@@ -161,9 +145,8 @@ def test_what_does_not_fit_mixed_is_left_out_whole_too(tmp_path, tokenizer):
     documents = [
         Document('d', f'd{i}', '', (texts[i * i % 3 % 2],), held_out=i % 4 == 0) for i in range(400)
     ]
-    task = json.loads(tasks.mixing_task(documents, tokenizer, 20, str(tmp_path)).read_text())
-    lines = (tmp_path / task['files']['train']).read_text().splitlines()
-    rows = [json.loads(line)['text'] for line in lines]
+    path = tasks.mixing_task(documents, tokenizer, 20, tmp_path)
+    rows = [row['text'] for row in rows_of(path, 'train')]
     assert len(rows) > 40 and set(rows) == set(texts) and rows[::2] == rows[1::2]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-
 import pytest
 
 from bert_jax.reports.quickstart import docstrings
@@ -94,26 +91,6 @@ def test_google_style():
         'A Tensor of the same type as Tensor has in every other case.',
         'Look at the shape before you convert the values.',
     ]
-
-
-def test_real_docstrings_keep_their_words():
-    """Independent of the cleaning rules.
-
-    Every word kept stands in the docstring, in the same order.
-    """
-    import numpy as np
-
-    for function in (np.sum, np.linalg.svd, np.histogram, np.einsum):
-        source = inspect.getdoc(function)
-        kept = docstrings.to_sentences(source)
-        assert len(kept) >= 5
-        words = iter(re.findall(r'\w+', source))
-        for word in re.findall(r'\w+', ' '.join(kept)):
-            assert any(word == w for w in words), (function.__name__, word)
-        assert not any(
-            '>>>' in sentence or '----' in sentence or 'array_like, optional' in sentence
-            for sentence in kept
-        )
 
 
 @pytest.fixture
