@@ -179,8 +179,8 @@ def test_binaries_import_at_their_top_only_what_help_needs():
         'bert_jax.input_pipeline.preprocess.options.PreprocessOptions',
         'bert_jax.input_pipeline.text.lines.TextOptions',
         'bert_jax.input_pipeline.vocabulary_options.VocabularyOptions',
-        'bert_jax.inference.options.RecordFile',
-        'bert_jax.inference.options.TrainedModel',
+        'bert_jax.cli.model_options.RecordFile',
+        'bert_jax.cli.model_options.TrainedModel',
         'bert_jax.runs.pretraining.planning.Options',
     )
     at_top = [i for i in IMPORTS['launch'] if i.file in files and not i.deferred]

@@ -13,7 +13,7 @@ from bert_jax.reports.page.markup import Child, Element, element, folded, table
 from bert_jax.reports.page.runs import Run, Sweep
 from bert_jax.reports.page.svg import drawing
 from bert_jax.reports.page.tables import NONE, shown
-from bert_jax.runs.finetuning import results
+from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.workdir.plots import (
     COLOURS,
     Chart,
@@ -53,7 +53,7 @@ def series_of(opened: Sequence[Run | Sweep]) -> list[Series]:
             labelled = [(one.name, one)]
         else:
             labelled = [
-                (f'{one.name}: {results.in_words(one.settings_of(run))}', run) for run in one.runs
+                (f'{one.name}: {sweeps.in_words(one.settings_of(run))}', run) for run in one.runs
             ]
         for label, run in labelled:
             known = {series.label: series.colour for series in made}
@@ -79,18 +79,18 @@ def spread(sweep: Sweep) -> Element | None:
         return None
     # What guessing scores is the same for all runs, and a run notes it when it begins.
     begun = max(sweep.runs, key=lambda run: len(run.guesses))
-    picture = results.spread(rows, begun.guesses)
+    picture = sweeps.spread(rows, begun.guesses)
     height = 1.0 + 0.42 * len(picture.groups)
     svg = drawing(picture, f'{sweep.name}: {picture.title}', height)
 
     # The numbers of the picture, group by group.
     metric, lines = rows[0]['metric'], []
-    for number, entry in enumerate(results.summarize(rows), 1):
-        scores, settings = entry['metrics'][metric], results.in_words(entry['settings'])
+    for number, entry in enumerate(sweeps.summarize(rows), 1):
+        scores, settings = entry['metrics'][metric], sweeps.in_words(entry['settings'])
         seeds = [
             f'{shown(metric, row["metrics"][metric])} ({row["settings"]["seed"]})'
             for row in rows
-            if results.in_words(row['settings']) == settings
+            if sweeps.in_words(row['settings']) == settings
         ]
         statistics = [shown(metric, scores[name]) for name in ('mean', 'sd', 'max')]
         counts = [f'{entry["runs"]}', f'{entry["failed"] or NONE}']

@@ -168,7 +168,7 @@ def _answers(words: Sequence[tuple[str, float]], hidden: str) -> Element:
 
 def _matrices(opened: Sequence[Run | Sweep]) -> list[Element]:
     """The confusion of each run, and of a sweep's best."""
-    from bert_jax.runs.finetuning.results import best_of
+    from bert_jax.runs.finetuning.sweep import best_of
 
     made: list[Element] = []
     for one in opened:

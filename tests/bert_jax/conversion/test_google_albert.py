@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import google, huggingface, tensor_bundle
-from bert_jax.launch import export
+from bert_jax.inference import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import read_source
 from tests.bert_jax.conversion.test_google import tensorflow_saves
@@ -219,7 +219,7 @@ def test_tensorflow_writes_it_and_reads_ours(tmp_path):
 
 def test_from_google_to_hugging_face(released, tmp_path):
     source = read_source(str(released))
-    export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     again = read_source(str(tmp_path / 'hf'))
     assert again.tokenizer.fingerprint == source.tokenizer.fingerprint
     assert again.model == source.model and again.bert.architecture == source.bert.architecture

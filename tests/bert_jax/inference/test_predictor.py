@@ -19,7 +19,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.inference import Predictor
-from bert_jax.inference.bucketing import Buckets
+from bert_jax.inference.engine import InferenceEngine
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.model import heads
@@ -307,7 +307,7 @@ def test_batches_are_few_and_full():
         seen.append(batch['input_ids'].shape)
         return {'sum': (batch['input_ids'] * batch['input_mask']).sum(1) + params}
 
-    buckets = Buckets(function, jnp.zeros(()), 100)
+    buckets = InferenceEngine(function, jnp.zeros(()), 100)
     lengths = np.array([5] * 140 + [40] * 3 + [100])
     mask = (np.arange(100)[None] < lengths[:, None]).astype(np.int32)
     rows = {

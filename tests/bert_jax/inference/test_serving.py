@@ -23,9 +23,8 @@ import tokenizers
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
 from bert_jax.conversion.parameters import Model
-from bert_jax.inference import Predictor
+from bert_jax.inference import Predictor, export
 from bert_jax.inference.served_heads import script_of
-from bert_jax.launch import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
@@ -94,7 +93,7 @@ def elsewhere(*command: object, timeout: float = 300) -> str:
 
 def exported(architecture: str, form: str, folder: pathlib.Path):
     model = tiny_models.model(architecture)
-    _, left_out = export.export(model, tiny_models.tokenizer(), form, str(folder))
+    _, left_out = export.write(model, tiny_models.tokenizer(), form, str(folder))
     assert left_out == ()
     rng = np.random.default_rng(0)
     shapes = {
@@ -246,7 +245,7 @@ def test_several_numbers_from_hashed_words_of_another_width(tmp_path, monkeypatc
     model = Model(config, params, 'BertForSequenceClassification', labels, None, 'regression')
     out, before = tmp_path / 'out', os.umask(0o022)
     try:
-        export.export(model, tokenizer, 'stablehlo', str(out), max_length=12)
+        export.write(model, tokenizer, 'stablehlo', str(out), max_length=12)
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o644}
@@ -298,7 +297,7 @@ def test_probabilities_of_large_logits_are_numbers(capsys):
 def test_a_class_that_the_model_is_not_and_nan_are_refused(tmp_path):
     model = tiny_models.model('BertForMaskedLM')
     with pytest.raises(UserError, match='BertForPreTraining needs pooler, nsp'):
-        export.export(
+        export.write(
             model._replace(architecture='BertForPreTraining'),
             tiny_models.tokenizer(),
             'stablehlo',
@@ -306,5 +305,5 @@ def test_a_class_that_the_model_is_not_and_nan_are_refused(tmp_path):
         )
     model.params['mlm']['bias'] = np.full(128, np.nan, np.float32)
     with pytest.raises(UserError, match='mlm/bias: NaN'):
-        export.export(model, tiny_models.tokenizer(), 'stablehlo', str(tmp_path / 'out'))
+        export.write(model, tiny_models.tokenizer(), 'stablehlo', str(tmp_path / 'out'))
     assert not list(tmp_path.iterdir())

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.answers import WithMasks, words_of
 from bert_jax.inference.extractor import row_of
+from bert_jax.inference.pipelines import WithMasks, words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample

@@ -22,7 +22,7 @@ from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.mesh import sharding
 from bert_jax.model.tagger import FeatureTagger, layers_of
-from bert_jax.runs.finetuning import encoder_cache, finetuner, machine, results
+from bert_jax.runs.finetuning import encoder_cache, finetuner, machine, sweep
 from bert_jax.runs.finetuning.feature_based import FeatureBased
 from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.runs.sources import source
@@ -211,7 +211,7 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
         return finetuner.FineTuner(FeatureBased(data, ready), ready)
 
     def run_sweep(fine_tuner, points, folder):
-        return results.run_sweep([(fine_tuner, point) for point in points], folder)
+        return sweep.run_sweep([(fine_tuner, point) for point in points], folder)
 
     point = lambda name, *more: Point(
         name, {'approach': name}, apply(feature_based('names', name), [*changes, *more])

@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.configs import schema, sweep
+from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import FEATURE_BASED, recipe
+from bert_jax.configs.sweep import grid
 from bert_jax.costs import chips, flops
 from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.records.shards import Manifest
@@ -31,9 +32,9 @@ from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.mesh import processes
 from bert_jax.model import heads
-from bert_jax.runs.finetuning import evaluation, finetuner, machine, results
+from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
 from bert_jax.runs.finetuning.approach import FineTuning
-from bert_jax.runs.finetuning.best import BestCheckpoint
+from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import source
@@ -101,7 +102,7 @@ def tuner_from(encoder, task_name, runtime=None, profile_steps=0):
 
 
 def run_sweep(fine_tuner, points, folder):
-    return results.run_sweep([(fine_tuner, point) for point in points], folder)
+    return sweep.run_sweep([(fine_tuner, point) for point in points], folder)
 
 
 def trained_on(folder, copy, mesh):
@@ -236,7 +237,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
 def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
     """Backend compilations are counted by jax itself: after the first run there are none."""
     fine_tuner = tuner_of(task_file, encoder)
-    points = sweep.grid(
+    points = grid(
         configuration('epochs=1'),
         'optimizer.peak_lr=3e-3,1e-4;init=source,random;train_examples=32,48;seed=0,1,2',
     )
@@ -266,7 +267,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
 
     fresh = tuner_of(task_file, encoder)
     assert run_sweep(fresh, points[:14], str(tmp_path / 'sweep')) == rows and not fresh.compilations
-    text = results.table(rows, 'accuracy')
+    text = sweep.table(rows, 'accuracy')
     assert len(text.splitlines()) == 8 and f'best on dev: {report["best"]}' in text
 
 
@@ -326,7 +327,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped) as stopped:
         stopping_after(6, patch)
         fine_tuner.run(config, str(tmp_path / 'stopped'))
-    assert stopped.value.said == 'saved at step 6'
+    assert stopped.value.standing == 'saved at step 6'
     assert checkpoint.saved_steps(tmp_path / 'stopped') == [6]
     assert not (tmp_path / 'stopped/eval').exists()
     shutil.copytree(tmp_path / 'stopped/checkpoints/6', tmp_path / 'step6')
@@ -574,13 +575,15 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
         ''.join(json.dumps(line) + '\n' for line in lines)
     )
     write(lines)
-    assert results.training_loss(str(tmp_path)) == pytest.approx(
+    assert finetuner.training_loss(str(tmp_path)) == pytest.approx(
         (50 * 0.325 + 50 * 0.3 + 5.0) / 101
     )
     write([*lines[:15], lines[15] | {'discarded_steps': 40}, lines[16]])
-    assert results.training_loss(str(tmp_path)) == pytest.approx((50 * 0.325 + 10 * 0.3 + 5.0) / 61)
+    assert finetuner.training_loss(str(tmp_path)) == pytest.approx(
+        (50 * 0.325 + 10 * 0.3 + 5.0) / 61
+    )
     write([lines[0], line | {'step': 100, 'steps': 50, 'discarded_steps': 50}])
-    assert results.training_loss(str(tmp_path)) is None
+    assert finetuner.training_loss(str(tmp_path)) is None
 
 
 def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
@@ -692,15 +695,15 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
 
 @pytest.mark.slow
 def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
-    points = sweep.grid(configuration(), 'optimizer.peak_lr=1e-9,3e-3')
+    points = grid(configuration(), 'optimizer.peak_lr=1e-9,3e-3')
     rows = run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
     assert [row['failed'] for row in rows] == [True, False]
-    text = results.table(rows, 'accuracy')
+    text = sweep.table(rows, 'accuracy')
     assert (
         'failed (training loss not below 95% of what a constant answer has):'
         ' optimizer.peak_lr=1e-09\n' in text
     )
-    assert 'FAILED' in results.describe(rows[0]) and 'FAILED' not in results.describe(rows[1])
+    assert 'FAILED' in sweep.describe(rows[0]) and 'FAILED' not in sweep.describe(rows[1])
 
 
 def test_recipes():
@@ -726,8 +729,8 @@ def test_recipes():
     with pytest.raises(UserError, match='--recipe=readme: it has none for cola'):
         recipe('cola', 'classification', 'readme')
     assert (
-        len(sweep.grid(recipe('mrpc'), 'appendix;seed=0,1')) == 36
-        and len(sweep.grid(recipe('mrpc'), 'miniatures')) == 20
+        len(grid(recipe('mrpc'), 'appendix;seed=0,1')) == 36
+        and len(grid(recipe('mrpc'), 'miniatures')) == 20
     )
     with pytest.raises(UserError, match='set score_every'):
         configuration('patience=2')
@@ -744,7 +747,7 @@ def test_grids_that_cannot_be():
         ' ; ': 'is empty',
     }.items():
         with pytest.raises(UserError, match=message):
-            sweep.grid(configuration(), text)
+            grid(configuration(), text)
 
 
 def test_a_span_head_finds_answers(tmp_path, encoder):

@@ -1,7 +1,7 @@
-"""What runs come to: their training loss, and a sweep's table (mean, sd, max) and best run.
+"""A sweep: many runs of one command, their table (mean, sd, max) and the best of them.
 
-Owns the layout of a sweep's folder: runs/NAME/ for each point, sweep.json with all rows. It must
-not know how a run is carried out.
+Owns the layout of a sweep's folder: runs/NAME/ for each point, sweep.json with all rows; and how a
+result is put into words. It must not know how a run is carried out.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from absl import logging
 from etils import epath
 
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.sweep import Point
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.scores.constant_baseline import LEARNT
-from bert_jax.runs.workdir import metrics, notes, plots
+from bert_jax.runs.finetuning.finetuner import FineTuner
+from bert_jax.runs.workdir import notes, plots
 from bert_jax.runs.workdir.workdir import Workdir
-
-C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
 # What a run notes of its costs: the heading in a sweep's table, and how a value is written there.
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -35,49 +33,10 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-class Runner(Protocol[C]):
-    """What carries out runs of configurations C: a finetuner.FineTuner."""
-
-    def check(self, config: C) -> None:
-        """Raises UserError where there can be no run of `config`."""
-
-    def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
-        """-> a run's result, and whether it was there already."""
-
-
-def training_loss(folder: str) -> float | None:
-    """The mean over the log lines of a run that end in the last tenth of it.
-
-    The last line alone may be a single batch. None where all their steps were discarded.
-    """
-    # Late lines are chosen by step: a run that was resumed may have lines of unequal length.
-    lines = [
-        line
-        for line in metrics.read_metrics(Workdir(folder).metrics_file)
-        if line['split'] == 'train'
-    ]
-    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
-    if not late:
-        return None
-
-    # Each line is a mean over its own steps, so it counts by those that were not discarded.
-    weights = [line['steps'] - line['discarded_steps'] for line in late]
-    losses = zip((line['loss'] for line in late), weights, strict=True)
-    return sum(loss * weight for loss, weight in losses) / sum(weights)
-
-
-def step_ms(workdir: Workdir) -> float | None:
-    """The median time of a step over the log lines of a run, each a mean of its steps.
-
-    Compiling, scoring and saving are left out. None where no line has a time.
-    """
-    lines = metrics.read_metrics(workdir.metrics_file)
-    times = [line['step_ms'] for line in lines if line['split'] == 'train' and 'step_ms' in line]
-    return statistics.median(times) if times else None
-
-
-def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[dict[str, Any]]:
-    """Has every point run, or takes it as it is where it is done; writes and returns the rows.
+def run_sweep(
+    runs: Sequence[tuple[FineTuner[Any], Point[Any]]], folder: str
+) -> list[dict[str, Any]]:
+    """Have every point run, or take it as it is where it is done; write and return the rows.
 
     `runs` are the points of the sweep, each with what carries it out.
     """
@@ -91,9 +50,8 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
         result, done_before = runner.run(point.config, os.path.join(folder, 'runs', point.name))
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
-        logging.info(
-            'run %d of %d, %s: %s', number, len(runs), point.name, describe(result, done_before)
-        )
+        text = describe(result, done_before)
+        logging.info('run %d of %d, %s: %s', number, len(runs), point.name, text)
     if reused:
         logging.info('%d of %d runs were done before and are reused', reused, len(runs))
 
@@ -113,106 +71,102 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
 
 
 def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The highest dev score of the runs that have learnt something; of all where none has."""
+    """Return the run with the highest dev score of those that have learnt something, or of all."""
+
     # First by "has not failed", then by score: False sorts before True, and NaN before all.
-    score = lambda result: result['metrics'][result['metric']]
-    return max(
-        results,
-        key=lambda one: (not one.get('failed'), not math.isnan(score(one)), score(one)),
-    )
+    def rank(result: dict[str, Any]) -> tuple[bool, bool, float]:
+        score = result['metrics'][result['metric']]
+        return not result.get('failed'), not math.isnan(score), score
+
+    return max(results, key=rank)
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each combination of settings but the seed: runs, failures; mean, sd and max of metrics.
+    """Return, for settings that differ in the seed alone: runs, failures; mean, sd, max of metrics.
 
     Failed runs, whose training loss stays at what a constant answer has, count in all of them.
-    sd is the sample standard deviation, none for a single run.
+    sd is the sample standard deviation, None for a single run.
     """
     # Seeds of the same settings are one group: they are what the spread is taken over.
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in rows:
         settings = tuple((k, v) for k, v in row['settings'].items() if k != 'seed')
         groups.setdefault(settings, []).append(row)
-    summary = []
 
     # Failed runs are counted and kept in the mean: to leave them out would flatter the settings.
+    summary = []
     for settings, members in groups.items():
-        failed = sum(member.get('failed', False) for member in members)
-        entry: dict[str, Any] = {
-            'settings': dict(settings),
-            'runs': len(members),
-            'failed': failed,
-            'metrics': {},
-        }
-
-        # Every run of a task has the same metrics.
-        for name in members[0]['metrics']:
+        measures = {}
+        for name in members[0]['metrics']:  # every run of a task has the same
             values = [member['metrics'][name] for member in members]
             sd = statistics.stdev(values) if len(values) > 1 else None
-            entry['metrics'][name] = {
-                'mean': statistics.fmean(values),
-                'sd': sd,
-                'max': max(values),
+            measures[name] = {'mean': statistics.fmean(values), 'sd': sd, 'max': max(values)}
+        summary.append(
+            {
+                'settings': dict(settings),
+                'runs': len(members),
+                'failed': sum(member.get('failed', False) for member in members),
+                'metrics': measures,
+                'costs': _costs(members),
             }
-        entry['costs'] = _costs(members)
-        summary.append(entry)
+        )
     return summary
 
 
 def _costs(members: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """What runs of the same settings took: the largest, and of times the median; None: not known.
+    """Return what runs of the same settings took: the largest, of times the median; None: unknown.
 
     Runs of older versions did not note it.
     """
-    noted = [member['costs'] for member in members if 'costs' in member]
     costs: dict[str, float | None] = {}
     for name in COSTS:
-        values = [cost[name] for cost in noted if cost[name] is not None]
+        noted = [member['costs'][name] for member in members if 'costs' in member]
+        values = [value for value in noted if value is not None]
         over = statistics.median if name == 'step_ms' else max
         costs[name] = over(values) if values else None
     return costs
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """Settings but for the seed, as 'peak_lr=3e-05, epochs=4'."""
+    """Write settings but for the seed, as 'peak_lr=3e-05, epochs=4'."""
     words = [f'{k.rpartition(".")[2]}={v}' for k, v in settings.items() if k != 'seed']
     return ', '.join(words) or 'all runs'
 
 
 def spread(rows: Sequence[dict[str, Any]], guessed: Sequence[notes.Guess]) -> plots.Spread:
-    """The picture of a sweep: every seed a point, by its other settings; `guessed`: of a run."""
+    """Draw a sweep: every seed a point, by its other settings; `guessed`: of a run."""
     metric, split = rows[0]['metric'], rows[0]['split']
-    about = plots.quantity(metric)
+    quantity = plots.quantity(metric)
     groups: dict[str, list[float]] = {}
     for row in rows:
         values = groups.setdefault(in_words(row['settings']), [])
-        values.append(row['metrics'][metric] * about.factor)
-    levels = [guess.scores[metric] * about.factor for guess in guessed if metric in guess.scores]
+        values.append(row['metrics'][metric] * quantity.factor)
+    levels = [guess.scores[metric] * quantity.factor for guess in guessed if metric in guess.scores]
     title = f'{metric} on {split}, every run a point'
-    return plots.Spread(title, about.unit, groups, levels[-1] if levels else None)
+    return plots.Spread(title, quantity.unit, groups, levels[-1] if levels else None)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
-    """Rows of cells as lines for the terminal: columns two spaces apart, numbers to the right.
+    """Write rows of cells as lines: columns two spaces apart, numbers to the right.
 
-    `left`: the places of columns that begin at the left, as words do.
+    `left`: the indices of columns that begin at the left, as words do.
     """
     # Columns as wide as their longest cell.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if place in left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            f'{cell:{"<" if column in left else ">"}{width}}'
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append('  '.join(cells).rstrip())
     return lines
 
 
 def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
-    """The summary of a sweep as text, and its best run by the selecting dev metric.
+    """Write the summary of a sweep as text, and its best run by the selecting dev metric.
 
-    Where a setting of tuning was swept, what each takes stands beside its score.
+    Where a setting of tuning was swept, what each takes has columns after its score.
     """
     entries = summarize(rows)
     names = list(entries[0]['settings'])
@@ -223,25 +177,18 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     lines[0] += [heading for heading, _ in costs.values()]
     for entry in entries:
         scores = entry['metrics'][metric]
-        sd = '-' if scores['sd'] is None else f'{scores["sd"]:.4f}'
-        counts = [str(entry['runs']), str(entry['failed'] or '-')]
+        measured = [
+            *((scores[name], '{:.4f}'.format) for name in ('mean', 'sd', 'max')),
+            *((entry['costs'][name], write) for name, (_, write) in costs.items()),
+        ]
         lines.append(
             [
                 *(str(entry['settings'][name]) for name in names),
-                *counts,
-                f'{scores["mean"]:.4f}',
-                sd,
-                f'{scores["max"]:.4f}',
-                *(
-                    '-' if (value := entry['costs'][name]) is None else write(value)
-                    for name, (_, write) in costs.items()
-                ),
+                str(entry['runs']),
+                str(entry['failed'] or '-'),
+                *('-' if value is None else write(value) for value, write in measured),
             ]
         )
-    best = best_of(rows)
-
-    # What failed is named: the mean above is not to be read without it.
-    failed = [row['name'] for row in rows if row.get('failed')]
     text = '\n'.join(aligned(lines))
     if costs:
         text += (
@@ -249,20 +196,23 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
             ' memory: of the compiled train step on one device, as the compiler counts it; time:'
             ' median over the lines of the log'
         )
-    if failed:
+
+    # What failed is named: the mean above is not to be read without it.
+    if failed := [row['name'] for row in rows if row.get('failed')]:
         why = f'training loss not below {LEARNT:.0%} of what a constant answer has'
         text += f'\nfailed ({why}): {"; ".join(failed)}'
+    best = best_of(rows)
     score = f'{metric} {best["metrics"][metric]:.4f}'
     return f'{text}\nbest on {best["split"]}: {best["name"]} ({score}){_caveat(rows, best)}'
 
 
 def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
-    """What must be said of the best run where runs have failed; '' where nothing must."""
+    """Say what must be said of the best run where runs have failed; '' where nothing must."""
     if best.get('failed'):
         return '; it has FAILED, as all runs have'
     score = lambda row: row['metrics'][best['metric']]
 
-    # A failed run may score highest by luck (all one class): said, but not chosen.
+    # A failed run may score highest by luck (all one class): named, but not chosen.
     highest = max(rows, key=score)
     if score(highest) <= score(best):
         return ''
@@ -270,15 +220,22 @@ def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
 
 
 def describe(result: dict[str, Any], done_before: bool = False) -> str:
-    """A result in one line."""
+    """Write a result in one line."""
     # 'total' is a count and no score.
     shown = [
-        f'{name} {value:.4f}'
-        for name, value in result['metrics'].items()
-        if not name.endswith('total')
+        f'{k} {value:.4f}' for k, value in result['metrics'].items() if not k.endswith('total')
     ]
     scores = ', '.join(shown) or 'no labels, predictions only'
-    note = f'; FAILED: {_failure(result)}' if result.get('failed') else ''
+    note = ''
+    if result.get('failed'):
+        # Both numbers, so that the user sees how near it was.
+        loss, chance = result['train_loss'], result['chance_loss']
+        note = '; FAILED: no training loss that is finite'
+        if loss is not None:
+            note = (
+                f'; FAILED: training loss {loss:.4f} is not below {LEARNT:.0%} of what a constant '
+                f'answer has ({LEARNT * chance:.4f} of {chance:.4f})'
+            )
     note += ' (done before, reused)' if done_before else ''
 
     # With select=best the weights are of an earlier step than the last.
@@ -286,17 +243,4 @@ def describe(result: dict[str, Any], done_before: bool = False) -> str:
     return (
         f'{result["task"]} {result["split"]}: {scores} on {result["examples"]} examples at step'
         f' {step}{note}'
-    )
-
-
-def _failure(result: dict[str, Any]) -> str:
-    """Why a run counts as failed."""
-    if result['train_loss'] is None:
-        return 'no training loss that is finite'
-
-    # Both numbers, so that the user sees how near it was.
-    chance = result['chance_loss']
-    return (
-        f'training loss {result["train_loss"]:.4f} is not below {LEARNT:.0%} of what a constant '
-        f'answer has ({LEARNT * chance:.4f} of {chance:.4f})'
     )
