@@ -1,8 +1,8 @@
-"""Writes a model's hidden states for every text of a file, as numpy arrays (paper section 5.3).
+r"""Writes a model's hidden states for every text of a file, as numpy arrays (paper section 5.3).
 
-  bert-extract-features --init_from=DIR --input=texts.txt --output=features.npz \\
+  bert-extract-features --init_from=DIR --input=texts.txt --output=features.npz \
       --layers=-1,-2,-3,-4
-  bert-extract-features --workdir=DIR --input=pairs.tsv --output=vectors \\
+  bert-extract-features --workdir=DIR --input=pairs.tsv --output=vectors \
       --pool=mean --float16
 
 An --output that ends in .npz is one file; any other is a folder of .npy files, which np.load(...,
@@ -72,11 +72,6 @@ def main(argv: Sequence[str]) -> None:
     # What can be refused without jax comes first.
     if options.layers is not None and not options.layers:
         raise UserError('--layers=: write numbers with commas between, as in --layers=-1,-2')
-    from bert_jax.input_pipeline.text.record_files import parse_columns, parse_shard
-
-    file = options.file
-    shard, columns = parse_shard(file.shard), parse_columns(file.columns)
-
     from bert_jax.inference.feature_files import extract_features
 
     result = extract_features(
@@ -85,11 +80,7 @@ def main(argv: Sequence[str]) -> None:
         options.output,
         options.layers,
         options.pool,
-        columns,
-        file.format,
-        file.header,
-        shard,
-        file.skip_bad_records,
+        options.file,
         options.max_seq_length,
         options.compute_dtype,
         'float16' if options.float16 else 'float32',

@@ -1,11 +1,11 @@
-"""Answers every record of a file with a trained model: text, TSV, CSV or JSON in, JSON lines out.
+r"""Answers every record of a file with a trained model: text, TSV, CSV or JSON in, JSON lines out.
 
   bert-predict --workdir=runs/mrpc --input=pairs.tsv --output=answers.jsonl
   bert-predict --init_from=DIR --input=texts.txt --output=answers.jsonl
 
 An answer is on the line of its record's place, with the number of its line in the input and its
 id, if it has one. The same command again goes on where a killed one stopped. With --shard=I/N, N
-processes take every N-th record each, and `paste -d '\\n' OUTPUT.*` puts their files together in
+processes take every N-th record each, and `paste -d '\n' OUTPUT.*` puts their files together in
 order (docs/serving.md).
 """
 
@@ -49,23 +49,13 @@ def main(argv: Sequence[str]) -> None:
     del argv
     options = flags.read(Options)
 
-    from bert_jax.input_pipeline.text.record_files import parse_columns, parse_shard
-
-    # Flags that can be wrong by themselves, before jax.
-    file = options.file
-    shard, columns = parse_shard(file.shard), parse_columns(file.columns)
-
     from bert_jax.inference.predict_file import predict_file
 
     result = predict_file(
         options.model.where,
         options.input,
         options.output,
-        columns,
-        file.format,
-        file.header,
-        shard,
-        file.skip_bad_records,
+        options.file,
         options.max_seq_length,
         options.top,
         options.compute_dtype,

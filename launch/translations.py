@@ -1,8 +1,8 @@
-"""Finds the translations of texts by an encoder's hidden states, layer by layer.
+r"""Finds the translations of texts by an encoder's hidden states, layer by layer.
 
 Prints how often the nearest text of another language is the translation:
 
-  bert-translations --input=en=en_pud-ud-test.conllu --input=de=de_pud-ud-test.conllu \\
+  bert-translations --input=en=en_pud-ud-test.conllu --input=de=de_pud-ud-test.conllu \
       --init_from=WORKDIR --output=DIR
   bert-translations --input=en=xquad.en.json --input=zh=xquad.zh.json --init_from=...
 

@@ -58,3 +58,6 @@ class RecordFile:
         ' count those',
     )
     shard: str = option('0/1', 'I/N: take every N-th record from the I-th on')
+
+
+ALL_RECORDS = RecordFile()  # of a file whose name says what it is

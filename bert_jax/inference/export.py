@@ -135,7 +135,8 @@ def write(
       output: the folder, new or empty.
       base: of 'peft' alone, the encoder that the adapter is for.
       saved: modules that the model holds whole, as the adapter that was read calls them.
-      max_length, texts: of a folder that serves, as in `serving_folder.write`.
+      max_length: of a folder that serves, as in `serving_folder.write`.
+      texts: of a folder that serves, too.
       named: what a refusal names; None: `output`.
 
     Returns:

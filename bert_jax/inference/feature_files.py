@@ -11,15 +11,16 @@ import io
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
 from bert_jax.inference.extractor import Extractor, Part, last_blocks
 from bert_jax.inference.predict_file import FileResult, Records, write_resumably
 from bert_jax.input_pipeline.tasks.features import say_cut
-from bert_jax.input_pipeline.text.record_files import Reader
+from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
 from bert_jax.model.hidden_states import Pool
 from bert_jax.runs.sources.source import Source, load_source
 
@@ -32,11 +33,7 @@ def extract_features(
     output: str,
     layers: Sequence[int] | None = None,
     pool: Pool = 'none',
-    columns: Mapping[str, str | int] | None = None,
-    format: str = '',
-    header: bool = True,
-    shard: tuple[int, int] = (0, 1),
-    skip_bad_records: bool = False,
+    file: RecordFile = ALL_RECORDS,
     max_seq_length: int | None = None,
     compute_dtype: str = 'float32',
     dtype: str = 'float32',
@@ -49,15 +46,15 @@ def extract_features(
       output: F.npz, or a folder for .npy files.
       layers: 0 is the embeddings, -1 the last block; None: the last four blocks.
       pool: 'none' for every token, or 'cls', 'mean' or 'max' for one vector a text and layer.
-      columns, format, header, shard: of the input, as `predict_file` has them.
-      skip_bad_records: write no tokens for a bad record, or NaN where pooled, in place of raising
-        UserError.
+      file: how the records are read, and which of them. A bad record that is skipped has no
+        tokens, or NaN where pooled.
       max_seq_length: word pieces of the longest row; None: as many as the model has.
       compute_dtype: arithmetic of the layers, float32 or bfloat16.
       dtype: of the states in the files, float32 or float16.
     """
     # The input before the model: a mistyped column should not wait for weights.
-    reader = Reader(input, ('text',), ('text_b',), columns, format, header)
+    shard, columns = parse_shard(file.shard), parse_columns(file.columns)
+    reader = Reader(input, ('text',), ('text_b',), columns, file.format, file.header)
     _ = reader.size
 
     # A pooler that the source lacks is made fresh; no layer that is written reads it.
@@ -69,7 +66,7 @@ def extract_features(
 
     def parts(records: Records, done: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         # Part by part: memory holds one part.
-        for number, part in enumerate(extractor(records, input, skip_bad_records)):
+        for number, part in enumerate(extractor(records, input, file.skip_bad_records)):
             np.add(cut, part.cut, out=cut)
             yield len(part.lines), files.contents(part, first=done + number == 0), part.bad
 

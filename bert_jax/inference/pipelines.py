@@ -2,7 +2,8 @@
 
 Owns, for each kind, what it is asked and answers: the roles of a record, its rows, what of the
 outputs leaves the device, and the answer; which head has which kind is in served_heads.py. Rows and
-spans are made as in fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows get to the device.
+spans are made as in fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows
+get to the device.
 
 A record is a dictionary of role -> text; 'text' of a token classifier may be a list of words,
 'choices' is a list.
@@ -363,7 +364,7 @@ class MultipleChoice(Pipeline):
     scored_as = 'regressor'
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """A row for each choice, as multiple_choice.py has it."""
+        """Make a row for each choice, as multiple_choice.py has it."""
         # A string is a sequence of texts too: each letter would become a choice.
         for record in records:
             if isinstance(record['choices'], str) or len(record['choices']) < 2:
@@ -426,6 +427,7 @@ class WithMasks:
         self.layout = tokenizer.layout
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text."""
         # Between two masks the text is tokenised by itself, all texts in one call.
         parts = [text.split(self._spelling) for text in texts]
         if self.layout.mask_takes_space:

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
+from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.progress import Progress
-from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
+from bert_jax.input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.resumable import growing, was_finished
 
@@ -100,8 +101,8 @@ def write_resumably(
             progress.update(reader.position)
 
         # Described first, then moved to its name: an output that is there is whole.
-        about = {'source': source.where, 'step': source.step, **facts}
-        files.finish(about, lambda: move(Path(files.folder)))
+        made_by = {'source': source.where, 'step': source.step, **facts}
+        files.finish(made_by, lambda: move(Path(files.folder)))
     return FileResult(files.records, files.bad, False)
 
 
@@ -109,11 +110,7 @@ def predict_file(
     init_from: str,
     input: str,
     output: str,
-    columns: Mapping[str, str | int] | None = None,
-    format: str = '',
-    header: bool = True,
-    shard: tuple[int, int] = (0, 1),
-    skip_bad_records: bool = False,
+    file: RecordFile = ALL_RECORDS,
     max_seq_length: int | None = None,
     top: int = 5,
     compute_dtype: str = 'float32',
@@ -124,22 +121,19 @@ def predict_file(
       init_from: the model, as `Predictor.from_workdir` takes it.
       input: the file of records.
       output: the file of answers.
-      columns: where roles of a record have another name, or an index: role -> column.
-      format: text, tsv, csv or jsonl; '' by the name of the file.
-      header: whether the first line of TSV or CSV names the columns.
-      shard: (I, N): answer every N-th record from the I-th on.
-      skip_bad_records: answer a bad record with {'error'} in place of raising UserError.
+      file: how the records are read, and which of them.
       max_seq_length: word pieces of the longest row; None: as fine-tuned, or as many as there are.
       top: how many candidates an answer lists.
       compute_dtype: arithmetic of the layers, float32 or bfloat16.
     """
-    # The model before the input: it says which columns a record must have.
+    # The flags first, and the model before the input: it says which columns a record must have.
+    shard, columns = parse_shard(file.shard), parse_columns(file.columns)
     predictor = Predictor.from_workdir(init_from, max_seq_length, top, compute_dtype)
     required, optional = predictor.roles
     # A second text that the model does not read is refused with its record, not passed over.
-    read = {*required, *optional, *(columns or {})}
+    read = {*required, *optional, *columns}
     refused = ('text_b',) if 'text' in required and 'text_b' not in read else ()
-    reader = Reader(input, required, (*optional, 'id', *refused), columns, format, header)
+    reader = Reader(input, required, (*optional, 'id', *refused), columns, file.format, file.header)
 
     def parts(records: Records, _: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         lines: list[str] = []
@@ -148,7 +142,7 @@ def predict_file(
             if 'error' in answer:
                 bad += 1
                 fault = f'{input}:{answer["line"]}: {answer["error"]}'
-                if not skip_bad_records:
+                if not file.skip_bad_records:
                     raise UserError(
                         f'{fault}; mend it, or leave such records out with --skip_bad_records'
                     )

@@ -115,8 +115,10 @@ class Predictor:
 
         Args:
           source: the model.
-          max_seq_length, top, compute_dtype: see `from_workdir`.
+          max_seq_length: word pieces of the longest row.
           options: those of the task that the model was trained with.
+          top: how many candidates an answer lists.
+          compute_dtype: arithmetic of the layers.
           resident: weights on the devices that it shares with other predictors, to which its own
             are added.
         """
@@ -198,7 +200,8 @@ class Predictor:
 
         Args:
           workdirs: the runs.
-          top, compute_dtype: see `from_workdir`.
+          top: how many candidates an answer lists.
+          compute_dtype: arithmetic of the layers.
 
         Raises:
           UserError: a run was not tuned (tuning.method), or on another encoder than the first.

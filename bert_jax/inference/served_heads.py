@@ -178,7 +178,9 @@ def pipeline(
 
     Args:
       model: the model.
-      tokenizer, max_length, top: as `Pipeline` has them.
+      tokenizer: the model's.
+      max_length: word pieces of its longest row.
+      top: how many candidates an answer lists.
       options: those of a span task.
 
     Raises:

@@ -109,17 +109,14 @@ def write(
     """Write a folder that serves the model; return the parts that its class has no place for.
 
     Args:
-      folder: where.
+      folder: where the files go.
       model: what is served.
       tokenizer: the model's.
       form: the program's format.
-      max_length: the longest row that serve.py makes, as trained; None: as many as there are
-        positions, which is what the program itself takes.
-      texts: how many texts an example of its task has, which are what serve.py is asked; None:
-        unknown.
+      max_length: the longest row that serve.py makes; None: as many as there are positions.
+      texts: how many texts serve.py is asked; None: unknown.
 
-    Raises:
-      UserError: the model is damaged or unfit.
+    A damaged or unfit model is a UserError.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}', parameters.SHAPE)
@@ -148,13 +145,11 @@ def write(
         (folder / 'spelling.py').write_text(inspect.getsource(spelling))
     (folder / 'serving.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False) + '\n')
 
-    # jax.export's program takes the weights as an argument, so they are in a file of their own; a
-    # SavedModel holds its own.
+    # jax.export's program takes the weights as an argument; a SavedModel holds its own.
     if form == 'stablehlo':
         (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model))
-        stored = {
-            name: np.ascontiguousarray(weights[name]) for name in weights if name not in computed
-        }
+        kept = [name for name in weights if name not in computed]
+        stored = {name: np.ascontiguousarray(weights[name]) for name in kept}
         # Not by save_file, whose file no other user may read.
         (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
     else:

@@ -41,7 +41,7 @@ def _config(
     max_seq_length: int = 128,
     **others: Any,
 ) -> FinetuneConfig:
-    """A recipe with 10 % warm-up and AdamW without bias correction, as the original's programs.
+    """Make a recipe with 10 % warm-up and AdamW without bias correction, as the original has.
 
     That is run_classifier.py and run_squad.py of google-research/bert.
     """
@@ -118,8 +118,9 @@ _ROBERTA = {
 class MethodRecipe(NamedTuple):
     """What a method of tuning is trained with in place of a task's own rates.
 
-    source: the program or paper that has these values, or why they are none's; settings: as --set
-    takes them.
+    Attributes:
+      source: the program or paper that has these values, or why they are none's.
+      settings: as --set takes them.
     """
 
     source: str
@@ -127,7 +128,7 @@ class MethodRecipe(NamedTuple):
 
 
 def _method(source: str, peak_lr: float, others: Mapping[str, float]) -> MethodRecipe:
-    """A recipe with PyTorch's AdamW, a linear schedule and 6 % warm-up, unless `others` differ."""
+    """Make a recipe with PyTorch's AdamW, a linear schedule, 6 % warm-up, unless `others` differ."""
     usual = {
         'optimizer.algorithm': 'adamw',
         'optimizer.schedule': 'linear',
@@ -172,7 +173,7 @@ METHODS: dict[Method, MethodRecipe] = {
 
 
 def changed(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
-    """`overrides.apply`, where a change of tuning.method brings that method's recipe first.
+    """Apply changes, where a change of tuning.method brings that method's recipe first.
 
     So the changes win over the recipe, whatever their order, and the recipe over `config`.
     UserError as there.
@@ -195,7 +196,7 @@ def recipe(
     kind: str = 'classification',
     source: Literal['paper', 'readme', 'albert', 'roberta'] = 'paper',
 ) -> FinetuneConfig:
-    """The settings of `source` for a task; UserError where that source has none for it.
+    """Return the settings of `source` for a task; UserError where it has none for it.
 
     From the paper, a user's own task gets those of its kind's best-known one.
     """
@@ -212,9 +213,9 @@ def recipe(
         'albert': _ALBERT,
         'roberta': _ROBERTA,
     }
-    known = tables[source]
-    if task not in known:
-        raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(known)}')
+    tasks = tables[source]
+    if task not in tasks:
+        raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(tasks)}')
     if source == 'readme':
         return _README[task]
     if source == 'roberta':
@@ -243,7 +244,7 @@ def recipe(
 
 
 def feature_based(task: str, features: FeatureSet) -> FeatureConfig:
-    """The settings of the feature-based approach for a tagging task.
+    """Return the settings of the feature-based approach for a tagging task.
 
     The encoder reads the same rows as in fine-tuning.
     """
@@ -253,5 +254,5 @@ def feature_based(task: str, features: FeatureSet) -> FeatureConfig:
 
 
 def get_config() -> FinetuneConfig:
-    """The settings for GLUE, as a start for other tasks."""
+    """Return the settings for GLUE, as a start for other tasks."""
     return GLUE

@@ -105,7 +105,10 @@ def measure(
     Write noise/SPLIT-KINDS.json and .png into the workdir.
 
     Args:
-      workdir, task_name, data_dir, split: as TaskEvaluator has them.
+      workdir: the fine-tuned run.
+      task_name: another task; None: its own.
+      data_dir: the folder of the task's files.
+      split: what is scored.
       noise: which typos, in how many words.
       seed: which words have a typo, and which typo.
 
