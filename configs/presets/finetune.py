@@ -128,7 +128,7 @@ class MethodRecipe(NamedTuple):
 
 
 def _method(source: str, peak_lr: float, others: Mapping[str, float]) -> MethodRecipe:
-    """Make a recipe with PyTorch's AdamW, a linear schedule, 6 % warm-up, unless `others` differ."""
+    """Make a recipe: PyTorch's AdamW, a linear schedule, 6 % warm-up, unless `others` differ."""
     usual = {
         'optimizer.algorithm': 'adamw',
         'optimizer.schedule': 'linear',

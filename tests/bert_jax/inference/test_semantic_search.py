@@ -51,13 +51,6 @@ def test_a_sentence_is_nearest_to_itself_and_ties_are_by_line():
     assert [one.cosine for one in found] == pytest.approx([1, 1], abs=1e-5)
 
 
-def test_sentences_that_are_cut_are_counted():
-    assert (
-        SemanticSearch(extractor(), [(1, {'text': 'film ' * 15}), (2, {'text': 'a'})], '').cut[1]
-        == 1
-    )
-
-
 @pytest.mark.parametrize(
     ('records', 'message'),
     [

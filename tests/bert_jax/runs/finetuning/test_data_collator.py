@@ -114,7 +114,3 @@ def test_a_batch_is_filled_up_with_its_last_row_which_no_result_shows(mesh):
     assert seen == [[8, 3, 6, 6, 6, 6, 6, 6], [10] * 8]
     found = gather(results, 10)['x']
     assert found[:, 0].tolist() == [0, 0, 30, 0, 0, 60, 0, 80, 0, 100]
-
-
-def test_no_rows_have_no_outputs():
-    assert gather([], 0) == {}
