@@ -54,7 +54,7 @@ def test_both_tables_name_the_same_heads():
 def test_every_kind_of_task_has_a_head_that_is_trained_and_answers():
     assert {task.kind for task in TASKS} == set(BY_KIND)
     for task in TASKS:
-        assert HEADS[task.head].objective and SERVED[task.head].answerer
+        assert HEADS[task.head].objective and SERVED[task.head].pipeline
     trained = {name for name, head in HEADS.items() if head.objective}
     assert trained == {task.head for task in TASKS}
 
