@@ -1,5 +1,4 @@
-"""Scores a fine-tuned model on a split, a predictions file, or a pre-trained model on held-out
-records.
+"""Scores a fine-tuned model on a split, a predictions file, or a pre-trained model on records.
 
 a workdir of bert-finetune:
   bert-evaluate --workdir=DIR [--split=dev] [--task=NAME --data_dir=DIR]
@@ -20,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
@@ -67,105 +66,70 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the scores as one JSON object, or the table of a suite."""
+    """Print the scores as one JSON object, or the table of a suite."""
     del argv
     options = flags.read(Options)
     check_flags(options)
+    task, data_dir, split = options.task, options.data_dir, options.split
 
-    # A suite first: it takes other flags, and prints a table in place of an object.
+    # Each branch imports only what it needs: a file of answers needs no model, and so no jax.
+    report: dict[str, Any] = {}
     if options.suite:
-        if not options.runs:
-            raise UserError('--suite needs --runs, a glob of workdirs of bert-finetune')
         from bert_jax.runs.finetuning import glue
 
-        runs = glue.find_runs(options.runs)
+        runs = glue.find_runs(options.runs or '')
         # The table at once: to make the submission may predict test sets for hours.
         print(glue.table(runs), flush=True)
-        glue.submit(runs, options.data_dir, options.output)
+        glue.submit(runs, data_dir, options.output)
         print(f'wrote {options.output}')
-        return
+    elif options.predictions:
+        from bert_jax.input_pipeline.tasks import score_file
 
-    # Then what is scored: a file, a pre-trained model on records, or a fine-tuned one on its task.
-    # Each branch imports only what it needs.
-    if options.workdir:
-        from bert_jax.runs.workdir.workdir import Workdir
-
-        Workdir(options.workdir).check(flag='workdir')
-    if options.predictions:
-        report = score_file(
-            options.predictions, options.task, options.data_dir or '', options.split or 'dev'
-        )
-    elif not options.workdir:
-        raise UserError('name --workdir, or --predictions with --task and --data_dir')
+        report = score_file(options.predictions, task or '', data_dir or '', split or 'dev')
     elif options.data:
         from bert_jax.runs.pretraining import held_out
 
-        report = held_out.evaluate(options.workdir, options.data, options.split or 'eval')
+        report = held_out.evaluate(options.workdir or '', options.data, split or 'eval')
     elif options.noise:
         from bert_jax.runs.robustness import noise
 
         # A table, as of a suite; the same numbers are in the workdir.
-        print(
-            noise.measure(
-                options.workdir,
-                options.task,
-                options.data_dir,
-                options.split,
-                noise.parse(options.noise),
-                options.noise_seed,
-            )
-        )
-        return
+        typos = noise.parse(options.noise)
+        workdir = options.workdir or ''
+        print(noise.measure(workdir, task, data_dir, split, typos, options.noise_seed))
     else:
         from bert_jax.runs.finetuning import evaluation
 
-        report = evaluation.evaluate(options.workdir, options.task, options.data_dir, options.split)
-    print(json.dumps(report, indent=2))
+        report = evaluation.evaluate(options.workdir or '', task, data_dir, split)
+    if report:
+        print(json.dumps(report, indent=2))
 
 
 def check_flags(options: Options) -> None:
-    """UserError for a flag that what is scored does not read."""
+    """Raise UserError for a flag that is missing, or that what is scored does not read."""
     if not options.suite and (lone := flags.present('runs', 'output')):
         raise UserError(f'{lone[0]} needs --suite=glue')
     if not options.noise and flags.present('noise_seed'):
         raise UserError('--noise_seed needs --noise')
+    others: tuple[str, ...]
     if options.suite:
-        what, strange = (
-            '--suite',
-            flags.present('workdir', 'predictions', 'data', 'task', 'split', 'noise'),
-        )
+        what, others = '--suite', ('workdir', 'predictions', 'data', 'task', 'split', 'noise')
     elif options.predictions:
-        what, strange = '--predictions', flags.present('workdir', 'data', 'noise')
+        what, others = '--predictions', ('workdir', 'data', 'noise')
     else:
-        what, strange = '--data', flags.present('task', 'data_dir', 'noise') if options.data else []
-    if strange:
+        what, others = '--data', ('task', 'data_dir', 'noise') if options.data else ()
+    if strange := flags.present(*others):
         raise UserError(f'{strange[0]} does not go with {what}: leave one of them out')
-
-
-def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> dict:
-    """The scores of a file of predictions, in the task's official format, on one of its splits.
-
-    -> {'task', 'split', 'metrics', 'examples'}. UserError where the file does not fit the split.
-    """
-    from bert_jax.input_pipeline.tasks import load_task
-    from bert_jax.input_pipeline.text.whole_text import located
-
-    # Answers that are there need no model, and so no jax.
-    if not task_name:
+    if options.suite and not options.runs:
+        raise UserError('--suite needs --runs, a glob of workdirs of bert-finetune')
+    if options.predictions and not options.task:
         raise UserError('--predictions needs --task')
-    if located(path) is None:
-        raise UserError(f'--predictions={path}: no such file')
+    if options.workdir:
+        from bert_jax.runs.workdir.workdir import Workdir
 
-    # The examples in their order give each line of the file its label.
-    task = load_task(task_name, data_dir)
-    examples = task.examples(split)
-    predictions = task.read_predictions(path, examples)
-    return {
-        'task': task.name,
-        'split': split,
-        'metrics': task.score(examples, predictions),
-        'examples': len(examples),
-    }
+        Workdir(options.workdir).check(flag='workdir')
+    elif not options.suite and not options.predictions:
+        raise UserError('name --workdir, or --predictions with --task and --data_dir')
 
 
 if __name__ == '__main__':

@@ -1,33 +1,31 @@
-"""Beside fine-tuning, the feature-based approach on a tagging task: the encoder stays as it is
-(paper section 5.3, Table 7).
+r"""Compares fine-tuning with the feature-based approach on a tagging task (paper section 5.3).
 
-  bert-feature-based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \\
+  bert-feature-based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \
       --workdir=DIR [--seeds=0,1,2]
-  bert-feature-based ... --approaches=last,concat_last4 --set train_examples=3000 \\
+  bert-feature-based ... --approaches=last,concat_last4 --set train_examples=3000 \
       --set_bilstm lstm_width=256
 
-What the frozen encoder says of every word is computed once and kept in DIR/features; a fresh
-two-layer BiLSTM reads one or several layers of it. Prints one table of the dev scores, mean over
-seeds. Runs that are done are taken as they are.
+The encoder stays as it is (Table 7). What it says of every word is computed once and kept in
+DIR/features; a fresh two-layer BiLSTM reads one or several layers of it. Prints one table of the
+dev scores, mean over seeds. Runs that are done are taken as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from absl import logging
+from typing import Any, cast, get_args
 
 from bert_jax.cli import app, flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
 from bert_jax.configs.schema import FeatureSet
+from bert_jax.configs.sweep import Point
 from bert_jax.mesh import before_jax, determinism
 
-# Fine-tuning stands first, as the row that the others are compared with.
-_ALL = ('finetune', *typing.get_args(FeatureSet))
+# Fine-tuning is first, as the row that the others are compared with.
+_ALL = ('finetune', *get_args(FeatureSet))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +64,33 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
+    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
     before_jax.set_up(options.deterministic)
+    points = points_of(options)
 
-    # The lists of the command line, before anything is read.
+    from bert_jax.runs.finetuning.finetune import finetune
+    from bert_jax.runs.finetuning.machine import Stopped
+
+    # A signal is no error: the run has saved, and its exit code is that of the signal.
+    try:
+        finished = finetune(
+            options.task,
+            options.data_dir,
+            options.init_from,
+            options.workdir,
+            points,
+            profile_steps=options.profile,
+        )
+    except Stopped as stopped:
+        return stopped.exit_code()
+    print(finished.text)
+    return 0
+
+
+def points_of(options: Options) -> list[Point[Any]]:
+    """Return a run for each row and seed; UserError where the lists of the flags are none."""
     if unknown := [name for name in options.approaches if name not in _ALL]:
         raise UserError(f'--approaches: {unknown[0]!r} is none of {", ".join(_ALL)}')
     if not options.approaches or len(set(options.approaches)) < len(options.approaches):
@@ -84,69 +103,35 @@ def main(argv: Sequence[str]) -> int:
         )
     from bert_jax.configs import overrides
     from bert_jax.configs.presets import finetune
-    from bert_jax.configs.sweep import Point
     from bert_jax.input_pipeline.tasks import load_task
 
-    # One point for each row and seed. Settings come from the row's own preset, then --set, then
-    # what is set for its kind alone.
+    # Settings come from the row's own preset, then --set, then what is set for its kind alone.
     task = load_task(options.task, options.data_dir)
-    points: dict[str, list[Point[typing.Any]]] = {}
-    approaches = typing.cast(tuple[typing.Any, ...], options.approaches)  # each of them in _ALL
-    for approach in approaches:
-        if approach == 'finetune':
-            config = finetune.changed(
-                finetune.recipe(task.name, task.kind),
-                options.set,
-                set_finetune=options.set_finetune,
-            )
-        else:
-            config = overrides.apply(
-                finetune.feature_based(task.name, approach),
-                options.set,
-                set_bilstm=options.set_bilstm,
-            )
-        points[approach] = [
-            Point(
-                f'{approach},seed={seed}',
-                {'approach': approach, 'seed': seed},
-                dataclasses.replace(config, seed=seed),
-            )
-            for seed in seeds
-        ]
+    configs: dict[str, Any] = {
+        name: overrides.apply(
+            finetune.feature_based(task.name, cast(FeatureSet, name)),
+            options.set,
+            set_bilstm=options.set_bilstm,
+        )
+        for name in options.approaches
+        if name != 'finetune'
+    }
+    if 'finetune' in options.approaches:
+        recipe = finetune.recipe(task.name, task.kind)
+        configs['finetune'] = finetune.changed(
+            recipe, options.set, set_finetune=options.set_finetune
+        )
 
-    from bert_jax.runs.finetuning import finetuner, machine, results
-    from bert_jax.runs.finetuning.approach import FineTuning
-    from bert_jax.runs.finetuning.feature_based import FeatureBased
-    from bert_jax.runs.finetuning.sweep import run_sweep
-    from bert_jax.runs.finetuning.task_data import TaskData, task_identity
-    from bert_jax.runs.sources import source
-    from bert_jax.runs.workdir import running
-    from bert_jax.runs.workdir.workdir import Workdir
-
-    # One encoder, one task and one mesh for all runs; two runners, for the rows are of two kinds.
-    with Workdir(options.workdir).lock():
-        encoder = source.load_source(options.init_from)
-        identity = task_identity(task, options.task, options.data_dir)
-        data = TaskData(task, encoder, identity, str(Workdir(options.workdir).features))
-        ready = machine.ready(points[approaches[0]][0].config.runtime, encoder.model)
-        fine_tuning = finetuner.FineTuner(FineTuning(data), ready, options.profile)
-        on_features = finetuner.FineTuner(FeatureBased(data, ready), ready, options.profile)
-
-        # In the order of --approaches: the seeds of a row one after the other share its programs.
-        runs = [
-            (fine_tuning if approach == 'finetune' else on_features, point)
-            for approach in approaches
-            for point in points[approach]
-        ]
-
-        # A signal is no error: the run has saved, and its exit code is that of the signal.
-        try:
-            rows = run_sweep(runs, options.workdir)
-        except machine.Stopped as stopped:
-            return running.exit_code(stopped.signal_number, stopped.said)
-        print(results.table(rows, task.metric))
-        logging.info('compilations: %s', dict(ready.compilations) or 'none')
-    return 0
+    # In the order of --approaches: the seeds of a row one after the other share its programs.
+    return [
+        Point(
+            f'{name},seed={seed}',
+            {'approach': name, 'seed': seed},
+            dataclasses.replace(configs[name], seed=seed),
+        )
+        for name in options.approaches
+        for seed in seeds
+    ]
 
 
 if __name__ == '__main__':

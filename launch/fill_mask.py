@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.cli import app, flags
+from bert_jax.cli.model_options import TrainedModel
 from bert_jax.configs.options import option
-from bert_jax.inference.options import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,26 +34,26 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Answers the texts of the command line, or those of stdin."""
+    """Answer the texts of the command line, or those of stdin."""
     options = flags.read(Options)
 
+    from bert_jax.cli.questions import answer_each
     from bert_jax.inference.mask_filler import MaskFiller
-    from bert_jax.inference.questions import answer_each
     from bert_jax.runs.sources.source import read_source
 
     filler = MaskFiller(read_source(options.model.where), options.top)
 
     def answer(text: str) -> str:
-        found = filler(text)
-        return json.dumps(found, ensure_ascii=False) if options.json else in_words(found)
+        filled = filler(text)
+        return json.dumps(filled, ensure_ascii=False) if options.json else in_words(filled)
 
     answer_each(argv[1:], answer)
 
 
-def in_words(found: dict[str, Any]) -> str:
-    """An answer as lines: the text, then for each mask the probability of each of its words."""
-    lines, several = [found['text']], len(found['masks']) > 1
-    for number, words in enumerate(found['masks'], 1):
+def in_words(filled: dict[str, Any]) -> str:
+    """Write an answer as lines: the text, then for each mask its words and probabilities."""
+    lines, several = [filled['text']], len(filled['masks']) > 1
+    for number, words in enumerate(filled['masks'], 1):
         lines += [f'  mask {number}'] if several else []
         lines += [f'  {word["probability"]:8.4f}  {word["token"]}' for word in words]
     return '\n'.join(lines)

@@ -1,5 +1,4 @@
-"""Fine-tunes an encoder on a task and scores the dev split; with --sweep, a grid of runs in one
-process.
+"""Fine-tunes an encoder on a task and scores the dev split; with --sweep, a grid of runs.
 
   bert-finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
   bert-finetune ... --set epochs=4 --set optimizer.peak_lr=3e-5
@@ -26,7 +25,7 @@ from bert_jax.mesh import before_jax, determinism
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is fine-tuned on what, beside the run's configuration."""
+    """What is fine-tuned on what, besides the run's configuration."""
 
     task: str = required("a task's name (mrpc, squad_v1, ...) or a path ending in .json")
     data_dir: str = option(
@@ -68,7 +67,7 @@ app.define_config_flags()
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
+    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
 
@@ -87,54 +86,30 @@ def main(argv: Sequence[str]) -> int:
         print(schema.dumps(config), end='')
         return 0
     points = sweep.grid(begin, options.sweep, change) if options.sweep else []
-    methods = {each.tuning.method for each in [point.config for point in points] or [config]}
+    methods = {point.config.tuning.method for point in points} or {config.tuning.method}
     for method in sorted(methods & METHODS.keys() - {begin.tuning.method}):
-        recipe_of = METHODS[method]
         logging.info(
             'tuning.method=%s brings the settings of %s, before --set and --sweep: %s',
-            method, recipe_of.source, ', '.join(recipe_of.settings),
+            method, METHODS[method].source, ', '.join(METHODS[method].settings),
         )  # fmt: skip
 
-    from bert_jax.runs.finetuning import finetuner, machine, results
-    from bert_jax.runs.finetuning.approach import FineTuning
-    from bert_jax.runs.finetuning.sweep import run_sweep
-    from bert_jax.runs.finetuning.task_data import TaskData, task_identity
-    from bert_jax.runs.sources import source
-    from bert_jax.runs.workdir import running
-    from bert_jax.runs.workdir.workdir import Workdir
+    from bert_jax.runs.finetuning.finetune import finetune
+    from bert_jax.runs.finetuning.machine import Stopped
 
-    # From here on the folder is this command's, so two sweeps cannot mix their runs in it.
-    with Workdir(options.workdir).lock():
-        encoder = source.load_plain(options.init_from, options.print_map)
-        logging.info(
-            '%s: encoder of %s, step %d; the %s head is fresh',
-            task.name,
-            encoder.where,
-            encoder.step,
-            task.head,
+    # A signal ends a run with its state saved; the same command goes on.
+    try:
+        finished = finetune(
+            options.task,
+            options.data_dir,
+            options.init_from,
+            options.workdir,
+            points or config,
+            options.print_map,
+            options.profile,
         )
-
-        # Shared by all runs of the process: the task's features, the mesh, compiled programs.
-        identity = task_identity(task, options.task, options.data_dir)
-        cache = str(Workdir(options.workdir).features)
-        ready = machine.ready(config.runtime, encoder.model)
-        fine_tuner = finetuner.FineTuner(
-            FineTuning(TaskData(task, encoder, identity, cache)), ready, options.profile
-        )
-
-        # One run into the folder itself, or a grid into its runs/. A signal ends either with its
-        # state saved; the same command goes on.
-        try:
-            if points:
-                runs = [(fine_tuner, point) for point in points]
-                rows = run_sweep(runs, options.workdir)
-                print(results.table(rows, task.metric))
-            else:
-                result, done_before = fine_tuner.run(config, options.workdir)
-                print(results.describe(result, done_before))
-        except machine.Stopped as stopped:
-            return running.exit_code(stopped.signal_number, stopped.said)
-        logging.info('compilations: %s', dict(ready.compilations) or 'none')
+    except Stopped as stopped:
+        return stopped.exit_code()
+    print(finished.text)
     return 0
 
 

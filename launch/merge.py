@@ -1,4 +1,4 @@
-"""Folds what tuning has added into BERT's own weights: a workdir that needs no encoder beside it.
+"""Folds what tuning has added into BERT's own weights: a workdir that needs no encoder.
 
   bert-merge --workdir=DIR --output=DIR
 
@@ -31,7 +31,7 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes the workdir and says what it is."""
+    """Write the workdir and print what it is."""
     del argv
     options = flags.read(Options)
     app.check_output('output', options.output)

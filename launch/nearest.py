@@ -13,15 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bert_jax.cli import app, flags
-from bert_jax.configs.errors import UserError
+from bert_jax.cli.model_options import TrainedModel
 from bert_jax.configs.options import option, required
-from bert_jax.inference.options import TrainedModel
-
-if TYPE_CHECKING:
-    from bert_jax.inference.similarity import Near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,44 +48,30 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Answers the queries of the command line, or those of stdin."""
+    """Answer the queries of the command line, or those of stdin."""
     options = flags.read(Options)
 
-    from bert_jax.inference.extractor import Extractor
-    from bert_jax.inference.questions import answer_each
-    from bert_jax.inference.similarity import Sentences
-    from bert_jax.input_pipeline.tasks.features import say_cut
-    from bert_jax.input_pipeline.text.record_files import Reader, parse_columns
-    from bert_jax.runs.sources.source import load_source
+    from bert_jax.cli.questions import answer_each
+    from bert_jax.inference.semantic_search import SemanticSearch
+    from bert_jax.input_pipeline.text.record_files import parse_columns
 
-    reader = Reader(options.input, ('text',), (), parse_columns(options.columns))
-    _ = reader.size  # a file that is not there is told before the model is read
-    source = load_source(options.model.where)
-    if not -(last := source.model.num_layers) - 1 <= options.layer <= last:
-        raise UserError(
-            f'--layer={options.layer}: this encoder has 0 (the embeddings) to {last}, or'
-            f' {-last - 1} to -1'
-        )
-    longest = options.max_seq_length or source.model.max_position
-    extractor = Extractor(source, [options.layer], options.pool, longest, 'float32', 'float32')
-    sentences = Sentences(extractor, reader, options.input)
-    say_cut(options.input, sentences.cut, f'max_seq_length={longest} allows')
+    search = SemanticSearch.of_file(
+        options.model.where,
+        options.input,
+        parse_columns(options.columns),
+        options.layer,
+        options.pool,
+        options.max_seq_length,
+    )
 
     def answer(query: str) -> str:
-        near = sentences.nearest(query, options.top)
+        near = search.nearest(query, options.top)
         if options.json:
-            found = {'query': query, 'nearest': [one._asdict() for one in near]}
-            return json.dumps(found, ensure_ascii=False)
-        return in_words(query, near)
+            answers = {'query': query, 'nearest': [sentence._asdict() for sentence in near]}
+            return json.dumps(answers, ensure_ascii=False)
+        return '\n'.join([query, *(f'  {s.cosine:7.4f}  line {s.line}: {s.text}' for s in near)])
 
     answer_each(argv[1:], answer)
-
-
-def in_words(query: str, near: list[Near]) -> str:
-    """An answer as lines: the query, then the cosine, line number and text of each sentence."""
-    return '\n'.join(
-        [query, *(f'  {one.cosine:7.4f}  line {one.line}: {one.text}' for one in near)]
-    )
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
-"""Fine-tunes on one or several languages and scores on all: a matrix, with word pieces in common.
+r"""Fine-tunes on one or several languages and scores on all: a matrix, with word pieces in common.
 
-  bert-transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \\
+  bert-transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \
       --init_from=WORKDIR --workdir=DIR [--train=en --train=en+de] [--seeds=0,1,2]
   bert-transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
 
@@ -25,7 +25,7 @@ from bert_jax.mesh import before_jax, determinism
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is fine-tuned and scored, beside the configuration of the runs."""
+    """What is fine-tuned and scored, besides the configuration of the runs."""
 
     task: tuple[str, ...] = required(
         "LANGUAGE=TASK for each language: a task's name (mnli, stsb, ...) or a path ending in .json"
@@ -56,7 +56,7 @@ app.define_config_flags()
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
+    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
     before_jax.set_up(options.deterministic)
@@ -67,36 +67,20 @@ def main(argv: Sequence[str]) -> int:
     # Tasks and settings first: most mistakes are in them, and to find them needs no jax.
     languages = languages_of(options.task, options.data_dir, options.split)
     rows = rows_of(options.train, languages)
-    task = languages[rows[0][0]].task
-    if not options.seeds or len(set(options.seeds)) < len(options.seeds):
-        raise UserError(f'--seeds={",".join(map(str, options.seeds))}: name one or more, each once')
+    task, seeds = languages[rows[0][0]].task, ','.join(map(str, options.seeds))
+    if not seeds or len(set(options.seeds)) < len(options.seeds):
+        raise UserError(f'--seeds={seeds}: name one or more, each once')
     begin = app.config_named(schema.FinetuneConfig, recipe(task.name, task.kind))
     change = functools.partial(changed, changes=app.changes())
-    points = sweep.grid(begin, f'seed={",".join(map(str, options.seeds))}', change)
+    points = sweep.grid(begin, f'seed={seeds}', change)
 
-    from bert_jax.runs.crosslingual import matrix, transfer
-    from bert_jax.runs.finetuning import machine
-    from bert_jax.runs.sources import source
-    from bert_jax.runs.workdir import running
-    from bert_jax.runs.workdir.workdir import Workdir
+    from bert_jax.runs.crosslingual.transfer import transfer
+    from bert_jax.runs.finetuning.machine import Stopped
 
-    # The folder is this command's. A row is written when it is there, so that a run that is stopped
-    # shows the rows before.
-    with Workdir(options.workdir).lock():
-        # What cannot be scored is told before anything is trained for it.
-        scored = {name: transfer.scored_examples(one) for name, one in languages.items()}
-        encoder = source.load_plain(options.init_from)
-        ready = machine.ready(points[0].config.runtime, encoder.model)
-        cells: list[transfer.Cell] = []
-        try:
-            for row in rows:
-                cells += transfer.make_row(
-                    row, languages, scored, encoder, points, ready, options.workdir
-                )
-                said = matrix.write(options.workdir, task.metric, cells)
-        except machine.Stopped as stopped:
-            return running.exit_code(stopped.signal_number, stopped.said)
-    print(said)
+    try:
+        print(transfer(languages, rows, options.init_from, options.workdir, points))
+    except Stopped as stopped:
+        return stopped.exit_code()
     return 0
 
 

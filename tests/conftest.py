@@ -43,7 +43,7 @@ def test_data() -> pathlib.Path:
     return pathlib.Path(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def binary() -> Callable[..., subprocess.CompletedProcess]:
     """Runs `python -m launch.NAME ARGUMENTS` as a user would: code, stdout and stderr.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,13 +13,7 @@ __all__ = ['Bert', 'Predictor']
 
 
 def __getattr__(name: str) -> Any:
-    """Imports either, and with it jax, when it is first asked for."""
-    if name == 'Bert':
-        from bert_jax.inference.bert import Bert
-
-        return Bert
-    if name == 'Predictor':
-        from bert_jax.inference.predictor import Predictor
-
-        return Predictor
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    """Import either, and with it jax, when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(importlib.import_module(f'{__name__}.{name.lower()}'), name)

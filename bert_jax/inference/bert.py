@@ -26,7 +26,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
 from bert_jax.conversion.parameters import Model
-from bert_jax.inference.bucketing import check_process
+from bert_jax.inference.engine import check_process
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.inference.predictor import check_dtype
@@ -47,7 +47,9 @@ Text = str | tuple[str, str]
 class Outputs(NamedTuple):
     """What the encoder gives for B rows of T word pieces, float32.
 
-    hidden: the last block's states [B, T, H]; pooled: of the first token [B, H].
+    Attributes:
+      hidden: the last block's states [B, T, H].
+      pooled: of the first token [B, H].
     """
 
     hidden: np.ndarray
@@ -64,7 +66,7 @@ class Bert:
     """
 
     def __init__(self, source: Source, compute_dtype: str = 'float32'):
-        """`source` must have a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
+        """Take a source with a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
         check_dtype(compute_dtype)
         self.source, self._dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
@@ -75,13 +77,16 @@ class Bert:
         self._filler = functools.lru_cache(4)(self._made_filler)
 
     @classmethod
-    def load(cls, where: str, compute_dtype: str = 'float32') -> Bert:
-        """Loads what --init_from takes: a workdir, a Hugging Face or Google checkpoint, a name.
+    def load(cls, init_from: str, compute_dtype: str = 'float32') -> Bert:
+        """Load what --init_from takes: a workdir, a Hugging Face or Google checkpoint, a name.
 
-        UserError where it is none. A pooler that it lacks is made fresh, which the log says.
+        A pooler that it lacks is made fresh, which the log says.
+
+        Raises:
+          UserError: there is no such model.
         """
         check_process()
-        return cls(load_source(where), compute_dtype)
+        return cls(load_source(init_from), compute_dtype)
 
     @classmethod
     def fresh(
@@ -91,9 +96,10 @@ class Bert:
         seed: int = 0,
         compute_dtype: str = 'float32',
     ) -> Bert:
-        """A model of random weights, those that bert-pretrain begins with at this seed.
+        """Make a model of random weights, those that bert-pretrain begins with at this seed.
 
-        UserError where config.vocab_size is not the tokenizer's.
+        Raises:
+          UserError: config.vocab_size is not the tokenizer's.
         """
         if not config.holds(tokenizer.vocab_size):
             raise UserError(
@@ -108,39 +114,46 @@ class Bert:
 
     @property
     def config(self) -> ModelConfig:
-        """The encoder's shape."""
+        """Return the encoder's shape."""
         return self.source.model
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters as numpy arrays, to begin a training with: see `load_params_into`."""
+        """Return the parameters as numpy arrays, to begin a training: see `load_params_into`."""
         return self.source.params
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer."""
+        """Return the tokenizer."""
         return self.source.tokenizer
 
     def tokenize(
         self, texts: str | Sequence[Text], max_length: int | None = None, multiple: int | None = 1
     ) -> dict[str, np.ndarray]:
-        """`input_rows` of texts and pairs; max_length: by default as many as there are positions.
+        """Return `input_rows` of texts and pairs; a string is one text.
 
-        A string is one text. UserError where there are fewer positions.
+        Args:
+          texts: texts and pairs.
+          max_length: word pieces of the longest row; None: as many as there are positions.
+          multiple: the rows' length is rounded up to it; None: it is max_length.
+
+        Raises:
+          UserError: there are fewer positions than max_length.
         """
         return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> Outputs:
-        """The encoder's results for `tokenize`'s rows. UserError for what are none."""
+        """Return the encoder's results for `tokenize`'s rows. UserError for what are none."""
         outputs = self._run(self._encode, self._rows(rows))
         return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
 
     def mlm_logits(
         self, rows: Mapping[str, np.ndarray], positions: np.ndarray | None = None
     ) -> np.ndarray:
-        """Logits over the vocabulary [B, P, V] at `positions` [B, P]; default: at all T.
+        """Return logits over the vocabulary [B, P, V] at `positions` [B, P]; default: at all T.
 
-        UserError where the model has no masked-LM head, and for what are no rows of `tokenize`.
+        Raises:
+          UserError: the model has no masked-LM head, or `rows` are none of `tokenize`.
         """
         check_head(self.source)
         rows = self._rows(rows)
@@ -161,11 +174,16 @@ class Bert:
         pool: Pool = 'mean',
         max_length: int | None = None,
     ) -> np.ndarray:
-        """One vector for each text or pair [N, K H]: its chosen K layers pooled, one after another.
+        """Return one vector for each text or pair [N, K H]: its K layers pooled, in their order.
 
-        layers: 0 is the embeddings' output, -1 the last block's; pool: 'mean' and 'max' over the
-        word pieces, [CLS] and [SEP] among them, or 'cls'. A string is one text. UserError for
-        another pool, or layers that are not there.
+        Args:
+          texts: texts and pairs; a string is one text.
+          layers: 0 is the embeddings' output, -1 the last block's.
+          pool: 'mean' and 'max' over the word pieces, [CLS] and [SEP] among them, or 'cls'.
+          max_length: word pieces of the longest row; None: as many as there are positions.
+
+        Raises:
+          UserError: there is no such pool, or no such layer.
         """
         if pool not in ('cls', 'mean', 'max'):
             raise UserError(
@@ -173,14 +191,9 @@ class Bert:
                 ' of `Bert.__call__`'
             )
         layers = listed(layers)
-        numbers = (
-            isinstance(layers, Sequence)
-            and not isinstance(layers, str)
-            and all(
-                isinstance(each, int | np.integer) and not isinstance(each, bool) for each in layers
-            )
-        )
-        if not numbers or not layers:
+        if not (isinstance(layers, Sequence) and layers) or not all(
+            isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in layers
+        ):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         pairs = enumerate(pairs_of(texts))
@@ -188,15 +201,17 @@ class Bert:
         parts = list(extractor(records, 'texts'))
         cut = sum((part.cut for part in parts), np.zeros(4, np.int64))
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
-        found = [row for part in parts for row in part.features]
+        vectors = [row for part in parts for row in part.features]
         width = len(layers) * self.config.hidden_size
-        return np.array(found, np.float32).reshape(len(found), width)
+        return np.array(vectors, np.float32).reshape(len(vectors), width)
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
-        """The `top` best words for each [MASK] of a text, best first; of a list, a list of them.
+        """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.
 
         A text's answer has {'token', 'probability'} of each candidate of each mask in turn.
-        UserError for what MaskFiller refuses, of which this is the answer without the text.
+
+        Raises:
+          UserError: MaskFiller refuses a text.
         """
         texts = listed(texts)
         several = isinstance(texts, list)
@@ -205,7 +220,7 @@ class Bert:
         return masks if several else masks[0]
 
     def _rows(self, rows: Any) -> dict[str, np.ndarray]:
-        """Rows as arrays [B, T] that the model reads. UserError where they are none."""
+        """Return rows as arrays [B, T] that the model reads. UserError where they are none."""
         given = rows if isinstance(rows, Mapping) else {}
         arrays = {name: _whole_numbers(given.get(name)) for name in INPUT_KEYS}
         shapes = {array.shape for array in arrays.values()}
@@ -222,13 +237,13 @@ class Bert:
         return {**given, **arrays}
 
     def _run(self, program: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What a program gives for a batch of rows."""
+        """Run a program on a batch of rows."""
         check_process()
         return jax.device_get(program(self._placed, self._inputs(batch)))
 
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:
-        """The parameters on the device, put there when they are first asked for."""
+        """Put the parameters on the device, when they are first asked for."""
         return jax.device_put(self.params)
 
     def _as(self, head: str) -> Model:
@@ -244,16 +259,16 @@ class Bert:
         return MaskFiller(self.source, top, self._dtype)
 
     def _length(self, max_length: int | None) -> int:
-        most = self.config.max_position
+        limit = self.config.max_position
         if max_length is None:
-            return most
-        if not isinstance(max_length, int | np.integer) or not 3 <= max_length <= most:
-            raise UserError(f'max_length={max_length!r}: this model reads 3 to {most} word pieces')
+            return limit
+        if not isinstance(max_length, int | np.integer) or not 3 <= max_length <= limit:
+            raise UserError(f'max_length={max_length!r}: this model reads 3 to {limit} word pieces')
         return max_length
 
 
 def _whole_numbers(values: Any) -> np.ndarray:
-    """An int32 array of them; one without axes where they are none, or rows of several lengths."""
+    """Return an int32 array; one without axes where they are none, or rows of several lengths."""
     try:
         array = np.asarray(values)
     except ValueError:  # lists of several lengths

@@ -16,7 +16,8 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.bucketing import Buckets
+from bert_jax.inference.engine import InferenceEngine
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
 from bert_jax.input_pipeline.tasks.features import truncated_lengths
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
@@ -32,11 +33,13 @@ _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
 class Row(NamedTuple):
     """A text or pair as the model reads it: what each of its T pieces is.
 
-    word_index: the place of the piece's word in its text (words are parted by white space, or given
-    as a list); -1 for [CLS] and [SEP]. starts, ends: the characters of the text that it was made
-    from; 0 for [CLS] and [SEP].
-    cut: how many word pieces more there were.
-    fault: what is wrong with the record; it has no pieces then.
+    Attributes:
+      input_ids, segment_ids: what the model reads.
+      word_index: the index of the piece's word in its text (words are parted by white space, or
+        given as a list); -1 for [CLS] and [SEP].
+      starts, ends: the characters of the text that it was made from; 0 for [CLS] and [SEP].
+      cut: how many word pieces more there were.
+      fault: what is wrong with the record; it has no pieces then.
     """
 
     input_ids: np.ndarray
@@ -63,19 +66,23 @@ class Part(NamedTuple):
 
     @property
     def cut(self) -> np.ndarray:
-        """How many texts were too long, as `cut_of` of the tasks' features counts it."""
+        """Count the texts that were too long, as `cut_of` of the tasks' features counts them."""
         left = np.array([row.cut for row in self.rows])
         kept = sum(int((row.word_index >= 0).sum()) for row in self.rows)
         return np.array([len(left), (left > 0).sum(), kept + left.sum(), left.sum()], np.int64)
 
     @property
     def bad(self) -> int:
-        """How many records could not be read: their features are of no token, or pooled NaN."""
+        """Count the records that could not be read: their features are of no token, or NaN."""
         return sum(row.fault != '' for row in self.rows)
 
 
 class Extractor:
-    """Runs records through the encoder of a model. Attributes: max_seq_length."""
+    """Runs records through the encoder of a model.
+
+    Attributes:
+      max_seq_length: word pieces of the longest row.
+    """
 
     def __init__(
         self,
@@ -86,7 +93,7 @@ class Extractor:
         compute_dtype: str,
         dtype: str,
     ):
-        """See bert-extract-features' flags for the arguments."""
+        """Put the encoder on the device; the arguments are those of `extract_features`."""
         # [CLS], [SEP] and a piece between them.
         if not 3 <= max_seq_length <= source.model.max_position:
             raise UserError(
@@ -102,22 +109,27 @@ class Extractor:
             source.model, layers, pool, jnp.dtype(compute_dtype), jnp.dtype(dtype)
         )
         inputs = word_vectors.inputs(source.model, source.tokenizer)
-        self._buckets = Buckets(function, source.params['encoder'], max_seq_length, inputs=inputs)
+        encoder = source.params['encoder']
+        self._engine = InferenceEngine(function, encoder, max_seq_length, inputs)
 
     def __call__(
         self,
         records: Iterator[tuple[int, dict[str, Any] | BadRecord]],
-        where: str,
+        path: str,
         skip_bad: bool = False,
     ) -> Iterator[Part]:
-        """Yields the records' features, a part at a time.
+        """Yield the records' features, a part at a time.
 
-        The next part is made ready while the device works. UserError for a bad record, which names
-        its line of `where`, or with `skip_bad` a warning.
+        The next part is made ready while the device works.
+
+        Args:
+          records: (line, record with 'text' and perhaps 'text_b').
+          path: what messages call the input.
+          skip_bad: warn of a bad record in place of raising UserError.
         """
         # One chunk ahead: the device works on it while the one before is fetched and written.
         before: tuple[list[int], list[Row], list[Result]] | None = None
-        for lines, rows in self._chunks(records, where, skip_bad):
+        for lines, rows in self._chunks(records, path, skip_bad):
             started = lines, rows, self._start(rows)
             if before:
                 yield self._finish(*before)
@@ -126,7 +138,7 @@ class Extractor:
             yield self._finish(*before)
 
     def _chunks(
-        self, records: Iterator[tuple[int, dict[str, Any] | BadRecord]], where: str, skip_bad: bool
+        self, records: Iterator[tuple[int, dict[str, Any] | BadRecord]], path: str, skip_bad: bool
     ) -> Iterator[tuple[list[int], list[Row]]]:
         # By tokens and not by records: texts differ in length, and tokens are what takes memory.
         lines: list[int] = []
@@ -135,15 +147,14 @@ class Extractor:
         for line, record in records:
             # A bad record keeps its place as an empty row, so that row N is still record N.
             if isinstance(record, BadRecord):
-                fault = f'{where}:{line}: {record.reason}'
+                fault = f'{path}:{line}: {record.reason}'
                 if not skip_bad:
                     raise UserError(
                         f'{fault}; mend it, or leave such records out with --skip_bad_records'
                     )
                 logging.warning('%s', fault)
-                nothing = np.empty(0, np.int32)
-                columns = nothing, nothing, nothing, nothing, nothing
-                rows.append(Row(*columns, cut=0, fault=record.reason))
+                none = np.empty(0, np.int32)
+                rows.append(Row(none, none, none, none, none, 0, record.reason))
             else:
                 text, text_b = record['text'], record.get('text_b')
                 rows.append(row_of(text, text_b, self._tokenizer, self.max_seq_length))
@@ -158,79 +169,70 @@ class Extractor:
             yield lines, rows
 
     def _start(self, rows: list[Row]) -> list[Result]:
-        # To the longest length; Buckets cuts each row to the shortest that holds it.
-        batch = {
-            name: np.zeros((len(rows), self.max_seq_length), np.int32)
-            for name in ('input_ids', 'input_mask', 'segment_ids')
-        }
+        # To the longest length; the engine cuts each row to the shortest that holds it.
+        shape = len(rows), self.max_seq_length
+        batch = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
         batch['input_ids'].fill(self._tokenizer.pad_id)
         for number, row in enumerate(rows):
             length = len(row.input_ids)
             batch['input_ids'][number, :length] = row.input_ids
             batch['segment_ids'][number, :length] = row.segment_ids
             batch['input_mask'][number, :length] = 1
-        return self._buckets(batch)
+        return self._engine(batch)
 
     def _finish(self, lines: list[int], rows: list[Row], results: list[Result]) -> Part:
         # Batches come by length; each value is put back at its row's place.
         by_row: list[np.ndarray] = [np.empty(0)] * len(rows)
-        for places, outputs in results:
+        for numbers, outputs in results:
             values = jax.device_get(outputs['features'])
             # what fills the batch up comes after
-            for place, value in zip(places, values, strict=False):
+            for number, value in zip(numbers, values, strict=False):
                 # Only the tokens that are there; of a bad record, where pooled, NaN says so.
                 if not self._pooled:
-                    value = value[: len(rows[place].input_ids)]
-                elif rows[place].fault:
+                    value = value[: len(rows[number].input_ids)]
+                elif rows[number].fault:
                     value = np.full_like(value, np.nan)
-                by_row[place] = value
+                by_row[number] = value
         return Part(lines, rows, by_row)
 
 
 def row_of(
     text: str | list[str], text_b: str | list[str] | None, tokenizer: Tokenizer, max_seq_length: int
 ) -> Row:
-    """The row [CLS] text [SEP], or [CLS] text [SEP] text_b [SEP], cut from the end of the longer.
+    """Make the row [CLS] text [SEP], or [CLS] text [SEP] text_b [SEP].
 
-    With as many [SEP] between as the tokenizer's layout has. A text may be a list of words.
+    It is cut from the end of the longer text, and has as many [SEP] between as the tokenizer's
+    layout has. A text may be a list of words.
     """
     # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
     layout = tokenizer.layout
     sides = [_pieces(side, tokenizer) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
-    kept = truncated_lengths(
-        lengths[0],
-        lengths[1] if len(sides) > 1 else 0,
-        max_seq_length - (2 + layout.separators if len(sides) > 1 else 2),
-    )
+    pair = len(sides) > 1
+    special = 2 + layout.separators if pair else 2
+    kept = truncated_lengths(lengths[0], lengths[1] if pair else 0, max_seq_length - special)
 
-    # Column by column, in the order of Row's fields.
+    # Piece by piece, in the order of Row's fields: [CLS] text [SEP], then text_b [SEP].
     columns: list[list[np.ndarray]] = [[] for _ in range(5)]
 
     def add(*values: np.ndarray | int) -> None:
         for column, value in zip(columns, values, strict=True):
             column.append(np.atleast_1d(np.asarray(value, np.int32)))
 
-    # [CLS] text [SEP], then text_b [SEP] where there is one.
     add(tokenizer.cls_id, 0, -1, 0, 0)
     for number, ((encoding, words), length) in enumerate(zip(sides, kept, strict=False)):
         segment = number * layout.second_segment
         for _ in range(number * (layout.separators - 1)):
             add(tokenizer.sep_id, segment, -1, 0, 0)
-        add(
-            encoding.ids[:length],
-            np.full(length, segment),
-            words[:length],
-            encoding.starts[:length],
-            encoding.ends[:length],
-        )
+        starts, ends = encoding.starts[:length], encoding.ends[:length]
+        add(encoding.ids[:length], np.full(length, segment), words[:length], starts, ends)
         add(tokenizer.sep_id, segment, -1, 0, 0)
-    ids, segments, places, starts, ends = (np.concatenate(column) for column in columns)
-    return Row(ids, segments, places, starts, ends, cut=sum(lengths) - sum(kept))
+    ids, segments, word_index, starts, ends = (np.concatenate(column) for column in columns)
+    return Row(ids, segments, word_index, starts, ends, sum(lengths) - sum(kept))
 
 
 def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.ndarray]:
-    """A text's pieces, and int [T] the place of each one's word in it."""
+    """Return a text's pieces, and int [T] the index of each one's word in it."""
     # Where each word begins, as a character of the text; a list is joined by single spaces.
     if isinstance(text, str):
         begins = np.array([match.start() for match in re.finditer(r'\S+', text)], np.int64)
@@ -244,5 +246,5 @@ def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.n
 
 
 def last_blocks(count: int) -> range:
-    """The last four of so many blocks, or as many as there are, the last one first."""
+    """Return the last four of `count` blocks, or as many as there are, the last one first."""
     return range(-1, -min(4, count) - 1, -1)

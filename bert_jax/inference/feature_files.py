@@ -1,8 +1,8 @@
 """Features as numpy files: a folder of .npy, or one .npz.
 
-Owns the arrays and their layout. Nothing is padded: the tokens of all texts stand one after the
-other, and `offsets` says where each text begins. While they grow the files have a header of the
-right size, whose count is written at the end.
+Owns the arrays and their layout. Nothing is padded: the tokens of all texts follow each other, and
+`offsets` says where each text begins. While they grow the files have a header of the right size,
+whose count is written at the end.
 """
 
 from __future__ import annotations
@@ -11,27 +11,90 @@ import io
 import os
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from bert_jax.inference.extractor import Part, Row
+from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
+from bert_jax.inference.extractor import Extractor, Part, last_blocks
+from bert_jax.inference.predict_file import FileResult, Records, write_resumably
+from bert_jax.input_pipeline.tasks.features import say_cut
+from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
 from bert_jax.model.hidden_states import Pool
-from bert_jax.runs.sources.source import Source
+from bert_jax.runs.sources.source import Source, load_source
 
 _TOKEN_COLUMNS = ('input_ids', 'segment_ids', 'word_index', 'starts', 'ends')
 
 
+def extract_features(
+    init_from: str,
+    input: str,
+    output: str,
+    layers: Sequence[int] | None = None,
+    pool: Pool = 'none',
+    file: RecordFile = ALL_RECORDS,
+    max_seq_length: int | None = None,
+    compute_dtype: str = 'float32',
+    dtype: str = 'float32',
+) -> FileResult:
+    """Write the hidden states of every text of a file; go on where a killed call stopped.
+
+    Args:
+      init_from: the model, any source that `load_source` takes.
+      input: the file of texts, or pairs of texts.
+      output: F.npz, or a folder for .npy files.
+      layers: 0 is the embeddings, -1 the last block; None: the last four blocks.
+      pool: 'none' for every token, or 'cls', 'mean' or 'max' for one vector a text and layer.
+      file: how the records are read, and which of them. A bad record that is skipped has no
+        tokens, or NaN where pooled.
+      max_seq_length: word pieces of the longest row; None: as many as the model has.
+      compute_dtype: arithmetic of the layers, float32 or bfloat16.
+      dtype: of the states in the files, float32 or float16.
+    """
+    # The input before the model: a mistyped column should not wait for weights.
+    shard, columns = parse_shard(file.shard), parse_columns(file.columns)
+    reader = Reader(input, ('text',), ('text_b',), columns, file.format, file.header)
+    _ = reader.size
+
+    # A pooler that the source lacks is made fresh; no layer that is written reads it.
+    source = load_source(init_from)
+    layers = list(layers or last_blocks(source.model.num_layers))
+    length = max_seq_length or source.model.max_position
+    extractor = Extractor(source, layers, pool, length, compute_dtype, dtype)
+    files, cut = FeatureFiles(source, layers, pool, dtype), np.zeros(4, np.int64)
+
+    def parts(records: Records, done: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
+        # Part by part: memory holds one part.
+        for number, part in enumerate(extractor(records, input, file.skip_bad_records)):
+            np.add(cut, part.cut, out=cut)
+            yield len(part.lines), files.contents(part, first=done + number == 0), part.bad
+
+    result = write_resumably(
+        'extract',
+        output,
+        reader,
+        shard,
+        source,
+        [layers, pool, dtype, length, compute_dtype],
+        files.names,
+        parts,
+        {'layers': layers, 'pool': pool},
+        lambda folder: files.move(folder, output),
+    )
+    say_cut(input, cut, f'max_seq_length={length} allows')
+    return result
+
+
 class FeatureFiles:
-    """The files of one run of bert-extract-features.
+    """The files of one output.
 
     Attributes:
       names: the files that grow with every part.
     """
 
     def __init__(self, source: Source, layers: Sequence[int], pool: Pool, dtype: str):
-        """See bert-extract-features' flags for the arguments."""
+        """Lay out the files; the arguments are those of `extract_features`."""
         # Strings in numpy have one width: that of the longest piece there is.
         self._layers, self._tokenizer = np.array(layers, np.int32), source.tokenizer
         self._pooled = pool != 'none'
@@ -53,7 +116,7 @@ class FeatureFiles:
         self.names = [f'{name}.npy' for name in self._columns]
 
     def contents(self, part: Part, first: bool) -> dict[str, bytes]:
-        """{file: the bytes by which it grows with a part}; the `first` part brings the headers."""
+        """Return {file: the bytes by which it grows with a part}; the `first` has the headers."""
         # Pooled vectors are stacked, one a text; token vectors follow each other over all texts.
         arrays = {
             'lines': np.array(part.lines),
@@ -62,8 +125,7 @@ class FeatureFiles:
         if not self._pooled:
             arrays |= {
                 name: np.concatenate([getattr(row, name) for row in part.rows])
-                for name in Row._fields
-                if name in _TOKEN_COLUMNS
+                for name in _TOKEN_COLUMNS
             }
             arrays['lengths'] = np.array([len(row.input_ids) for row in part.rows])
             arrays['tokens'] = np.array(self._tokenizer.tokens(arrays['input_ids']))
@@ -78,7 +140,7 @@ class FeatureFiles:
         }
 
     def _header(self, name: str, count: int) -> bytes:
-        """The beginning of the .npy file of a column of `count` entries.
+        """Return the beginning of the .npy file of a column of `count` entries.
 
         Its size does not depend on the count, for which numpy leaves room.
         """
@@ -94,8 +156,8 @@ class FeatureFiles:
         return file.getvalue()
 
     def move(self, folder: Path, output: str) -> None:
-        """Completes the files that grew in `folder` and puts them at `output`, all or none."""
-        # Anew each time: an earlier process may have been killed in the middle of this.
+        """Complete the files that grew in `folder` and put them at `output`, all or none."""
+        # Made again each time: an earlier process may have been killed in the middle of this.
         arrays = folder / 'arrays'
         shutil.rmtree(arrays, ignore_errors=True)
         arrays.mkdir()
@@ -125,9 +187,7 @@ class FeatureFiles:
             return
 
         # A .npz is a zip of .npy files, stored and not compressed: floats hardly shrink.
-        with zipfile.ZipFile(
-            folder / 'output.npz', 'w', zipfile.ZIP_STORED, allowZip64=True
-        ) as archive:
+        with zipfile.ZipFile(folder / 'output.npz', 'w') as archive:
             for array in sorted(arrays.iterdir()):
                 archive.write(array, array.name)
         os.replace(folder / 'output.npz', output)

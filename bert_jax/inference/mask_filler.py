@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.answers import WithMasks
+from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.runs.sources.source import Source
 from bert_jax.train.task_heads import HEADS
@@ -20,7 +20,7 @@ MASK = '[MASK]'
 
 
 def check_head(source: Source) -> None:
-    """UserError where the model cannot say which words are likely."""
+    """Raise UserError where the model cannot say which words are likely."""
     if 'mlm' not in source.bert.parts:
         raise UserError(
             f'{source.where}: a {source.bert.architecture} has no head for masked words: name the'
@@ -32,26 +32,28 @@ class MaskFiller:
     """Fills in masks by the masked-word head of one model, which stays in memory."""
 
     def __init__(self, source: Source, top: int, compute_dtype: str = 'float32'):
-        """`top`: how many words for each mask. UserError where the model has no such head."""
+        """Load the head; `top`: how many words for each mask. UserError where there is none."""
         check_head(source)
-        self._tokenizer, self._most = source.tokenizer, source.model.max_position
+        self._tokenizer, self._longest = source.tokenizer, source.model.max_position
         self._mask = source.tokenizer.special_tokens[4]
 
         # That head alone: next to it others would be computed for nothing.
         architecture = HEADS['masked_words'].class_in(source.model.family)
         bert = source.bert._replace(architecture=architecture)
-        self._predictor = Predictor(source._replace(bert=bert), self._most, {}, top, compute_dtype)
+        source = source._replace(bert=bert)
+        self._predictor = Predictor(source, self._longest, {}, top, compute_dtype)
 
     def __call__(self, text: str) -> dict[str, Any]:
-        """The answer to one text, as `answers` has it."""
+        """Answer one text, as `answers` does."""
         return next(self.answers([text]))
 
     def answers(self, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yields {'text', 'masks'} for each text; many of them go through the device together.
+        """Yield {'text', 'masks'} for each text; many of them go through the device together.
 
-        masks: for each in turn its best words, [{'token', 'probability'}, ...]. UserError for a
-        text without a mask, with more of them than are answered, or longer than the model's
-        positions.
+        masks: for each in turn its best words, [{'token', 'probability'}, ...].
+
+        Raises:
+          UserError: a text has no mask, or more than are answered, or more pieces than positions.
         """
         texts = list(texts)
         asked = [self._as_asked(text) for text in texts]
@@ -61,22 +63,22 @@ class MaskFiller:
             yield {'text': text, **answer}
 
     def _as_asked(self, text: str) -> str:
-        """The text with the model's own mask token. UserError where it cannot be asked."""
+        """Return the text with the model's own mask token. UserError where it cannot be asked."""
         if not isinstance(text, str):
             raise UserError(f'{_shown(text)}: must be a text')
         asked = text.replace(MASK, self._mask)
         if self._mask not in asked:
             raise UserError(f'{_shown(text)}: no {MASK} in it: write one in place of each word')
         length = len(WithMasks(self._tokenizer).encode_batch([asked])[0])
-        if length + 2 > self._most:
+        if length + 2 > self._longest:
             raise UserError(
-                f'{_shown(text)}: {length} word pieces, and this model reads {self._most - 2}:'
+                f'{_shown(text)}: {length} word pieces, and this model reads {self._longest - 2}:'
                 ' shorten it'
             )
         return asked
 
 
 def _shown(text: Any) -> str:
-    """What a message shows of a text."""
-    text = text if isinstance(text, str) else str(text)
+    """Return what a message shows of a text."""
+    text = str(text)
     return repr(text if len(text) <= 60 else f'{text[:57]}...')

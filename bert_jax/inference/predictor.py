@@ -8,7 +8,7 @@
   predictor([{'text': 'One.', 'text_b': 'Another.'}])  # a list of records gives a list of answers
 
 Owns the way from records to answers through the device. What a record and an answer are is
-answers.py's; to score a split of a task is finetuning/evaluation.py's.
+pipelines.py's; to score a split of a task is finetuning/evaluation.py's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
 from bert_jax.costs import memory
-from bert_jax.inference.answers import Answerer
-from bert_jax.inference.bucketing import Buckets, Resident, check_process, placed
-from bert_jax.inference.served_heads import answerer
+from bert_jax.inference import served_heads
+from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed
+from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
@@ -40,11 +40,11 @@ _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
 
 
-def trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
-    """(longest row, options) that a fine-tuned workdir was trained with; (None, {}) elsewhere."""
+def trained_with(init_from: str) -> tuple[int | None, dict[str, Any]]:
+    """Return (longest row, options) that a workdir was fine-tuned with; (None, {}) elsewhere."""
     # A Hugging Face directory has a config.json too, and is none.
-    workdir, _ = at_step(where)
-    ours = workdir.config_file.exists() and not huggingface.is_directory(where)
+    workdir, _ = at_step(init_from)
+    ours = workdir.config_file.exists() and not huggingface.is_directory(init_from)
     config = workdir.config() if ours else None
     if isinstance(config, schema.FinetuneConfig):
         return config.max_seq_length, workdir.data(options=dict)['options']
@@ -52,13 +52,13 @@ def trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
 
 
 def roles_of(
-    answerer: type[Answerer] | Answerer, options: Mapping[str, Any]
+    pipeline: Pipeline, options: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(roles that a record must have, that it may have) of a model trained with a task's `options`.
+    """Return the roles that a record must have, and may have, for a model trained with `options`.
 
     A second text is optional only where nothing says whether the task has one.
     """
-    required, optional = answerer.required, answerer.optional
+    required, optional = pipeline.required, pipeline.optional
     if 'text_b' not in optional or 'texts' not in options:
         return required, optional
     left = tuple(role for role in optional if role != 'text_b')
@@ -66,7 +66,7 @@ def roles_of(
 
 
 def check_dtype(name: str) -> None:
-    """UserError where `name` is no arithmetic of the layers."""
+    """Raise UserError where `name` is no arithmetic of the layers."""
     if name not in ('float32', 'bfloat16'):
         raise UserError(f'compute_dtype={name!r} must be float32 or bfloat16')
 
@@ -74,7 +74,11 @@ def check_dtype(name: str) -> None:
 class _Started(NamedTuple):
     """Records on their way through the device.
 
-    faults: what is wrong with a record, by its place; `records` are the others.
+    Attributes:
+      faults: what is wrong with a record, by its index.
+      records: the others.
+      rows: of those.
+      results: of the rows, on the device.
     """
 
     faults: dict[int, str]
@@ -92,10 +96,10 @@ class Predictor:
       roles: (those that a record must have, those that it may have).
       source: the model, its tokenizer, where it came from.
       settings: what decides its answers besides the model: the longest row, `top`, the arithmetic,
-      a span task's options.
+        a span task's options.
       compilations: how many programs were compiled, under 'predict'.
       added_bytes: what its weights take on each device, but for those that it shares
-      (`on_one_encoder`).
+        (`on_one_encoder`).
     """
 
     def __init__(
@@ -107,20 +111,26 @@ class Predictor:
         compute_dtype: str = 'float32',
         resident: Resident | None = None,
     ):
-        """See `from_workdir`; `options` are the span task's that the model was trained with.
+        """Put the model on the devices.
 
-        resident: weights on the devices that it shares with other predictors, to which its own are
-        added.
+        Args:
+          source: the model.
+          max_seq_length: word pieces of the longest row.
+          options: those of the task that the model was trained with.
+          top: how many candidates an answer lists.
+          compute_dtype: arithmetic of the layers.
+          resident: weights on the devices that it shares with other predictors, to which its own
+            are added.
         """
         check_dtype(compute_dtype)
         if not isinstance(top, int | np.integer) or top < 1:
             raise UserError(f'top={top!r} must be a whole number from 1')
 
-        # Eight places leave some pieces of each text of a pair, beside the special tokens.
-        most = source.model.max_position
-        if not isinstance(max_seq_length, int | np.integer) or not 8 <= max_seq_length <= most:
+        # Eight positions leave some pieces of each text of a pair, besides the special tokens.
+        limit = source.model.max_position
+        if not isinstance(max_seq_length, int | np.integer) or not 8 <= max_seq_length <= limit:
             raise UserError(
-                f'max_seq_length={max_seq_length!r}: this model reads 8 to {most} word pieces'
+                f'max_seq_length={max_seq_length!r}: this model reads 8 to {limit} word pieces'
             )
 
         self._limit = limit_of(options, max_seq_length)
@@ -128,88 +138,98 @@ class Predictor:
         # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
         self.settings = [max_seq_length, top, compute_dtype, dict(options)]
-        self._answerer: Answerer = answerer(
+        pipeline = self._pipeline = served_heads.pipeline(
             source.bert, source.tokenizer, max_seq_length, top, options
         )
 
         # Choices are scored row by row, with the head of a single number; the weights are the same.
-        self.roles = roles_of(self._answerer, options)
-        computed, scored_as = source.bert, self._answerer.scored_as
-        if scored_as is not None:
-            as_class = HEADS[scored_as].class_in(source.model.family)
+        self.roles = roles_of(pipeline, options)
+        computed = source.bert
+        if pipeline.scored_as is not None:
+            as_class = HEADS[pipeline.scored_as].class_in(source.model.family)
             computed = computed._replace(architecture=as_class)
 
         # Reduced on the device, within the same program: the whole vocabulary's scores stay there.
         forward = serving.forward(computed, jnp.dtype(compute_dtype))
-        self._buckets = Buckets(
-            lambda params, batch: self._answerer.reduce(forward(params, batch)),
+        self._engine = InferenceEngine(
+            lambda params, batch: pipeline.reduce(forward(params, batch)),
             source.params,
             max_seq_length,
-            resident,
             word_vectors.inputs(source.model, source.tokenizer),
+            resident,
         )
-        self.compilations = self._buckets.compilations
-        self.added_bytes = self._buckets.added_bytes
+        self.compilations = self._engine.compilations
+        self.added_bytes = self._engine.added_bytes
 
     @classmethod
     def from_workdir(
         cls,
-        where: str,
+        init_from: str,
         max_seq_length: int | None = None,
         top: int = 5,
         compute_dtype: str = 'float32',
     ) -> Predictor:
-        """Loads a trained model. UserError where it cannot be read, or has no head that answers.
+        """Load a trained model.
 
         Args:
-          where: a workdir of bert-finetune or bert-pretrain, or any other source that
-          --init_from takes.
-          max_seq_length: word pieces of the longest row; default: as fine-tuned, else as many as
-          the model has positions.
+          init_from: a workdir of bert-finetune or bert-pretrain, or any other source that
+            --init_from takes.
+          max_seq_length: word pieces of the longest row; None: as fine-tuned, else as many as the
+            model has positions.
           top: how many candidates an answer lists (n-best answers, words for a mask).
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
+
+        Raises:
+          UserError: the model cannot be read, or has no head that answers.
         """
         check_process()
-        source = read_source(where)
-        length, options = trained_with(where)
+        source = read_source(init_from)
+        length, options = trained_with(init_from)
         length = max_seq_length or length or source.model.max_position
         return cls(source, length, options, top, compute_dtype)
 
     @classmethod
     def on_one_encoder(
-        cls, wheres: str | Sequence[str], top: int = 5, compute_dtype: str = 'float32'
+        cls, workdirs: str | Sequence[str], top: int = 5, compute_dtype: str = 'float32'
     ) -> dict[str, Predictor]:
-        """A predictor for each of several runs that were tuned on one encoder, by their names.
+        """Load a predictor for each of several runs that were tuned on one encoder, by their names.
 
         The encoder is in memory once, on the host and on the devices; each predictor adds what its
         run has trained (`added_bytes`), which the log says too. They answer as those of
         `from_workdir` do.
 
-        UserError where a run was not tuned (tuning.method), or on another encoder than the first.
+        Args:
+          workdirs: the runs.
+          top: how many candidates an answer lists.
+          compute_dtype: arithmetic of the layers.
+
+        Raises:
+          UserError: a run was not tuned (tuning.method), or on another encoder than the first.
         """
-        if not wheres:
+        if not workdirs:
             return {}
-        wheres = [wheres] if isinstance(wheres, str) else wheres
+        workdirs = [workdirs] if isinstance(workdirs, str) else workdirs
         check_process()
-        encoder, sources = read_tuned(wheres)
+        encoder, sources = read_tuned(workdirs)
         resident: Resident = {}
         _, size = placed({'encoder': encoder.params['encoder']}, resident)
         logging.info('%s: %s in memory, once', encoder.where, memory.size(size))
 
         # What is not the encoder's own object is the run's.
         predictors: dict[str, Predictor] = {}
-        for where, source in zip(wheres, sources, strict=True):
-            length, options = trained_with(where)
+        for workdir, source in zip(workdirs, sources, strict=True):
+            length, options = trained_with(workdir)
             length = length or source.model.max_position
-            predictors[where] = cls(source, length, options, top, compute_dtype, resident)
-            logging.info('%s: adds %s', where, memory.size(predictors[where].added_bytes))
+            predictor = cls(source, length, options, top, compute_dtype, resident)
+            logging.info('%s: adds %s', workdir, memory.size(predictor.added_bytes))
+            predictors[workdir] = predictor
         return predictors
 
     def __call__(self, inputs: Any) -> Any:
-        """Answers: one for a text, a tuple of texts (in the order of the roles) or a record; a list
-        of them for a list or an array.
+        """Answer a text, a tuple of texts (in the order of the roles) or a record.
+
+        Of a list or an array of them, return a list.
         """
-        # A list, or an array, is several inputs; a text, a tuple or a record is one.
         inputs = listed(inputs)
         if isinstance(inputs, list):
             return list(self.stream(inputs))
@@ -217,12 +237,15 @@ class Predictor:
         return answer
 
     def stream(self, inputs: Iterable[Any], errors: bool = False) -> Iterator[dict[str, Any]]:
-        """Yields the answers to any number of inputs, in order.
+        """Yield the answers to any number of inputs, in order.
 
-        The next inputs are made ready while the device works. An input that cannot be answered is a
-        UserError when its turn comes, or with `errors` is answered by {'error': what is wrong with
-        it}, as a BadRecord among the inputs is. How many were too long for a row and cut is logged
-        at the end.
+        The next inputs are made ready while the device works. How many were too long for a row and
+        cut is logged at the end.
+
+        Args:
+          inputs: what `__call__` takes, and BadRecords.
+          errors: answer an input that cannot be answered by {'error': what is wrong with it}, in
+            place of raising UserError when its turn comes.
         """
         # A text or a record is one input: what it is made of are none.
         inputs = listed(inputs)
@@ -242,7 +265,7 @@ class Predictor:
         say_cut('inputs', cut, self._limit)
 
     def _record(self, item: Any) -> Mapping[str, Any]:
-        """An input as a record. UserError where a role is missing or unknown, or holds no text."""
+        """Return an input as a record. UserError where a role is missing, unknown, or no text."""
         # First any form becomes {role: text}.
         if isinstance(item, BadRecord):
             raise UserError(item.reason)
@@ -274,48 +297,48 @@ class Predictor:
 
         for role, text in item.items():
             texts = (
-                text if isinstance(text, list | tuple) and role in self._answerer.lists else [text]
+                text if isinstance(text, list | tuple) and role in self._pipeline.lists else [text]
             )
             if not all(isinstance(text, str) for text in texts):
-                also = ' or a list of texts' if role in self._answerer.lists else ''
+                also = ' or a list of texts' if role in self._pipeline.lists else ''
                 raise UserError(f'{role!r} must be a text{also}, not {str(text)[:80]}')
         return item
 
     def _start(self, items: Sequence[Any]) -> _Started:
-        """Sends what can be answered of `items` to the device, and notes what cannot."""
+        """Send what can be answered of `items` to the device, and note what cannot."""
         # The form of each record by itself: a fault here is that record's own.
         faults: dict[int, str] = {}
         records: dict[int, Mapping[str, Any]] = {}
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             try:
-                records[place] = self._record(item)
+                records[index] = self._record(item)
             except UserError as error:
-                faults[place] = str(error)
+                faults[index] = str(error)
         try:
             # All together, which is fast; only if that fails, one by one.
             rows = self._rows(list(records.values()))
         except UserError:  # of one of them, and one by one they show which
-            for place in list(records):
+            for index in list(records):
                 try:
-                    self._rows([records[place]])
+                    self._rows([records[index]])
                 except UserError as error:
-                    faults[place] = str(error)
-                    del records[place]
+                    faults[index] = str(error)
+                    del records[index]
             rows = self._rows(list(records.values()))
 
         # Of the rows' arrays only what the model reads; the others are for the answers.
         arrays = {name: rows[name] for name in _ROW_ARRAYS if name in rows}
         return _Started(
-            faults, list(records.values()), rows, self._buckets(arrays) if records else []
+            faults, list(records.values()), rows, self._engine(arrays) if records else []
         )
 
     def _rows(self, records: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-        return self._answerer.rows(records) if records else {}
+        return self._pipeline.rows(records) if records else {}
 
     def _finish(
         self, started: _Started | None, numbers: Iterator[int], errors: bool
     ) -> Iterator[dict[str, Any]]:
-        """Yields the answers of what has been started, and the faults between them, in order."""
+        """Yield the answers of what has been started, and the faults between them, in order."""
         if started is None:
             return
 
@@ -323,13 +346,13 @@ class Predictor:
         answers: Iterator[dict[str, Any]] = iter(())
         if started.records:
             # Answers of every position need all rows at one length; `gather` fills up to it.
-            positions = self._buckets.max_length if self._answerer.per_position else 0
+            positions = self._engine.max_length if self._pipeline.per_position else 0
             outputs = gather(started.results, len(started.rows['input_ids']), positions)
-            answers = iter(self._answerer.answers(started.records, started.rows, outputs))
+            answers = iter(self._pipeline.answers(started.records, started.rows, outputs))
 
-        # Places count faults and records together, so both come out in the order of the inputs.
-        for place in range(len(started.faults) + len(started.records)):
-            number, fault = next(numbers), started.faults.get(place)
+        # Indices count faults and records together, so both come out in the order of the inputs.
+        for index in range(len(started.faults) + len(started.records)):
+            number, fault = next(numbers), started.faults.get(index)
             if fault is None:
                 yield next(answers)
             elif errors:

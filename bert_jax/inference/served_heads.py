@@ -1,8 +1,8 @@
-"""The table of what each head is asked and answers where it serves: one row a head, by the names of
-bert_jax/train/task_heads.py.
+"""The table of what each head is asked and answers where it serves: one row a head.
 
-Owns that correspondence, and the lines in which the example script of an exported folder asks and
-prints. How answers are made is answers.py's.
+Rows have the names of bert_jax/train/task_heads.py. Owns that correspondence, and the
+lines in which the example script of an exported folder asks and prints. How answers are made is
+pipelines.py's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, check_parts
-from bert_jax.inference import answers
-from bert_jax.inference.answers import Answerer
+from bert_jax.inference import pipelines
+from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.train.task_heads import CLASSES
@@ -46,11 +46,11 @@ class Served(NamedTuple):
     """A row of the table.
 
     Attributes:
-      answerer: how the head is asked and answers; None where it gives only arrays.
+      pipeline: how the head is asked and answers; None where it gives only arrays.
       script: its own lines of the example script.
     """
 
-    answerer: type[Answerer] | None
+    pipeline: type[Pipeline] | None
     script: Script
 
 
@@ -79,7 +79,7 @@ _SIGMOID = _SOFTMAX._replace(answer="share = (1 + np.tanh(out['logits'][0] / 2))
 
 SERVED = {
     'span': Served(
-        answers.Spans,
+        pipelines.QuestionAnswering,
         Script(
             "'a question' 'its context'",
             _ONE,
@@ -95,9 +95,9 @@ SERVED = {
             least=2,
         ),
     ),
-    'classifier': Served(answers.Classes, _SOFTMAX),
+    'classifier': Served(pipelines.TextClassification, _SOFTMAX),
     'regressor': Served(
-        answers.Number,
+        pipelines.Regression,
         Script(
             "'a text' ['its pair']",
             _ONE,
@@ -108,9 +108,9 @@ SERVED = {
             ),
         ),
     ),
-    'multi_label': Served(answers.ManyLabels, _SIGMOID),
+    'multi_label': Served(pipelines.MultiLabelClassification, _SIGMOID),
     'tokens': Served(
-        answers.WordLabels,
+        pipelines.TokenClassification,
         Script(
             "'a text'",
             _ONE,
@@ -122,7 +122,7 @@ SERVED = {
         ),
     ),
     'choice': Served(
-        answers.Choices,
+        pipelines.MultipleChoice,
         Script(
             "'a text' 'a choice' 'another' ...",
             '[(words[0], choice) for choice in words[1:]]',
@@ -133,7 +133,7 @@ SERVED = {
         ),
     ),
     'pretraining': Served(
-        answers.MaskedWords,
+        pipelines.FillMask,
         Script(
             "'a text with [MASK]' ['what may follow it']",
             _ONE,
@@ -143,11 +143,11 @@ SERVED = {
         ),
     ),
     'masked_words': Served(
-        answers.MaskedWords,
+        pipelines.FillMask,
         Script("'a text with [MASK]'", _ONE, _MASKED, _BEST.format('logits')),
     ),
     'next_sentence': Served(
-        answers.NextSentence,
+        pipelines.NextSentencePrediction,
         Script(
             "'a text' 'what may follow it'",
             _ONE,
@@ -163,7 +163,7 @@ SERVED = {
 
 
 def script_of(model: Model, texts: int | None = None) -> Script:
-    """A model's own lines of the example script; texts: of an example of its task, if known."""
+    """Return a model's own lines of the example script; texts: of an example, if known."""
     script = SERVED[model.head].script
     if texts and script.usage == _SOFTMAX.usage:
         usage = "'a text' 'its pair'" if texts == 2 else "'a text'"
@@ -171,16 +171,24 @@ def script_of(model: Model, texts: int | None = None) -> Script:
     return script
 
 
-def answerer(
+def pipeline(
     model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]
-) -> Answerer:
-    """What asks `model` and makes its answers; the other arguments are those of `Answerer`.
+) -> Pipeline:
+    """Return what asks `model` and makes its answers.
 
-    `options` are those of a span task. UserError for a model without a head that answers.
+    Args:
+      model: the model.
+      tokenizer: the model's.
+      max_length: word pieces of its longest row.
+      top: how many candidates an answer lists.
+      options: those of a span task.
+
+    Raises:
+      UserError: the model has no head that answers.
     """
     # A class may be readable and still have no head of ours that answers (an encoder).
     served = SERVED[model.head] if model.architecture in CLASSES else None
-    if served is None or served.answerer is None:
+    if served is None or served.pipeline is None:
         raise UserError(
             f'{model.architecture} has no head that answers: its hidden states are what'
             ' bert-extract-features writes'
@@ -195,6 +203,6 @@ def answerer(
 
     # Only spans have options: how a long context is cut, and when there is no answer.
     shared = (labels, tokenizer, max_length, top)
-    if issubclass(served.answerer, answers.Spans):
-        return served.answerer(*shared, task=SpanTask('predict', {}, **options))
-    return served.answerer(*shared)
+    if issubclass(served.pipeline, pipelines.QuestionAnswering):
+        return served.pipeline(*shared, task=SpanTask('predict', {}, **options))
+    return served.pipeline(*shared)

@@ -1,10 +1,10 @@
-"""A folder that serves a model where this project is not installed: program, weights, tokenizer,
-labels and an example.
+"""A folder that serves a model where this project is not installed.
 
-Owns what is in it besides the program, which is bert_jax/conversion/serving.py's:
+It holds program, weights, tokenizer, labels and an example. Owns what is in it besides
+the program, which is bert_jax/conversion/serving.py's:
 
   model.stablehlo, weights.safetensors    --format=stablehlo: for jax, on cpu, cuda or tpu
-  spelling.py                             beside them, where word vectors are computed at load
+  spelling.py                             with them, where word vectors are computed at load
   saved_model.pb, variables/              --format=saved_model: for TensorFlow
   serving.json                            the class, inputs and outputs with their axes, labels, the
                                           longest row
@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
@@ -32,7 +32,7 @@ from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.task_heads import CLASSES
 
-# Doubled braces stand for themselves; the single ones are filled in by head and by format.
+# Doubled braces are braces; the single ones are filled in by head and by format.
 _SERVE = '''\
 """Serves the model in this folder: python serve.py {usage}
 Needs {needs}; the project that trained the model is not needed."""
@@ -106,11 +106,17 @@ def write(
     max_length: int | None = None,
     texts: int | None = None,
 ) -> tuple[str, ...]:
-    """Writes a folder that serves the model; returns the parts that its class has no place for.
+    """Write a folder that serves the model; return the parts that its class has no place for.
 
-    max_length: the longest row that serve.py makes, as trained; default: as many as there are
-    positions, which is what the program itself takes. texts: how many texts an example of its task
-    has, which are what serve.py is asked; None: unknown. UserError for a damaged or unfit model.
+    Args:
+      folder: where the files go.
+      model: what is served.
+      tokenizer: the model's.
+      form: the program's format.
+      max_length: the longest row that serve.py makes; None: as many as there are positions.
+      texts: how many texts serve.py is asked; None: unknown.
+
+    A damaged or unfit model is a UserError.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}', parameters.SHAPE)
@@ -121,65 +127,59 @@ def write(
         )
 
     # The tokenizer in two forms: our own files, and tokenizer.json, which serve.py reads.
-    head = CLASSES[model.architecture]
     tokenizer.save(folder)
     folder = Path(folder)
     (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
 
-    # Labels that have no names are called as transformers calls them.
-    labels = list(model.labels) if head.labelled else []
-    if head.labelled and not labels:
-        labels = [f'LABEL_{i}' for i in range(model.outputs)]
-
     # What is computed from the vocabulary is computed where the folder is used; a SavedModel has it
     # among its variables, since no program of ours runs where it is loaded.
     computed = model.config.words.computed if form == 'stablehlo' else frozenset()
-
-    # What a caller must know, and cannot tell from the program: names, order, labels, ids.
-    about = {
-        'architecture': model.architecture,
-        'inputs': dict(head.inputs),
-        'outputs': list(head.outputs),
-        'labels': labels,
-        'max_length': max_length or model.config.max_position,
-        'pad_id': tokenizer.pad_id,
-        'mask_id': tokenizer.mask_id,
-    }
+    facts = _facts(model, tokenizer, max_length)
     if computed:
-        about['word_vectors'] = {
+        facts['word_vectors'] = {
             'entries': model.config.vocab_size,
             'rows': padded_vocab(model.config.vocab_size),
             'width': model.config.embedding_width,
             'ngrams': model.config.hash_ngrams,
         }
         (folder / 'spelling.py').write_text(inspect.getsource(spelling))
-    (folder / 'serving.json').write_text(json.dumps(about, indent=1, ensure_ascii=False) + '\n')
+    (folder / 'serving.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False) + '\n')
 
-    # jax.export's program takes the weights as an argument, so they lie beside it; a SavedModel
-    # holds its own.
+    # jax.export's program takes the weights as an argument; a SavedModel holds its own.
     if form == 'stablehlo':
         (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model))
-        stored = {
-            name: np.ascontiguousarray(array)
-            for name, array in weights.items()
-            if name not in computed
-        }
+        kept = [name for name in weights if name not in computed]
+        stored = {name: np.ascontiguousarray(weights[name]) for name in kept}
         # Not by save_file, whose file no other user may read.
         (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
     else:
         serving.write_saved_model(folder, model)
     # The example asks with the mask token that this tokenizer knows.
-    script = example(model, form, texts).replace(
-        SPECIAL_TOKENS['mask_token'], tokenizer.special_tokens[4]
-    )
-    (folder / 'serve.py').write_text(script)
+    script, mask = example(model, form, texts), tokenizer.special_tokens[4]
+    (folder / 'serve.py').write_text(script.replace(SPECIAL_TOKENS['mask_token'], mask))
     return left_out
+
+
+def _facts(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[str, Any]:
+    """Return what a caller cannot tell from the program: names, order, labels, ids."""
+    # Labels that have no names are called as transformers calls them.
+    head = CLASSES[model.architecture]
+    labels = list(model.labels) or [f'LABEL_{i}' for i in range(model.outputs)]
+    return {
+        'architecture': model.architecture,
+        'inputs': dict(head.inputs),
+        'outputs': list(head.outputs),
+        'labels': labels if head.labelled else [],
+        'max_length': max_length or model.config.max_position,
+        'pad_id': tokenizer.pad_id,
+        'mask_id': tokenizer.mask_id,
+    }
 
 
 def example(
     model: Model, form: Literal['stablehlo', 'saved_model'], texts: int | None = None
 ) -> str:
-    """The text of serve.py, an example of how the folder is used; `texts` as of `write`."""
+    """Return the text of serve.py, an example of how the folder is used; `texts` as of `write`."""
     parts = dict(_STABLEHLO if form == 'stablehlo' else _SAVED_MODEL)
     if form == 'stablehlo' and model.config.words.computed:
         parts['load'] += _COMPUTE

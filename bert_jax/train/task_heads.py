@@ -26,7 +26,7 @@ from bert_jax.train import losses
 
 
 class Part(NamedTuple):
-    """Weights that stand on the encoder's blocks; heads share them.
+    """Weights above the encoder's blocks; heads share them.
 
     Their names in other programs are those of the families (configs/model/families).
 
@@ -54,7 +54,7 @@ _CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
 
 
 def _logits(logits: jax.Array, batch: losses.Batch, n_best: int) -> dict[str, jax.Array]:
-    """Every logit: {'logits'}."""
+    """Return every logit: {'logits'}."""
     del batch, n_best
     return {'logits': logits}
 
@@ -62,7 +62,7 @@ def _logits(logits: jax.Array, batch: losses.Batch, n_best: int) -> dict[str, ja
 def _best_positions(
     logits_BT2: jax.Array, batch: losses.Batch, n_best: int
 ) -> dict[str, jax.Array]:
-    """The `n_best` best starts and ends, best first, in place of the logits of all positions.
+    """Return the `n_best` best starts and ends, best first, in place of all logits.
 
     {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
     where the null score is start + end at [CLS]. Padding is never among the best (K is at most T).
@@ -70,8 +70,8 @@ def _best_positions(
     # Padding scores far below any real position, so that top_k takes it last.
     real_BT = batch['input_mask'] > 0
     best = {'null_scores': logits_BT2[:, 0].sum(-1)}
-    for place, side in enumerate(('start', 'end')):
-        scores_BT = jnp.where(real_BT, logits_BT2[..., place], -1e9)
+    for index, side in enumerate(('start', 'end')):
+        scores_BT = jnp.where(real_BT, logits_BT2[..., index], -1e9)
         # A window may be shorter than n_best: top_k takes no more than there are.
         K = min(n_best, scores_BT.shape[1])
         best[f'{side}_scores'], best[f'{side}_indices'] = jax.lax.top_k(scores_BT, K)
@@ -109,12 +109,12 @@ class Head:
     google: tuple[str, ...] = ()
 
     def is_in(self, family: str) -> bool:
-        """Whether a family has such a head: not each has those that tell pairs of texts apart."""
+        """Tell whether a family has such a head: not each has those for pairs of texts."""
         named = self.architecture.removeprefix('Bert')
         return 'nsp' not in self.parts or named in FAMILIES[family].pairs
 
     def class_in(self, family: str) -> str:
-        """transformers' class for a family."""
+        """Return the class of transformers for a family."""
         return FAMILIES[family].class_of(self.architecture)
 
     def model(
@@ -126,38 +126,38 @@ class Head:
         remat: str = 'none',
         scan: bool = False,
     ) -> Any:
-        """The encoder of `config` with this head, layers computed in `dtype`.
+        """Make the encoder of `config` with this head, layers computed in `dtype`.
 
         `outputs` (labels or numbers) and `head_dropout` are used where the head has such a choice;
         `remat` and `scan` are those of RuntimeConfig.
         """
         # Heads differ in these two fields alone; the rest is EncoderModel's.
-        own = {field.name for field in dataclasses.fields(self.module)}
+        fields = {field.name for field in dataclasses.fields(self.module)}
         offered = {'outputs': outputs, 'head_dropout': head_dropout}
-        taken: dict[str, Any] = {name: offered[name] for name in offered.keys() & own}
+        taken: dict[str, Any] = {name: offered[name] for name in offered.keys() & fields}
         return self.module(config, dtype, remat, scan, **taken)
 
 
 def _result_itself(result: Any, config: ModelConfig) -> jax.Array:
-    """The model's result as it is."""
+    """Return the model's result as it is."""
     del config
     return result
 
 
 def _first_result(result: Any, config: ModelConfig) -> jax.Array:
-    """The first of two results."""
+    """Return the first of two results."""
     del config
     return result[0]
 
 
 def _second_result(result: Any, config: ModelConfig) -> jax.Array:
-    """The second of two results."""
+    """Return the second of two results."""
     del config
     return result[1]
 
 
 def _word_logits(result: Any, config: ModelConfig) -> jax.Array:
-    """The masked-LM logits, of the vocabulary's real size."""
+    """Return the masked-LM logits, of the vocabulary's real size."""
     return result[0][..., : config.vocab_size]
 
 
@@ -249,19 +249,19 @@ CLASSES = {
 
 
 def pretraining_head(config: ModelConfig) -> Head:
-    """The head that pre-training trains: of a family without pairs that for masked words alone."""
+    """Return the head that pre-training trains, without pairs that for masked words alone."""
     return HEADS['pretraining' if config.traits.pairs else 'masked_words']
 
 
 def of_task(parts: Iterable[str]) -> tuple[str, ...]:
-    """Those of some parts whose outputs are as many as a task has."""
+    """Return those of some parts whose outputs are as many as a task has."""
     return tuple(part for part in parts if PARTS[part].of_task)
 
 
 def make_model(
     head: str, config: ModelConfig, outputs: int, head_dropout: float, runtime: RuntimeConfig
 ) -> Any:
-    """The encoder of `config` with the head of that name, computed as `runtime` says.
+    """Make the encoder of `config` with the head of that name, computed as `runtime` says.
 
     outputs: how many labels or numbers the task has. KeyError for an unknown name.
     """
@@ -273,9 +273,10 @@ def make_model(
 
 
 def make_objective(head: str, model: Any) -> losses.Objective:
-    """What fine-tuning a model with the head of that name minimises.
+    """Return what fine-tuning a model with the head of that name minimises.
 
-    KeyError where no task has that head.
+    Raises:
+      KeyError: no task has that head.
     """
     objective = HEADS[head].objective
     if objective is None:
@@ -284,7 +285,7 @@ def make_objective(head: str, model: Any) -> losses.Objective:
 
 
 def passes(head: str, config: ModelConfig) -> int:
-    """How often training computes a batch in each step: twice for AdaMix's consistency loss."""
+    """Count the passes of a batch in a training step: two for AdaMix's consistency loss."""
     has_classes = HEADS[head].objective is losses.classification_objective
     return 2 if has_classes and config.tuning.consistent else 1
 
@@ -292,7 +293,7 @@ def passes(head: str, config: ModelConfig) -> int:
 def make_predict(
     head: str, model: Any, n_best: int
 ) -> Callable[[Any, losses.Batch], dict[str, jax.Array]]:
-    """-> predict(params, batch) -> the arrays that a task decodes, without dropout.
+    """Make predict(params, batch) -> the arrays that a task decodes, without dropout.
 
     n_best: how many best starts and ends of a span, where the head has spans.
     """

@@ -41,7 +41,7 @@ def _config(
     max_seq_length: int = 128,
     **others: Any,
 ) -> FinetuneConfig:
-    """Return a recipe with 10 % warm-up and AdamW without bias correction, as the original's.
+    """Make a recipe with 10 % warm-up and AdamW without bias correction, as the original has.
 
     That is run_classifier.py and run_squad.py of google-research/bert.
     """
@@ -94,8 +94,9 @@ _README = {
 class MethodRecipe(NamedTuple):
     """What a method of tuning is trained with in place of a task's own rates.
 
-    source: the program or paper that has these values, or why they are none's; settings: as --set
-    takes them.
+    Attributes:
+      source: the program or paper that has these values, or why they are none's.
+      settings: as --set takes them.
     """
 
     source: str
@@ -103,7 +104,7 @@ class MethodRecipe(NamedTuple):
 
 
 def _method(source: str, peak_lr: float, others: Mapping[str, float]) -> MethodRecipe:
-    """Return a recipe with PyTorch's AdamW, a linear schedule and 6 % warm-up."""
+    """Make a recipe: PyTorch's AdamW, a linear schedule, 6 % warm-up, unless `others` differ."""
     usual = {
         'optimizer.algorithm': 'adamw',
         'optimizer.schedule': 'linear',
@@ -148,7 +149,7 @@ METHODS: dict[Method, MethodRecipe] = {
 
 
 def changed(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
-    """Return `overrides.apply`, where a change of tuning.method brings that method's recipe first.
+    """Apply changes, where a change of tuning.method brings that method's recipe first.
 
     So the changes win over the recipe, whatever their order, and the recipe over `config`.
     UserError as there.
@@ -171,7 +172,7 @@ def recipe(
     kind: str = 'classification',
     source: RecipeName = 'paper',
 ) -> FinetuneConfig:
-    """Return the settings of `source` for a task; UserError where that source has none for it.
+    """Return the settings of `source` for a task; UserError where it has none for it.
 
     From the paper, a user's own task gets those of its kind's best-known one.
     """

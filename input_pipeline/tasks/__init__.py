@@ -7,6 +7,7 @@ name, or a JSON task file (docs: `from_description` of the family's file).
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.input_pipeline.tasks import (
@@ -18,9 +19,9 @@ from bert_jax.input_pipeline.tasks import (
     task_file,
 )
 from bert_jax.input_pipeline.tasks.base import Example, Predictions, Task
-from bert_jax.input_pipeline.text.whole_text import plain_name
+from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
-__all__ = ['BY_KIND', 'BY_NAME', 'Example', 'Predictions', 'Task', 'load_task']
+__all__ = ['BY_KIND', 'BY_NAME', 'Example', 'Predictions', 'Task', 'load_task', 'score_file']
 
 # The families of tasks: the paper's by name, those of JSON task files by kind.
 BY_NAME = {
@@ -62,6 +63,32 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
             f' describe {name_or_json} in JSON'
         )
     return BY_NAME[name_or_json].by_name(name_or_json, data_dir)
+
+
+def score_file(
+    predictions: str, task: str, data_dir: str = '', split: str = 'dev'
+) -> dict[str, Any]:
+    """Score a file of predictions, in the task's official format, on a split, without any model.
+
+    Returns:
+      {'task', 'split', 'metrics', 'examples'}.
+
+    Raises:
+      UserError: the file does not fit the split.
+    """
+    if located(predictions) is None:
+        raise UserError(f'--predictions={predictions}: no such file')
+
+    # The examples in their order give each line of the file its label.
+    loaded = load_task(task, data_dir)
+    examples = loaded.examples(split)
+    answers = loaded.read_predictions(predictions, examples)
+    return {
+        'task': loaded.name,
+        'split': split,
+        'metrics': loaded.score(examples, answers),
+        'examples': len(examples),
+    }
 
 
 def _load_json(path: str, data_dir: str) -> Task:

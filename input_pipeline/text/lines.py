@@ -305,7 +305,7 @@ class Text:
             kind = 'null' if value is None else 'empty'
             self.report.textless[kind] += 1
             _note(self.report.textless_places, lambda: f'{location()} ({kind})')
-        return self._document(str(text)) if text else []
+        return self.document(str(text)) if text else []
 
     def sentences(self, line: str) -> list[str]:
         """Return the sentences of a line."""
@@ -325,7 +325,7 @@ class Text:
             if (sentence := stretch.strip())
         ]
 
-    def _document(self, text: str) -> list[str]:
+    def document(self, text: str) -> list[str]:
         """Return the sentences of a whole document in one record; its lines are paragraphs."""
         # Encoding every line to know its size would cost more than the rest: a line of fewer than
         # limit / 4 characters cannot be too long.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+import shutil
 
+from bert_jax.configs import schema
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.input_pipeline.tasks import load_task
@@ -11,6 +14,7 @@ from bert_jax.runs.finetuning import finetuner, machine
 from bert_jax.runs.finetuning.approach import FineTuning
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 def finetune(
@@ -22,3 +26,12 @@ def finetune(
     data = TaskData(task, encoder, task_identity(task, str(task_file), ''))
     ready = machine.ready(config.runtime, encoder.model)
     return finetuner.FineTuner(FineTuning(data), ready).run(config, str(workdir))[0]
+
+
+def trained_on(folder, copy, mesh):
+    """A copy of a workdir, as if it had been trained on a mesh of other devices."""
+    shutil.copytree(folder, copy)
+    config = Workdir(copy).config()
+    runtime = dataclasses.replace(config.runtime, **mesh)
+    (copy / 'config.json').write_text(schema.dumps(dataclasses.replace(config, runtime=runtime)))
+    return str(copy)

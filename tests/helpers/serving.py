@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from bert_jax.inference import export
 from bert_jax.inference.predictor import Predictor
-from bert_jax.launch import export
 from bert_jax.runs.sources import source
 
 
@@ -20,7 +20,7 @@ def serves_itself(workdir: pathlib.Path, folder: pathlib.Path, *texts: str) -> N
     folder: where the export is made, of the format stablehlo. texts: a text, or two of a pair.
     """
     whole = source.read_source(str(workdir))
-    export.export(whole.bert, whole.tokenizer, 'stablehlo', str(folder))
+    export.write(whole.bert, whole.tokenizer, 'stablehlo', str(folder))
     # From another folder, so that nothing of this project can be found.
     said = subprocess.run(
         [sys.executable, '-P', str(folder / 'serve.py'), *texts],

@@ -15,13 +15,12 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.costs import flops
-from bert_jax.inference import Predictor
+from bert_jax.inference import Predictor, export
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.launch import export
 from bert_jax.runs.pretraining import train
 from bert_jax.runs.pretraining.records import match_phases
 from bert_jax.runs.sources import fitting, source
@@ -143,7 +142,7 @@ def test_what_tells_blocks_apart_is_one_line(folder, tuned):
 
 def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
     whole = source.read_source(str(tuned))
-    export.export(whole.bert, whole.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(whole.bert, whole.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     tensors = load_file(tmp_path / 'hf/model.safetensors')
     group = 'albert.encoder.albert_layer_groups.0.albert_layers.0'
     assert tensors[f'{group}.ffn.weight'].shape == (64, 32)
@@ -155,7 +154,7 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
     assert answers_as_the_run_did(tuned)(PAIR)['probabilities'] == pytest.approx(there, abs=1e-6)
 
     pre = source.read_source(str(folder / 'pre'))
-    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))
+    export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))
     start = fitting.for_pretraining(str(tmp_path / 'pre'), pre.tokenizer, pre.model, 0)
     assert start.bert.architecture == 'AlbertForPreTraining'
     assert jax.tree.all(jax.tree.map(np.array_equal, start.params, pre.params))
@@ -169,7 +168,7 @@ def test_what_an_albert_has_no_place_for_is_one_line(folder, tmp_path):
         )
     with pytest.raises(UserError, match='tokenizer is SentencePiece, and google-research/bert'):
         whole = source.read_source(str(folder / 'pre'))
-        export.export(whole.bert, whole.tokenizer, 'google', str(tmp_path / 'b'))
+        export.write(whole.bert, whole.tokenizer, 'google', str(tmp_path / 'b'))
     with pytest.raises(UserError, match='is of kind byte_bpe, and this ALBERT .* reads wordpiece'):
         pre.config.check_reads('byte_bpe', 'records')
 
@@ -183,7 +182,7 @@ def test_what_an_albert_has_no_place_for_is_one_line(folder, tmp_path):
 )
 def test_settings_that_are_not_built_are_one_line(folder, tmp_path, changed, said):
     pre = source.read_source(str(folder / 'pre'))
-    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     file = tmp_path / 'hf/config.json'
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     with pytest.raises(UserError, match=said) as caught:

@@ -136,87 +136,73 @@ def stop_at(
     return process.wait(timeout=120)
 
 
-def test_text_to_score_with_kills_on_the_way(folder, binary):
+@pytest.fixture(scope='module')
+def undisturbed(folder, binary) -> pathlib.Path:
+    """A run that nothing stopped."""
     make_records(folder, binary)
+    command = pretrain_command(folder, 'undisturbed')
+    ok(subprocess.run(command, cwd=ROOT, capture_output=True, text=True))
+    return folder / 'undisturbed'
+
+
+def test_text_to_score(undisturbed, folder, binary):
     ok(binary('verify_data', f'{folder}/records'))
+    settings = ['--set=epochs=30', '--set=optimizer.peak_lr=1e-3', '--set=max_seq_length=16']
+    ok(
+        binary(
+            'finetune',
+            f'--task={folder}/task.json',
+            f'--init_from={undisturbed}',
+            f'--workdir={folder}/tuned',
+            *settings,
+        )
+    )
+    ok(binary('evaluate', f'--workdir={folder}/tuned', '--split=dev'))
+    result = json.loads((folder / 'tuned/eval/dev.json').read_text())
+    assert result['metrics']['accuracy'] > 0.95
+    ok(binary('evaluate', f'--workdir={undisturbed}', f'--data={folder}/records'))
 
     command = pretrain_command(folder, 'undisturbed')
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+    refused = binary('pretrain', *command[3:], '--set=seed=5')
+    assert (refused.returncode, refused.stderr.count('\n')) == (2, 1), refused.stderr
+    assert 'seed: 12345 -> 5' in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_run_with_kills_on_the_way_is_the_run_without(undisturbed, folder, binary):
     disturbed = pretrain_command(folder, 'disturbed')
     assert stop_at(8, disturbed, folder / 'disturbed', signal.SIGKILL) == -signal.SIGKILL
     assert stop_at(16, disturbed, folder / 'disturbed', signal.SIGTERM) == 128 + signal.SIGTERM
     last = subprocess.run(disturbed, cwd=ROOT, capture_output=True, text=True)
     assert last.returncode == 0 and 'resumed at step' in last.stderr
 
-    (want, step), (got, other) = (
-        load_params(folder / 'undisturbed'),
-        load_params(folder / 'disturbed'),
-    )
+    (want, step), (got, other) = load_params(undisturbed), load_params(folder / 'disturbed')
     assert step == other == 30
     for a, b in zip(leaves(want), leaves(got), strict=True):
         np.testing.assert_array_equal(a, b)  # bitwise
-    losses = [
-        {
-            (m['step'], m['split']): m['mlm_loss']
-            for m in read_metrics(folder / run / 'metrics.jsonl')
-            if m['split'] == 'eval'
-        }
-        for run in ('undisturbed', 'disturbed')
-    ]
-    assert losses[0] == losses[1] and {step for step, _ in losses[0]} == {15, 30}
-    unigram = baselines(str(folder / 'records')).unigram_nll
     held_out = [
-        m for m in read_metrics(folder / 'disturbed' / 'metrics.jsonl') if m['split'] == 'eval'
+        [m for m in read_metrics(run / 'metrics.jsonl') if m['split'] == 'eval']
+        for run in (undisturbed, folder / 'disturbed')
     ]
-    assert [m['nats_gained'] for m in held_out] == pytest.approx(
-        [unigram - m['mlm_loss'] for m in held_out]
-    )
-    assert (
-        'held out, guessing: unigram mlm_loss' in last.stderr
-        and (folder / 'disturbed' / 'plots' / 'held_out.png').exists()
-    )
+    losses = [[(m['step'], m['mlm_loss']) for m in lines] for lines in held_out]
+    assert losses[0] == losses[1] and [step for step, _ in losses[0]] == [15, 30]
+    unigram = baselines(str(folder / 'records')).unigram_nll
+    gained = [m['nats_gained'] for m in held_out[1]]
+    assert gained == pytest.approx([unigram - loss for _, loss in losses[1]])
 
     # What the page shows of it: three processes made it, and guessing is on the same records.
-    workdir = Workdir(folder / 'disturbed')
-    begun = notes.starts(workdir)
+    begun = notes.starts(Workdir(folder / 'disturbed'))
     assert len(begun) == 3 and begun[0].step == 0 < begun[-1].step < 30
-    assert {start.command.split()[:3][-1] for start in begun} == {'bert_jax.launch.pretrain'}
-    (guess,) = notes.guesses(workdir)
+    (guess,) = notes.guesses(Workdir(folder / 'disturbed'))
     assert guess.scores['mlm_loss'] == pytest.approx(unigram)
-    assert guess.records == str(folder / 'records')
-    page = binary('report', '--samples=2', folder / 'disturbed')
-    assert page.returncode == 0 and len(page.stdout.splitlines()) == 1, page.stderr
+    ok(binary('report', '--samples=2', folder / 'disturbed'))
     shown = (folder / 'disturbed/report.html').read_text()
-    assert shown.count('<mark>') == 2 and f'{held_out[-1]["mlm_loss"]:.4f} ({unigram:.4f})' in shown
-
-    settings = ['--set=epochs=30', '--set=optimizer.peak_lr=1e-3', '--set=max_seq_length=16']
-    ok(
-        binary(
-            'finetune',
-            f'--task={folder}/task.json',
-            f'--init_from={folder}/disturbed',
-            f'--workdir={folder}/tuned',
-            *settings,
-        )
-    )
-    ok(binary('evaluate', f'--workdir={folder}/tuned', '--split=dev'))
-    assert (
-        json.loads((folder / 'tuned' / 'eval' / 'dev.json').read_text())['metrics']['accuracy']
-        > 0.95
-    )
-    ok(binary('evaluate', f'--workdir={folder}/disturbed', f'--data={folder}/records'))
-
-    refused = binary('pretrain', *disturbed[3:-1], '--set=seed=5', disturbed[-1])
-    assert (
-        refused.returncode == 2
-        and refused.stderr.count('\n') == 1
-        and 'seed: 12345 -> 5' in refused.stderr
-    ), refused.stderr
+    assert shown.count('<mark>') == 2 and f'{losses[1][-1][1]:.4f} ({unigram:.4f})' in shown
 
 
-def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(folder, binary):
-    if not (folder / 'records').exists():
-        make_records(folder, binary)
+def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(
+    undisturbed, folder, binary
+):
     changes = ['optimizer.peak_lr=1e30', 'runtime.max_bad_steps=3', 'runtime.checkpoint_every=1']
     command = pretrain_command(folder, 'diverged') + [f'--set={change}' for change in changes]
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -233,40 +219,11 @@ def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(fol
 
 
 @pytest.mark.slow
-def test_a_stop_on_a_full_disk_does_not_say_that_it_saved(folder, binary):
-    """The disk takes no file of more than 200 kB: no checkpoint is saved, and the run goes on."""
-    if not (folder / 'records').exists():
-        make_records(folder, binary)
-    command = [
-        *pretrain_command(folder, 'full'),
-        '--set=runtime.on_full_disk=continue',
-        '--set=phases.0.steps=3000',
-    ]
-    limited = ['bash', '-c', 'ulimit -f 200; exec "$@"', 'bash', *command]
-    said = []
-    with subprocess.Popen(limited, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        for line in process.stderr:
-            said.append(line)
-            if 'step 8/3000 train' in line:
-                process.send_signal(signal.SIGTERM)
-    assert process.wait() == 128 + signal.SIGTERM and 'Traceback' not in ''.join(said), ''.join(
-        said
-    )
-    assert (
-        'NOT saved at step' in said[-1]
-        and 'there is no checkpoint yet; the same command' in said[-1]
-    )
-    assert any('NOT SAVED at step 4 (runtime.on_full_disk=continue)' in line for line in said)
-
-
-@pytest.mark.slow
-def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
+def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(undisturbed, folder, binary):
     """SIGKILL while it imports, compiles, trains, evaluates or writes.
 
     The parameters are, to the bit, those of a run left alone.
     """
-    if not (folder / 'records').exists():
-        make_records(folder, binary)
     changes = [
         'phases.0.steps=600',
         'phases.0.batch_size=8',
@@ -310,21 +267,6 @@ def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
         np.testing.assert_array_equal(a, b, err_msg=f'killed at {reached}')
 
 
-@pytest.mark.slow
-def test_a_dry_run_prints_sizes_and_writes_nothing(folder, binary):
-    if not (folder / 'records').exists():
-        make_records(folder, binary)
-    tried = subprocess.run(
-        [*pretrain_command(folder, 'tried'), '--dry_run'], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (
-        tried.returncode == 0
-        and 'activations and workspace' in tried.stdout
-        and '; a checkpoint ' in tried.stdout
-        and not (folder / 'tried').exists()
-    ), tried.stderr
-
-
 def leaves(tree):
     """The arrays of nested dictionaries, in order of their names."""
     return [
@@ -352,18 +294,14 @@ def leaves(tree):
         (['--set=runtime.fsdp=3'], 'there are 1 devices'),
     ],
 )
-def test_mistakes_are_one_line_and_exit_2(folder, binary, change, message):
-    if not (folder / 'records').exists():
-        make_records(folder, binary)
+def test_mistakes_are_one_line_and_exit_2(undisturbed, folder, binary, change, message):
     result = binary('pretrain', *pretrain_command(folder, 'refused')[3:], *change)
     assert result.returncode == 2
     assert result.stderr.strip().count('\n') == 0 and message in result.stderr
     assert not (folder / 'refused' / 'config.json').exists()
 
 
-def test_devices_that_would_all_hold_the_same_are_refused(folder, binary):
-    if not (folder / 'records').exists():
-        make_records(folder, binary)
+def test_devices_that_would_all_hold_the_same_are_refused(undisturbed, folder, binary):
     command = pretrain_command(folder, 'refused')[3:]
     devices = {'JAX_NUM_CPU_DEVICES': '5'}
     result = binary('pretrain', *command, '--set=runtime.model_parallel=5', **devices)

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
+from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.launch import export
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import read_source
@@ -154,7 +154,7 @@ def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
 def test_a_finetuned_workdir(make, tmp_path, head, labels, module, architecture, wanted):
     folder, params = finetuned(make, module, head, labels)
     source = read_source(str(folder))
-    _, left_out = export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
+    _, left_out = export.write(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
     assert left_out == (('pooler',) if head in ('span', 'tokens') else ())
     found = huggingface.read(tmp_path / 'out').model
     assert (found.architecture, found.labels, found.config) == (architecture, wanted, MODEL)
@@ -173,7 +173,7 @@ def test_nothing_is_left_of_an_export_that_fails(make, tmp_path):
     before = sorted(p.name for p in tmp_path.iterdir())
     out = str(tmp_path / 'out')
     with pytest.raises(UserError, match='^runs/mini: cls.seq_relationship.bias: NaN'):
-        export.export(source.bert, source.tokenizer, 'huggingface', out, where='runs/mini')
+        export.write(source.bert, source.tokenizer, 'huggingface', out, named='runs/mini')
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
@@ -189,11 +189,11 @@ def test_a_refused_export_names_the_model_and_not_the_hidden_folder(make, tmp_pa
         (headless, 'BertForQuestionAnswering needs span'),
     ):
         with pytest.raises(UserError, match=f'^runs/mini: {message}'):
-            export.export(model, source.tokenizer, form, out, where='runs/mini')
+            export.write(model, source.tokenizer, form, out, named='runs/mini')
 
 
 def test_a_head_that_transformers_does_not_have_is_refused(make, tmp_path):
     folder, _ = finetuned(make, heads.Classifier(MODEL), 'oracle', [])
     source = read_source(str(folder))
     with pytest.raises(UserError, match='oracle is none of the classes that can be written'):
-        export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
+        export.write(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))

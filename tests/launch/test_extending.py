@@ -56,7 +56,7 @@ def data(tmp_path_factory) -> str:
     return str(folder / 'out')
 
 
-def settings(data: str) -> schema.PretrainConfig:
+def settings(data: str, steps: int = 12) -> schema.PretrainConfig:
     return schema.PretrainConfig(
         model=schema.ModelConfig(
             vocab_size=Manifest.load(data).vocab_size,
@@ -66,7 +66,7 @@ def settings(data: str) -> schema.PretrainConfig:
             intermediate_size=64,
             max_position=32,
         ),
-        phases=(schema.Phase(32, 12, 8),),
+        phases=(schema.Phase(32, steps, 8),),
         optimizer=schema.OptimizerConfig(warmup_steps=0),
         runtime=schema.RuntimeConfig(
             decoder='numpy', log_every=2, checkpoint_every=5, eval_every=4
@@ -95,13 +95,25 @@ def lines(workdir) -> list[dict[str, Any]]:
     ]
 
 
+def example(config: schema.PretrainConfig, data: str) -> Any:
+    """Returns the page's function that trains, with a small generator."""
+    small = dataclasses.replace(config.model, hidden_size=16, num_heads=1, intermediate_size=32)
+    train_detector = executed('class Detector')['train_detector']
+    return functools.partial(train_detector, config, small, data)
+
+
+def test_the_example_of_the_page_trains(data, tmp_path):
+    ended = example(settings(data, steps=4), data)(str(tmp_path / 'run'))
+    assert (int(ended.state.step), ended.signal) == (4, None)
+    assert [line['step'] for line in lines(tmp_path / 'run')] == [2, 4, 4]
+
+
+@pytest.mark.slow
 def test_the_example_of_the_page_trains_and_goes_on_to_the_bit_however_it_was_stopped(
     data, tmp_path
 ):
     assert sum(bool(line.strip()) for line in block('class Detector').splitlines()) < 60
-    config = settings(data)
-    small = dataclasses.replace(config.model, hidden_size=16, num_heads=1, intermediate_size=32)
-    train = functools.partial(executed('class Detector')['train_detector'], config, small, data)
+    train = example(settings(data), data)
     whole = train(str(tmp_path / 'whole'))
     assert (int(whole.state.step), whole.signal) == (12, None)
 

@@ -17,7 +17,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
-from bert_jax.inference.extractor import Extractor, last_blocks, row_of
+from bert_jax.inference.extractor import Extractor, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.model import hidden_states
@@ -202,11 +202,6 @@ def test_a_bad_record_keeps_its_place_without_tokens():
             io.BytesIO(files.contents(part, first=True)['lines.npy'].replace(b'(0,)', b'(3,)'))
         )
         assert lines.tolist() == [1, 2, 4]
-
-
-def test_by_default_layers_are_the_last_four_or_all_blocks():
-    lists = [list(last_blocks(count)) for count in (1, 2, 4, 12)]
-    assert lists == [[-1], [-1, -2], [-1, -2, -3, -4], [-1, -2, -3, -4]]
 
 
 def test_layers_are_checked():

@@ -6,20 +6,12 @@ A line for each record, in order, also after an interruption and from several pr
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import shutil
 
-import jax
-import jax.numpy as jnp
 import pytest
 
-from bert_jax.configs import schema
 from bert_jax.conversion import huggingface
 from bert_jax.inference import Predictor
-from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint
-from bert_jax.train.state import TrainState
 from tests.helpers import tiny_models
 
 
@@ -105,84 +97,3 @@ def test_a_mistake_is_one_line(source, tmp_path, binary, arguments, content, mes
     errors = [line for line in run.stderr.splitlines() if 'error' in line or 'Traceback' in line]
     assert run.returncode == 2 and len(errors) == 1 and message in errors[0], run.stderr
     assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('texts', 'name', 'content', 'message'),
-    [
-        (2, 'in.tsv', 'text\na\n', "in.tsv: no column 'text_b' for 'text_b'"),
-        (2, 'in.txt', 'a\n', 'in.txt: this model reads text and text_b, and a line of text is one'),
-        (1, 'in.tsv', 'text\ttext_b\na\tb\n', "in.tsv:2: a record has text: 'text_b' is none"),
-    ],
-)
-def test_a_run_is_asked_what_it_was_trained_on(tmp_path, binary, texts, name, content, message):
-    model = tiny_models.model('BertForSequenceClassification')
-    data = {
-        'head': 'classifier',
-        'labels': list(model.labels),
-        'options': {'texts': texts},
-        'model': schema.to_dict(model.config),
-    }
-    workdir = tmp_path / 'run'
-    Workdir(workdir).create_or_resume(schema.FinetuneConfig(max_seq_length=32), data)
-    tiny_models.tokenizer().save(workdir / 'tokenizer')
-    with checkpoint.Checkpoints(workdir) as checkpoints:
-        params = jax.tree.map(jnp.asarray, model.params)
-        checkpoints.save(TrainState(params, {}, jnp.int32(7), jnp.int32(0)), {})
-    (tmp_path / name).write_text(content)
-    run = binary(
-        'predict', f'--workdir={workdir}', f'--input={tmp_path / name}', f'--output={tmp_path}/out'
-    )
-    assert run.returncode == 2 and message in run.stderr.splitlines()[-1], run.stderr
-
-
-def test_another_model_in_the_same_folder_is_not_answered_by_the_old_answers(
-    source, tmp_path, binary
-):
-    """Bad records keep their lines and are counted.
-
-    Then other weights lie in the folder, and then another text in the file.
-    """
-    shutil.copytree(source, tmp_path / 'model')
-    (tmp_path / 'in.jsonl').write_text(
-        '{"text": "paris"}\n{"text": ["a", "list"]}\n\n{"text": "\\ud800"}\n{"text": "film"}\n'
-    )
-    command = (
-        'predict',
-        f'--init_from={tmp_path}/model',
-        f'--input={tmp_path}/in.jsonl',
-        f'--output={tmp_path}/out',
-    )
-    stopped = binary(*command)
-    assert (
-        stopped.returncode == 2
-        and f"{tmp_path}/in.jsonl:2: 'text' must be a text" in stopped.stderr.splitlines()[-1]
-    )
-    ended = binary(*command, '--skip_bad_records')
-    assert ended.returncode == 0 and '4 answers, 2 of them bad records' in ended.stdout, (
-        ended.stderr
-    )
-    assert [(a['line'], 'error' in a) for a in lines_of(tmp_path / 'out')] == [
-        (1, False),
-        (2, True),
-        (4, True),
-        (5, False),
-    ]
-
-    huggingface.write(
-        tmp_path / 'model', tiny_models.model('BertForSequenceClassification', seed=1)
-    )
-    refused = binary(*command)
-    assert (
-        refused.returncode == 2
-        and 'is there already, and not from these settings' in refused.stderr
-    )
-
-    huggingface.write(tmp_path / 'model', tiny_models.model('BertForSequenceClassification'))
-    stamps = os.stat(tmp_path / 'in.jsonl')
-    (tmp_path / 'in.jsonl').write_text(
-        (tmp_path / 'in.jsonl').read_text().replace('paris', 'parts')
-    )
-    os.utime(tmp_path / 'in.jsonl', ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
-    assert 'not from these settings' in binary(*command).stderr

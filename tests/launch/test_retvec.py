@@ -226,7 +226,7 @@ def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):
     assert np.mean(right) > 0.7
 
     # Words that nobody has seen, through the way of a split and one by one.
-    trained, typos = evaluation.TrainedTask(str(tuned), None, None, None), Typos(1.0, 3)
+    trained, typos = evaluation.TaskEvaluator(str(tuned), None, None, None), Typos(1.0, 3)
     texts = [typos.text(row['text'], number) for number, row in enumerate(rows)]
     noisy = [dataclasses.replace(e, text=t) for e, t in zip(trained.examples, texts, strict=True)]
     answers = trained.predict(noisy).answers

@@ -17,7 +17,7 @@ from bert_jax.configs.load import load
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
-from bert_jax.inference import Predictor
+from bert_jax.inference import Predictor, export
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
@@ -25,7 +25,6 @@ from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.launch import export
 from bert_jax.runs.pretraining import train
 from bert_jax.runs.pretraining.records import check_model_reads, match_phases
 from bert_jax.runs.sources import fitting, source
@@ -170,7 +169,7 @@ def test_a_fresh_pooler_must_be_trained(folder, tuned):
 
 def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
     whole = source.read_source(str(tuned))
-    export.export(whole.bert, whole.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(whole.bert, whole.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     tensors = load_file(tmp_path / 'hf/model.safetensors')
     assert {'classifier.dense.weight', 'classifier.out_proj.weight'} < set(tensors)
     assert tensors['roberta.embeddings.position_embeddings.weight'].shape == (34, 32)
@@ -180,7 +179,7 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
     assert answers_as_the_run_did(tuned)(PAIR)['probabilities'] == pytest.approx(there, abs=1e-6)
 
     pre = source.read_source(str(folder / 'pre'))
-    left_out = export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))[1]
+    left_out = export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))[1]
     assert left_out == ('pooler',)
     assert source.read_source(str(tmp_path / 'pre')).bert.architecture == 'RobertaForMaskedLM'
 
@@ -188,7 +187,7 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
 def test_going_on_from_weights_elsewhere(folder, tmp_path):
     """All weights but the pooler's, which no loss of pre-training reads."""
     pre = source.read_source(str(folder / 'pre'))
-    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     start = fitting.for_pretraining(str(tmp_path / 'hf'), pre.tokenizer, MODEL, 0)
     same = jax.tree.map(np.array_equal, start.params, pre.params)
     same['encoder'].pop('pooler')
@@ -212,7 +211,7 @@ def test_a_tokenizer_of_the_other_family_is_one_line(folder, tmp_path):
     assert '\n' not in str(said.value)
 
     pre = source.read_source(str(folder / 'pre'))
-    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     for file in ('vocab.json', 'merges.txt', 'tokenizer.json', 'tokenizer_config.json'):
         (tmp_path / 'hf' / file).unlink()
     write_wordpiece(tmp_path / 'words')
@@ -250,7 +249,7 @@ def test_what_a_roberta_has_no_place_for_is_one_line(folder, tmp_path):
 )
 def test_settings_that_are_not_built_are_one_line(folder, tmp_path, changed, said):
     pre = source.read_source(str(folder / 'pre'))
-    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     file = tmp_path / 'hf/config.json'
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     with pytest.raises(UserError, match=said):

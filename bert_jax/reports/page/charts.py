@@ -13,7 +13,7 @@ from bert_jax.reports.page.parts import Figure, Figures, Folded, Key, Part, Tabl
 from bert_jax.reports.page.runs import Run, Sweep, all_runs
 from bert_jax.reports.page.svg import drawing
 from bert_jax.reports.page.tables import NONE, shown
-from bert_jax.runs.finetuning import results
+from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.workdir.plots import (
     COLOURS,
     Chart,
@@ -62,7 +62,7 @@ def series_of(opened: Sequence[Run | Sweep]) -> list[Series]:
         for run in all_runs([entry]):
             label = entry.name
             if isinstance(entry, Sweep):
-                label += f': {results.in_words(entry.settings_of(run))}'
+                label += f': {sweeps.in_words(entry.settings_of(run))}'
             series.append(Series(label, colours.setdefault(label, len(colours)), run))
     return series
 
@@ -87,18 +87,18 @@ def spread(sweep: Sweep) -> list[Part]:
         return []
     # What guessing scores is the same for all runs, and a run notes it when it begins.
     begun = max(sweep.runs, key=lambda run: len(run.guesses))
-    picture = results.spread(rows, begun.guesses)
+    picture = sweeps.spread(rows, begun.guesses)
     label = f'{sweep.name}: {picture.title}'
     svg = drawing(picture, label, 1.0 + 0.42 * len(picture.groups))
 
     # The numbers of the picture, group by group.
     metric, lines = rows[0]['metric'], []
-    for number, entry in enumerate(results.summarize(rows), 1):
-        scores, settings = entry['metrics'][metric], results.in_words(entry['settings'])
+    for number, entry in enumerate(sweeps.summarize(rows), 1):
+        scores, settings = entry['metrics'][metric], sweeps.in_words(entry['settings'])
         seeds = [
             f'{shown(metric, row["metrics"][metric])} ({row["settings"]["seed"]})'
             for row in rows
-            if results.in_words(row['settings']) == settings
+            if sweeps.in_words(row['settings']) == settings
         ]
         statistics = [shown(metric, scores[name]) for name in ('mean', 'sd', 'max')]
         counts = [f'{entry["runs"]}', f'{entry["failed"] or NONE}']

@@ -126,7 +126,7 @@ def _words(run: Run, count: int, filled: Mapping[str, Samples]) -> list[Part]:
 
 def _matrix(entry: Run | Sweep) -> list[Part]:
     """Return the confusion of a run, or of a sweep's best."""
-    from bert_jax.runs.finetuning.results import best_of
+    from bert_jax.runs.finetuning.sweep import best_of
 
     done = {run.name: run for run in all_runs([entry]) if run.result}
     if not done:

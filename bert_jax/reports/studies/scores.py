@@ -47,7 +47,7 @@ class Cell:
       values: what the spread is over: seed -> score; `over` says of which seeds.
       learning_rate: the one that was chosen, where there was a choice.
       by_pair: (seed, fine-tuning seed) -> score at that rate.
-      failed_runs: runs at that rate that have learnt nothing (bert_jax/runs/finetuning/results.py).
+      failed_runs: runs at that rate that have learnt nothing (bert_jax/runs/finetuning/sweep.py).
       missing: seeds of pre-training whose results are not there yet.
       failures: why steps of it failed.
     """

@@ -16,7 +16,7 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.reports.studies import plot, scores
 from bert_jax.reports.studies.plan import Line, Plan
 from bert_jax.reports.studies.scores import Cell
-from bert_jax.runs.finetuning.results import aligned
+from bert_jax.runs.finetuning.sweep import aligned
 
 Rows = list[list[str]]
 Cells = Mapping[tuple[str, str], Cell]

@@ -28,10 +28,15 @@ class Language(NamedTuple):
 def languages_of(
     tasks: Sequence[str], data_dirs: Sequence[str], split: str | None
 ) -> dict[str, Language]:
-    """The languages of --task=LANGUAGE=TASK and --data_dir=LANGUAGE=FOLDER, in their order.
+    """Return the languages of --task=LANGUAGE=TASK and --data_dir=LANGUAGE=FOLDER, in their order.
 
-    `split`: which one is scored; None: dev, or test where a language has no dev.
-    Raises UserError for what is no such list, and for tasks that no model could have in common.
+    Args:
+      tasks: the values of --task.
+      data_dirs: the values of --data_dir.
+      split: which one is scored; None: dev, or test where a language has no dev.
+
+    Raises:
+      UserError: what is given is no such list, or no model could have the tasks in common.
     """
     given, folders = named('task', tasks), named('data_dir', data_dirs)
     for name in folders:
@@ -39,31 +44,30 @@ def languages_of(
             raise _unknown('data_dir', f'{name}={folders[name]}', name, given)
     languages = {}
     for name, text in given.items():
-        folder = folders[name] if name in folders else ''  # noqa: SIM401  nothing is guessed
+        folder = folders.get(name, '')
         task = load_task(text, folder)
         task.require_split(split or task.selection_split)
         languages[name] = Language(name, task, text, folder, split or task.selection_split)
 
     # One head answers in all of them, so its labels are those of all.
     first, *others = languages.values()
+    heads = {name: (it.task.head, list(it.task.labels)) for name, it in languages.items()}
     for other in others:
-        one, same = (
-            (language.task.head, list(language.task.labels)) for language in (first, other)
-        )
-        if one != same:
+        if heads[other.name] != heads[first.name]:
             raise UserError(
-                f'--task={other.name}={other.given}: its head and labels, {same[0]} {same[1]}, are'
-                f' not those of {first.name}, {one[0]} {one[1]}: one model answers in all languages'
+                f'--task={other.name}={other.given}: its head and labels,'
+                f' {" ".join(map(str, heads[other.name]))}, are not those of {first.name},'
+                f' {" ".join(map(str, heads[first.name]))}: one model answers in all languages'
             )
     return languages
 
 
 def rows_of(train: Sequence[str], languages: Mapping[str, Language]) -> list[tuple[str, ...]]:
-    """The languages that each model is fine-tuned on, of --train=en --train=de+ko.
+    """Return the languages that each model is fine-tuned on, of --train=en --train=de+ko.
 
     By default each that has a split to train on, by itself.
     """
-    trainable = [name for name, one in languages.items() if 'train' in one.task.splits]
+    trainable = [name for name in languages if 'train' in languages[name].task.splits]
     rows = [tuple(text.split('+')) for text in train] or [(name,) for name in trainable]
     if not rows:
         raise UserError('--task: no language has a train split: give one to a task')
@@ -82,7 +86,7 @@ def rows_of(train: Sequence[str], languages: Mapping[str, Language]) -> list[tup
 
 
 def training_examples(row: Sequence[str], languages: Mapping[str, Language]) -> list[Example]:
-    """The examples to train on of all languages of a row, ids and documents told apart."""
+    """Return the examples to train on of all languages of a row, ids and documents told apart."""
     if len(row) == 1:
         return languages[row[0]].task.examples('train')
     return [
@@ -102,7 +106,7 @@ def _of_language(name: str, example: Any) -> Example:
 
 
 def named(flag: str, given: Sequence[str]) -> dict[str, str]:
-    """{language: value} of what is given as LANGUAGE=VALUE, each language once; else UserError."""
+    """Parse LANGUAGE=VALUE, each language once, to {language: value}; UserError for else."""
     values: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition('=')
@@ -116,8 +120,8 @@ def named(flag: str, given: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _unknown(flag: str, given: str, name: str, known: Mapping[str, Any]) -> UserError:
+def _unknown(flag: str, given: str, name: str, names: Mapping[str, Any]) -> UserError:
     return UserError(
-        f'--{flag}={given}: no --task is named {name!r}: there are {", ".join(known)}'
-        f'{did_you_mean(name, known)}'
+        f'--{flag}={given}: no --task is named {name!r}: there are {", ".join(names)}'
+        f'{did_you_mean(name, names)}'
     )

@@ -15,11 +15,13 @@ from bert_jax.runs.crosslingual.languages import named
 
 
 def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
-    """The texts of --input=LANGUAGE=FILE, by language, in their order.
+    """Read the texts of --input=LANGUAGE=FILE, by language, in their order.
 
     A file ending in .conllu has its sentences (the lines "# text = ..."), one in .json its
-    paragraphs (SQuAD's format, as of XQuAD), any other a text a line. Raises UserError for fewer
-    than two languages, and for files that do not have as many texts.
+    paragraphs (SQuAD's format, as of XQuAD), any other a text a line.
+
+    Raises:
+      UserError: there are fewer than two languages, or files do not have as many texts.
     """
     texts = {language: _texts(path) for language, path in named('input', given).items()}
     if len(texts) < 2:
@@ -27,14 +29,14 @@ def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
 
     # One by one, so they must be as many; what an empty line would stand for nobody knows.
     (first, of_first), *others = texts.items()
-    for language, found in others:
-        if len(found) != len(of_first):
+    for language, translations in others:
+        if len(translations) != len(of_first):
             raise UserError(
-                f'--input={language}: {len(found)} texts, and {first} has {len(of_first)}: the Nth'
-                ' text of a file must be the translation of the Nth of the others'
+                f'--input={language}: {len(translations)} texts, and {first} has {len(of_first)}:'
+                ' the Nth text of a file must be the translation of the Nth of the others'
             )
-    for language, found in texts.items():
-        if empty := [number for number, text in enumerate(found, start=1) if not text.strip()]:
+    for language, lines in texts.items():
+        if empty := [number for number, text in enumerate(lines, start=1) if not text.strip()]:
             raise UserError(
                 f'--input={language}: text {empty[0]} is empty: leave it out of all files'
             )
@@ -44,11 +46,13 @@ def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _texts(path: str) -> list[str]:
-    """The texts of a file."""
+    """Read the texts of a file."""
     if plain_name(path).endswith('.json'):
         try:
             articles = read_json(path)['data']
-            return [paragraph['context'] for one in articles for paragraph in one['paragraphs']]
+            return [
+                paragraph['context'] for article in articles for paragraph in article['paragraphs']
+            ]
         except (LookupError, TypeError):
             raise UserError(
                 f'{path}: has no paragraphs: expected the format of SQuAD (data, paragraphs,'
@@ -57,10 +61,10 @@ def _texts(path: str) -> list[str]:
     lines = read_utf8(path).removesuffix('\n').split('\n')
     if plain_name(path).endswith('.conllu'):
         mark = '# text = '
-        found = [line.rstrip('\r').removeprefix(mark) for line in lines if line.startswith(mark)]
-        if not found:
+        texts = [line.rstrip('\r').removeprefix(mark) for line in lines if line.startswith(mark)]
+        if not texts:
             raise UserError(f'{path}: no line begins with {json.dumps(mark)}')
-        return found
+        return texts
     if (kind := of_lines(path, '\n'.join(lines[:1000]).encode(), path)) != 'text':
         raise UserError(f'{path}: its lines are {kind}: give a file of one text a line')
     return [line.rstrip('\r') for line in lines]

@@ -14,19 +14,25 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.inference.extractor import Extractor
 from bert_jax.input_pipeline.tasks.features import say_cut
+from bert_jax.runs.sources.source import load_source
 from bert_jax.runs.workdir import plots
 
 
 class Found(NamedTuple):
-    """How often the nearest text of `into` is the translation of one of `of`, in each layer.
+    """How often the nearest text of a language is the translation, in each layer.
 
-    shifted: with what parts the languages added; plain: as the texts lie. Shares of all texts, from
-    the embeddings' layer to the last.
+    Shares of all texts, from the embeddings' layer to the last.
+
+    Attributes:
+      of, into: the language of the texts, and that of their translations.
+      shifted: with what parts the languages added.
+      plain: as the texts lie.
     """
 
     of: str
@@ -35,85 +41,111 @@ class Found(NamedTuple):
     plain: list[float]
 
 
-def vectors(extractor: Extractor, texts: Sequence[str], where: str) -> np.ndarray:
-    """float32 [K, N, H], the mean over the pieces of each of N texts in each of K layers.
+def find_translations(
+    init_from: str, texts: Mapping[str, Sequence[str]], output: str, max_seq_length: int | None
+) -> str:
+    """Measure how often an encoder finds translations; write the results and return the table.
 
-    `extractor` gives all pieces of these layers.
+    Args:
+      init_from: the model.
+      texts: by language; text N of one is the translation of text N of the others.
+      output: the folder for translations.json, .md and .png.
+      max_seq_length: word pieces of the longest row; None: as many as the model has.
+    """
+    source = load_source(init_from)
+    length = max_seq_length or source.model.max_position
+    layers = range(source.model.num_layers + 1)
+    extractor = Extractor(source, layers, 'none', length, 'float32', 'float32')
+    states = {}
+    for language, of_language in texts.items():
+        states[language] = vectors(extractor, of_language, language)
+        logging.info('%s: %d texts read', language, len(of_language))
+    return write(output, len(of_language), retrieve(states))
+
+
+def vectors(extractor: Extractor, texts: Sequence[str], language: str) -> np.ndarray:
+    """Return float32 [K, N, H], the mean over the pieces of each of N texts in each of K layers.
+
+    `extractor` gives all pieces of these layers; messages name the language.
     """
     records = ((number, {'text': text}) for number, text in enumerate(texts, start=1))
     means, cut = [], np.zeros(4, np.int64)
-    for part in extractor(records, where):
+    for part in extractor(records, language):
         cut += part.cut
         for row, states_TKH in zip(part.rows, part.features, strict=True):
-            own = states_TKH[row.word_index >= 0]
+            words_TKH = states_TKH[row.word_index >= 0]
             # A text without a piece, as a lone control character is, has [CLS] and [SEP] alone.
-            means.append((own if len(own) else states_TKH).astype(np.float32).mean(axis=0))
-    say_cut(where, cut, f'max_seq_length={extractor.max_seq_length} allows')
+            pooled_TKH = words_TKH if len(words_TKH) else states_TKH
+            means.append(pooled_TKH.astype(np.float32).mean(axis=0))
+    say_cut(language, cut, f'max_seq_length={extractor.max_seq_length} allows')
     return np.stack(means, axis=1)
 
 
 def found_share(texts_NH: np.ndarray, others_NH: np.ndarray) -> float:
-    """The share of texts whose nearest among the others has their own number.
+    """Return the share of texts whose nearest among the others has their own number.
 
-    Where several are as near, one's own counts as found by the chance that a draw among them has.
+    Where several are as near, the right one counts by the chance that a draw among them has.
     """
     # |a - b|^2 without |a|^2, which is one text's own and changes no order.
     scores = texts_NH @ others_NH.T - (others_NH**2).sum(axis=1) / 2
-    own = np.diagonal(scores)[:, None]
-    nearer, as_near = (scores > own).sum(axis=1), (scores == own).sum(axis=1)
+    right = np.diagonal(scores)[:, None]
+    nearer, as_near = (scores > right).sum(axis=1), (scores == right).sum(axis=1)
     return float(np.mean((nearer == 0) / as_near))
 
 
 def retrieve(vectors_of: Mapping[str, np.ndarray]) -> list[Found]:
-    """Both measures of each pair of languages, in both directions; `vectors_of`: see `vectors`."""
-    found = []
+    """Measure each pair of languages in both directions; `vectors_of`: see `vectors`."""
+    pairs = []
     for of, into in itertools.permutations(vectors_of, 2):
         shifted, plain = [], []
-        for one_NH, other_NH in zip(vectors_of[of], vectors_of[into], strict=True):
-            one, other = one_NH.astype(np.float64), other_NH.astype(np.float64)
-            between = (other - one).mean(axis=0)
-            shifted.append(found_share(one + between, other))
-            plain.append(found_share(one, other))
-        found.append(Found(of, into, shifted, plain))
-    return found
+        for texts_NH, others_NH in zip(vectors_of[of], vectors_of[into], strict=True):
+            texts, others = texts_NH.astype(np.float64), others_NH.astype(np.float64)
+            between = (others - texts).mean(axis=0)
+            shifted.append(found_share(texts + between, others))
+            plain.append(found_share(texts, others))
+        pairs.append(Found(of, into, shifted, plain))
+    return pairs
 
 
-def write(folder: str, texts: int, found: Sequence[Found]) -> str:
-    """Writes translations.json, .md and .png; returns what the table says."""
-    where, said = epath.Path(folder), table(texts, found)
-    report = {'texts': texts, 'found': [one._asdict() for one in found]}
-    where.mkdir(parents=True, exist_ok=True)
-    plots.save(where / 'translations.png', picture(texts, found))
-    atomic_write(where / 'translations.md', said + '\n')
-    atomic_write(where / 'translations.json', json.dumps(report, indent=2) + '\n')
-    return said
+def write(folder: str, texts: int, pairs: Sequence[Found]) -> str:
+    """Write translations.json, .md and .png; return what the table says."""
+    target, text = epath.Path(folder), table(texts, pairs)
+    report = {'texts': texts, 'found': [pair._asdict() for pair in pairs]}
+    target.mkdir(parents=True, exist_ok=True)
+    plots.save(target / 'translations.png', picture(texts, pairs))
+    atomic_write(target / 'translations.md', text + '\n')
+    atomic_write(target / 'translations.json', json.dumps(report, indent=2) + '\n')
+    return text
 
 
-def table(texts: int, found: Sequence[Found]) -> str:
-    """A line for each layer, a column for each pair, as markdown."""
-    names = [f'{one.of} -> {one.into}' for one in found]
-    said = [
+def table(texts: int, pairs: Sequence[Found]) -> str:
+    """Write a line for each layer, a column for each pair, as markdown."""
+    names = [f'{pair.of} -> {pair.into}' for pair in pairs]
+    lines = [
         f'translations found among {texts:,} texts, with the mean difference of the languages added'
         ' (without it)',
         '',
         f'| layer | {" | ".join(names)} |',
         f'|---|{"---:|" * len(names)}',
     ]
-    for layer in range(len(found[0].plain)):
-        cells = (f'{one.shifted[layer]:.1%} ({one.plain[layer]:.1%})' for one in found)
-        said.append(f'| {layer or "embeddings"} | {" | ".join(cells)} |')
-    said.append(f'| guessing |{f" {1 / texts:.1%} |" * len(names)}')
-    return '\n'.join(said)
+    for layer in range(len(pairs[0].plain)):
+        cells = (f'{pair.shifted[layer]:.1%} ({pair.plain[layer]:.1%})' for pair in pairs)
+        lines.append(f'| {layer or "embeddings"} | {" | ".join(cells)} |')
+    lines.append(f'| guessing |{f" {1 / texts:.1%} |" * len(names)}')
+    return '\n'.join(lines)
 
 
-def picture(texts: int, found: Sequence[Found]) -> plots.Chart:
-    """What is found over the layers."""
-    percent = lambda shares: [(layer, 100 * share) for layer, share in enumerate(shares)]
+def picture(texts: int, pairs: Sequence[Found]) -> plots.Chart:
+    """Draw what is found over the layers."""
     curves = [
-        plots.Curve(f'{one.of} to {one.into}', percent(one.shifted), 'main', colour)
-        for colour, one in enumerate(found)
+        plots.Curve(
+            f'{pair.of} to {pair.into}',
+            [(layer, 100 * share) for layer, share in enumerate(pair.shifted)],
+            'main',
+            colour,
+        )
+        for colour, pair in enumerate(pairs)
     ]
-    last = len(found[0].shifted) - 1
-    guess = [(0, 100 / texts), (last, 100 / texts)]
+    guess = [(layer, 100 / texts) for layer in (0, len(pairs[0].shifted) - 1)]
     curves.append(plots.Curve('guessing', guess, 'guessing', None))
     return plots.Chart('Translations found', '% of texts', curves, 'layer')

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -21,62 +20,72 @@ from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks import Example
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.text.whole_text import read_json
+from bert_jax.runs.crosslingual import matrix
 from bert_jax.runs.crosslingual.languages import Language, training_examples
-from bert_jax.runs.finetuning import evaluation
+from bert_jax.runs.crosslingual.matrix import Cell
+from bert_jax.runs.finetuning import machine, sweep
 from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
 from bert_jax.runs.finetuning.finetuner import FineTuner
-from bert_jax.runs.finetuning.machine import Machine
-from bert_jax.runs.finetuning.sweep import run_sweep
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
-from bert_jax.runs.sources.source import Source
+from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir
 
 
-class Cell(NamedTuple):
-    """What models that were fine-tuned on some languages score on one.
+def transfer(
+    languages: Mapping[str, Language],
+    rows: Sequence[tuple[str, ...]],
+    init_from: str,
+    workdir: str,
+    points: Sequence[Point[FinetuneConfig]],
+) -> str:
+    """Fine-tune on the languages of each row and score all languages; return the tables.
 
-    scores: of the task's metric, by seed; failed: how many of the models have learnt nothing of
-    what they were trained on; overlap: see `overlap`; guess: what a constant answer scores.
+    A row is written when it is there, so that a call that is stopped shows the rows before. What
+    is done is taken as it is.
+
+    Args:
+      languages: the task in each language.
+      rows: the languages that each model is fine-tuned on.
+      init_from: the encoder.
+      workdir: the folder of the matrix and of its runs.
+      points: the runs of each row, which differ in their seeds alone.
+
+    Raises:
+      Stopped: after a signal.
     """
-
-    trained_on: tuple[str, ...]
-    language: str
-    split: str
-    examples: int
-    scores: dict[int, float]
-    failed: int
-    overlap: float
-    guess: float | None
-
-
-def row_folder(workdir: str, row: Sequence[str]) -> str:
-    """Where the runs of a row lie."""
-    return os.path.join(workdir, '+'.join(row))
+    with Workdir(workdir).lock():
+        # What cannot be scored is reported before anything is trained for it.
+        scored = {name: scored_examples(language) for name, language in languages.items()}
+        encoder = load_plain(init_from)
+        ready = machine.ready(points[0].config.runtime, encoder.model)
+        cells: list[Cell] = []
+        text = ''
+        for row in rows:
+            cells += _row(row, languages, scored, encoder, points, ready, workdir)
+            text = matrix.write(workdir, languages[rows[0][0]].task.metric, cells)
+    return text
 
 
-def make_row(
+def _row(
     row: tuple[str, ...],
     languages: Mapping[str, Language],
     scored: Mapping[str, Sequence[Example]],
     source: Source,
     points: Sequence[Point[FinetuneConfig]],
-    machine: Machine,
+    ready: machine.Machine,
     workdir: str,
 ) -> list[Cell]:
-    """Fine-tunes on the languages of a row and scores each of all, or takes what is there.
-
-    `scored`: what is scored of each language. `points` differ in their seeds alone. Raises
-    machine.Stopped after a signal.
-    """
+    """Fine-tune on the languages of a row and score each of all, or take what is there."""
     # The first language names the task, and its split selects and says whether a run has failed.
     first = languages[row[0]]
     train = training_examples(row, languages)
     named = task_identity(first.task, first.given, first.data_dir)
     cache = str(Workdir(workdir).features)
     data = TaskData(first.task, source, named, cache, train)
-    fine_tuner = FineTuner(FineTuning(data), machine)
-    folder = row_folder(workdir, row)
-    runs = run_sweep([(fine_tuner, point) for point in points], folder)
+    fine_tuner = FineTuner(FineTuning(data), ready)
+    folder = os.path.join(workdir, '+'.join(row))
+    runs = sweep.run_sweep([(fine_tuner, point) for point in points], folder)
     failed = sum(bool(run.get('failed')) for run in runs)
 
     # Then each language by every model of the row.
@@ -87,13 +96,13 @@ def make_row(
         examples, scores = scored[name], {}
         guess = language.task.constant_scores(examples)
         for point in points:
-            machine.heed()
-            at = os.path.join(folder, 'runs', point.name)
-            scores[point.config.seed] = _score(at, language, examples)
+            ready.heed()
+            run = os.path.join(folder, 'runs', point.name)
+            scores[point.config.seed] = _score(run, language, examples)
         cells.append(
             Cell(
                 row,
-                language.name,
+                name,
                 language.split,
                 len(examples),
                 scores,
@@ -106,7 +115,7 @@ def make_row(
 
 
 def scored_examples(language: Language) -> list[Example]:
-    """The examples of the split that is scored. UserError where they have no labels."""
+    """Read the examples of the split that is scored. UserError where they have no labels."""
     examples = language.task.examples(language.split)
     if not language.task.labelled(examples):
         raise UserError(
@@ -117,37 +126,34 @@ def scored_examples(language: Language) -> list[Example]:
 
 
 def _score(folder: str, language: Language, examples: Sequence[Example]) -> float:
-    """A run's score on a language; filed in its folder under the language's name."""
+    """Return a run's score on a language, filed in its folder under the language's name."""
     # A score that is there is taken where it is of these examples and this run.
     workdir, name = Workdir(folder), f'{language.name}-{language.split}'
     facts = {
-        'config_hash': evaluation.config_hash(workdir.config()),
+        'config_hash': config_hash(workdir.config()),
         'examples_digest': hashlib.sha256(repr(examples).encode()).hexdigest()[:16],
     }
+    metric = language.task.metric
     if workdir.result(name).exists():
-        there = read_json(str(workdir.result(name)))
-        if {fact: there.get(fact) for fact in facts} == facts:
-            return there['metrics'][language.task.metric]
-    trained = evaluation.TrainedTask(folder, language.given, language.data_dir, language.split)
-    predictions = trained.predict(trained.examples, str(workdir.features))
-    found = evaluation.record(
-        trained.task, name, trained.examples, predictions, workdir, facts | {'step': trained.step}
-    )
-    score = found['metrics'][language.task.metric]
-    logging.info('%s: %s %s %.4f', folder, name, language.task.metric, score)
+        earlier = read_json(str(workdir.result(name)))
+        if {fact: earlier.get(fact) for fact in facts} == facts:
+            return earlier['metrics'][metric]
+    trained = TaskEvaluator(folder, language.given, language.data_dir, language.split)
+    score = trained.record(name, facts)['metrics'][metric]
+    logging.info('%s: %s %s %.4f', folder, name, metric, score)
     return score
 
 
 def pieces(
     language: Language, examples: Sequence[Example], source: Source, length: int, cache: str
 ) -> np.ndarray:
-    """The ids of all pieces in the rows of some examples, each once, special ones left out."""
+    """Return the ids of all pieces in the rows of examples, each once, special ones left out."""
     rows = features_of(language.task, examples, source.tokenizer, length, cache)
-    found = np.unique(rows['input_ids'][rows['input_mask'] > 0])
-    return np.setdiff1d(found, np.array(sorted(source.tokenizer.special_ids), found.dtype))
+    ids = rows['input_ids'][rows['input_mask'] > 0]
+    return np.setdiff1d(ids, np.array(sorted(source.tokenizer.special_ids), ids.dtype))
 
 
-def overlap(one: np.ndarray, other: np.ndarray) -> float:
-    """|one and other| / |one or other|, as Pires et al. (section 3) take it of word pieces."""
-    union = np.union1d(one, other).size
-    return np.intersect1d(one, other).size / union if union else 0.0
+def overlap(first: np.ndarray, second: np.ndarray) -> float:
+    """Return |both| / |either|, as Pires et al. (section 3) take it of word pieces."""
+    union = np.union1d(first, second).size
+    return np.intersect1d(first, second).size / union if union else 0.0

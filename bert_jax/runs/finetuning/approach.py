@@ -7,7 +7,6 @@ goes.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from absl import logging
@@ -36,38 +35,42 @@ class Models(NamedTuple):
 
 
 class Approach(Protocol[C]):
-    """See above; for runs of configurations C.
+    """What a run asks of its approach; for runs of configurations C.
 
     Attributes:
       data: the task, and the source of the encoder.
     """
 
     @property
-    def data(self) -> TaskData: ...
+    def data(self) -> TaskData:
+        """Return the task's data."""
 
     def check(self, config: C) -> None:
-        """Raises UserError where there can be no run of `config`; computes nothing."""
+        """Raise UserError where there can be no run of `config`; compute nothing."""
 
     def features(self, config: C) -> tuple[Arrays, Arrays]:
-        """(training, scored) features that batches are cut from; made once, which may be slow.
+        """Return the (training, scored) features that batches are cut from, made once.
 
-        What `inputs` needs is there then. Raises Stopped after a signal.
+        That may be slow; what `inputs` needs is there then.
+
+        Raises:
+          Stopped: after a signal.
         """
 
     def inputs(self, config: C, split: str, batch: Arrays) -> Arrays:
-        """What the model reads of a batch of the features of 'train' or the scored split."""
+        """Return what the model reads of a batch of the features of 'train' or the scored split."""
 
     def models(self, config: C) -> Models:
-        """What is trained."""
+        """Return the model that is trained."""
 
     def split(self, config: C, params: Any) -> tuple[Any, Any]:
-        """(what is trained, what is not) of fresh parameters; None for the latter where all are."""
+        """Split fresh parameters: (what is trained, what is not; None where all are)."""
 
     def begin(self, config: C, state: TrainState, folder: str) -> TrainState:
-        """The fresh `state` of the run in `folder`, with the weights that training begins with."""
+        """Return the run's fresh `state` with the weights that training begins with."""
 
     def costs(self, config: C) -> StepCosts:
-        """What its steps cost."""
+        """Return what the steps of a run cost."""
 
 
 class FineTuning:
@@ -78,7 +81,7 @@ class FineTuning:
         self._inputs = word_vectors.inputs(data.source.model, data.source.tokenizer)
 
     def check(self, config: FinetuneConfig) -> None:
-        """Raises UserError where the tuning does not fit the encoder's shape, or the task."""
+        """Raise UserError where the tuning does not fit the encoder's shape, or the task."""
         encoder, task = config.encoder(self.data.source.model), self.data.task
         if encoder.embedding == OF_WORDS and task.head in ('span', 'choice'):
             raise UserError(
@@ -86,25 +89,25 @@ class FineTuning:
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
             )
         # Where it is not set it is left out for such tasks; asked for, it would be ignored.
-        if config.tuning.consistency and task_heads.passes(self.data.task.head, encoder) == 1:
+        if config.tuning.consistency and task_heads.passes(task.head, encoder) == 1:
             raise UserError(
                 'tuning.consistency=true compares answers that are classes or choices, and'
-                f' {self.data.task.name} ({self.data.task.kind}) has none: leave it out'
+                f' {task.name} ({task.kind}) has none: leave it out'
             )
-        if 'pooler' in task_heads.HEADS[self.data.task.head].parts:
+        if 'pooler' in task_heads.HEADS[task.head].parts:
             check_pooler(self.data.source, config.tuning)
 
     def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
-        """Those of the task."""
+        """Return the features of the task."""
         return self.data.features(config.max_seq_length)
 
     def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
-        """The batch, with the characters of its words where the encoder reads those."""
+        """Return the batch, with the characters of its words where the encoder reads those."""
         return self._inputs(batch)
 
     def models(self, config: FinetuneConfig) -> Models:
-        """The encoder with a head; trained with the kernel that its rows' length allows."""
-        # The head is fresh; its dropout is the recipe's, beside the encoder's own.
+        """Make the encoder with a head, trained with the kernel that its rows' length allows."""
+        # The dropout of the head is the recipe's, and the encoder has its own.
         encoder, task = config.encoder(self.data.source.model), self.data.task
         model = task_heads.make_model(
             task.head, encoder, task.num_outputs, config.head_dropout, config.runtime
@@ -117,12 +120,12 @@ class FineTuning:
         return Models(model, model.clone(kernel=kernel))
 
     def split(self, config: FinetuneConfig, params: Any) -> tuple[Any, Any]:
-        """By tuning.method."""
+        """Split the parameters as tuning.method says."""
         return split(params, config.encoder(self.data.source.model))
 
     def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
-        """The encoder's weights are the source's, unless init=random; the head's are fresh."""
-        # The control beside which pre-training is judged: nothing of the source but its shape, and
+        """Take the encoder's weights from the source, unless init=random; the head's are fresh."""
+        # The control by which pre-training is judged: nothing of the source but its shape, and
         # what is computed from the vocabulary.
         source = self.data.source
         if config.init == 'random':
@@ -144,8 +147,9 @@ class FineTuning:
         return load_encoder(state, encoder, config.encoder(source.model), name)
 
     def costs(self, config: FinetuneConfig) -> StepCosts:
-        """FLOPs are the encoder's with its pooler; the head's are too few to count."""
+        """Count the FLOPs of the encoder with its pooler; the head's are too few to count."""
         encoder = config.encoder(self.data.source.model)
-        once = functools.partial(training_flops_per_sequence, encoder, predictions=0)
         passes = task_heads.passes(self.data.task.head, encoder)
-        return StepCosts(lambda length: passes * once(length))
+        return StepCosts(
+            lambda length: passes * training_flops_per_sequence(encoder, length, predictions=0)
+        )

@@ -1,10 +1,10 @@
-"""Rows of any length through a compiled function: the one way in which splits are predicted, words
-encoded and records answered.
+"""Rows of any length, bucketed by length, collated to batches and run through a compiled function.
 
-Owns how the rows of a batch are cut, filled up, placed on the mesh and run, and how the results
-come back in the rows' order. Which rows go together is a plan: `by_length` makes one for rows that
-are all known, bert_jax/inference/bucketing.py for rows that come by and by. Must not know what the
-function computes.
+The one way in which splits are predicted, words encoded and records answered. Owns how the rows of
+a batch are cut, filled up, placed on the mesh and run, and how the results come back in the rows'
+order. Which rows go together is a plan: `bucket_by_length` makes one for rows that are all there,
+bert_jax/inference/engine.py for rows that come by and by. Batches for training, in an order of
+their own, are input_pipeline/tasks/batching.py's. Must not know what the function computes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PlannedBatch(NamedTuple):
     """Rows that go together.
 
     Attributes:
-      rows: their places among all rows, int64 [n].
+      rows: their indices among all rows, int64 [n].
       length: the positions that their inputs are cut to.
       size: how many rows the program takes, n or more: copies of the last row fill it up.
     """
@@ -44,7 +44,7 @@ class Result(NamedTuple):
     """What the function gave for a batch.
 
     Attributes:
-      rows: the places of its rows, int64 [n].
+      rows: the indices of its rows, int64 [n].
       outputs: arrays on the device, [size, ...]: first those of the rows, then of what fills up.
     """
 
@@ -52,10 +52,40 @@ class Result(NamedTuple):
     outputs: dict[str, jax.Array]
 
 
+class DataCollator(NamedTuple):
+    """Makes a batch on the mesh of the rows that a plan puts together.
+
+    Attributes:
+      mesh: the devices.
+      inputs: makes what the function reads of a batch of rows, as `word_vectors.inputs` does.
+    """
+
+    mesh: jax.sharding.Mesh
+    inputs: Callable[[Arrays], Arrays] = lambda batch: batch
+
+    def __call__(self, features: Arrays, plan: PlannedBatch) -> dict[str, jax.Array]:
+        """Return the batch of some rows of `features`.
+
+        Args:
+          features: INPUT_KEYS [N, ..., S], which are cut to the batch's length, and other arrays
+            [N, ...], which are not.
+          plan: which rows, how long, how many.
+        """
+        # Copies of a real row, not zeros: they cannot make NaN, and `gather` drops them again.
+        rows = np.concatenate([plan.rows, np.repeat(plan.rows[-1:], plan.size - len(plan.rows))])
+        batch = {
+            name: value[rows, ..., : plan.length] if name in INPUT_KEYS else value[rows]
+            for name, value in features.items()
+        }
+
+        # After the cut: what `inputs` looks up (states of words) is then no longer than needed.
+        return place_global(self.inputs(batch), self.mesh, plan.size)
+
+
 def counted_jit(
     function: Callable, counts: collections.Counter, name: str, **options: Any
 ) -> Callable:
-    """`jax.jit(function, **options)`, every compilation counted under `name`."""
+    """Return `jax.jit(function, **options)`, every compilation counted under `name`."""
 
     def traced(*arguments):
         counts[name] += 1  # runs when jit traces, which is once for each shape of the arguments
@@ -65,9 +95,9 @@ def counted_jit(
 
 
 def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
-    """Rows, of `length` tokens each, of an evaluation batch of at most about _EVAL_TOKENS.
+    """Return the rows, of `length` tokens each, of an evaluation batch of about _EVAL_TOKENS.
 
-    A multiple of the devices, with as little padding as that allows.
+    It is a multiple of the devices, with as little padding as that allows.
     """
     # Rows are split over these two axes; `model` has the same rows on all its devices.
     shards = mesh.shape['data'] * mesh.shape['fsdp']
@@ -77,14 +107,17 @@ def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
     return -(-rows // (batches * shards)) * shards
 
 
-def by_length(
+def bucket_by_length(
     features: Arrays, lengths: int, mesh: jax.sharding.Mesh, wanted: np.ndarray | None = None
 ) -> Iterator[PlannedBatch]:
-    """Batches of rows of like length, in at most `lengths` lengths, shorter ones first.
+    """Plan batches of rows of like length, in at most `lengths` lengths, shorter ones first.
 
-    features: INPUT_KEYS [N, S] or, of a choice, [N, C, S]. With `wanted`, bool [N], only those rows
-    are planned, in the lengths and sizes that all rows together have, so that doing the rest later
-    compiles nothing new.
+    Args:
+      features: INPUT_KEYS [N, S] or, of a choice, [N, C, S].
+      lengths: how many programs there may be.
+      mesh: the devices, among which the rows of a batch are split.
+      wanted: bool [N]; only those rows are planned, in the lengths and sizes that all rows together
+        have, so that doing the others later compiles nothing new.
     """
     _, *inputs, _ = features['input_ids'].shape  # () or, of a choice, (C,)
     for length, rows in length_groups(features, lengths):
@@ -97,11 +130,11 @@ def by_length(
 
 
 def place_global(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, jax.Array]:
-    """A whole batch of `size` rows, of which each process puts its own on its devices."""
+    """Put a whole batch of `size` rows on the mesh, each process its own rows on its devices."""
     # Row ranges [a, b) of this process; several where its devices are not neighbours in the mesh.
-    local = sharding.local_rows(mesh, size)
-    own = {name: np.concatenate([value[a:b] for a, b in local]) for name, value in batch.items()}
-    return sharding.place(own, mesh, size)
+    ranges = sharding.local_rows(mesh, size)
+    local = {name: np.concatenate([value[a:b] for a, b in ranges]) for name, value in batch.items()}
+    return sharding.place(local, mesh, size)
 
 
 def run(
@@ -109,47 +142,38 @@ def run(
     params: Any,
     features: Arrays,
     plan: Iterable[PlannedBatch],
-    mesh: jax.sharding.Mesh,
-    inputs: Callable[[Arrays], Arrays] | None = None,
+    collate: DataCollator,
 ) -> Iterator[Result]:
-    """The results of `function(params, batch)` for each batch of the plan, in its order.
+    """Yield the results of `function(params, batch)` for each batch of the plan, in its order.
 
     A result is yielded when the device has begun with it, not when it is done: whoever takes all
     before reading any keeps the device busy.
-
-    features: of INPUT_KEYS [N, ..., S], which are cut to a batch's length, and other arrays
-    [N, ...], which are not. `inputs` makes what the function reads of a batch of them; without it
-    that is the batch.
     """
-    for rows, length, size in plan:
-        # Copies of a real row, not zeros: they cannot make NaN, and `gather` drops them again.
-        filled = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])
-        batch = {
-            name: value[filled, ..., :length] if name in INPUT_KEYS else value[filled]
-            for name, value in features.items()
-        }
-
-        # After the cut: what `inputs` looks up (states of words) is then no longer than needed.
-        model_inputs = inputs(batch) if inputs else batch
-        with jax.set_mesh(mesh):
-            outputs = function(params, place_global(model_inputs, mesh, size))
-        yield Result(rows, outputs)
+    for planned in plan:
+        batch = collate(features, planned)
+        with jax.set_mesh(collate.mesh):
+            outputs = function(params, batch)
+        yield Result(planned.rows, outputs)
 
 
 def gather(results: Iterable[Result], count: int, positions: int = 0) -> Arrays:
-    """The outputs of all `count` rows in their order, [count, ...], on the host.
+    """Return the outputs of all `count` rows in their order, [count, ...], on the host.
 
     Where batches differ in the shape of a row's output, all have the largest, filled up with zeros
-    at the end. With `positions` every output is of every position, [count, S, ...], and S is at
-    least that.
+    at the end.
+
+    Args:
+      results: those of every row once.
+      count: how many rows there are.
+      positions: where it is not 0, every output is of every position, [count, S, ...], and S is at
+        least this.
     """
     # Waits here for the device, once all batches are on their way.
     fetched = [(rows, jax.device_get(outputs)) for rows, outputs in results]
     gathered: Arrays = {}
     for name in fetched[0][1] if fetched else ():
         # Batches of different length differ in their outputs' axes: each output gets the largest.
-        shapes = [outputs[name].shape[1:] for _, outputs in fetched]
-        shape = [max(sizes) for sizes in zip(*shapes, strict=True)]
+        shape = np.max([outputs[name].shape[1:] for _, outputs in fetched], axis=0).astype(int)
         if positions:
             shape[0] = max(shape[0], positions)
         gathered[name] = np.zeros((count, *shape), fetched[0][1][name].dtype)

@@ -26,7 +26,7 @@ from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.mesh import sharding
 from bert_jax.model.hidden_states import make_features
-from bert_jax.runs.finetuning.data_collator import by_length, run
+from bert_jax.runs.finetuning.data_collator import DataCollator, bucket_by_length, run
 from bert_jax.runs.sources.source import Source
 
 _VERSION = 1  # of what the files hold for the same weights and rows
@@ -45,9 +45,12 @@ class WordStates:
     """
 
     def __init__(self, folder: str, source: Source, rows: Arrays):
-        """`rows` are a tagging task's features; files are in a folder of their own in `folder`.
+        """Open the states of `rows`, a tagging task's features.
 
-        UserError where that is not local.
+        Files are in a folder of their own in `folder`.
+
+        Raises:
+          UserError: `folder` is not local.
         """
         if '://' in folder:
             raise UserError(
@@ -55,9 +58,8 @@ class WordStates:
                 ' a local --workdir'
             )
 
-        # Words are numbered in the order of the rows: row r has begins[r] to begins[r + 1].
         self._source, self._rows, self.sentences = source, rows, _sentences(rows)
-        # row r has words begins[r] to begins[r + 1]
+        # Words are numbered in the order of the rows: row r has begins[r] to begins[r + 1].
         self._begins = np.concatenate([[0], np.cumsum((rows['word_index'] >= 0).sum(axis=1))])
         # [L + 1, W, H], layers outermost: a lookup of few layers reads few stretches of the file.
         self._shape = (source.model.num_layers + 1, int(self._begins[-1]), source.model.hidden_size)
@@ -84,7 +86,7 @@ class WordStates:
                     file.truncate(size)
 
     def lookup(self, words: np.ndarray, layers: Sequence[int]) -> np.ndarray:
-        """float16 [..., K, H] of the words with these numbers; zeros for one not needed."""
+        """Return float16 [..., K, H] of the words with these numbers; zeros for one not needed."""
         # Mapped and not read: of many gigabytes a batch needs a few megabytes.
         states = np.memmap(self._states, _DTYPE, 'r', shape=self._shape)
         return np.stack([states[layer][words] for layer in layers], axis=-2)
@@ -92,9 +94,12 @@ class WordStates:
     def need(
         self, examples: Sequence[int], mesh: jax.sharding.Mesh, between: Callable[[], None]
     ) -> None:
-        """Computes the states of these sentences as far as they are not there.
+        """Compute the states of these sentences as far as they are not there.
 
-        `between` batches may raise: what is done is kept.
+        Args:
+          examples: the sentences.
+          mesh: the devices.
+          between: called between batches; it may raise, and what is done is kept.
         """
         # Of the asked examples, the rows that no earlier run has done.
         rows = self._rows
@@ -112,11 +117,11 @@ class WordStates:
         # In the plan of all rows, so that a later call with others compiles nothing new.
         finished = 0
         inputs = {name: rows[name] for name in INPUT_KEYS}
-        plan = by_length(rows, _LENGTHS, mesh, missing)
+        plan = bucket_by_length(rows, _LENGTHS, mesh, missing)
 
         with Progress('encode', int(missing.sum()), 'rows') as progress:
             # Cut off what fills the batch up, then pick the first piece of each word.
-            for batch_rows, outputs in run(encode, params, inputs, plan, mesh):
+            for batch_rows, outputs in run(encode, params, inputs, plan, DataCollator(mesh)):
                 states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
                 is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
 
@@ -127,7 +132,7 @@ class WordStates:
                 between()
 
     def _keep(self, rows: np.ndarray, states_WKH: np.ndarray) -> None:
-        """Writes the states of the words of some rows, and then that these are done."""
+        """Write the states of the words of some rows, and then that these are done."""
         # Checked before they are kept: the next run would take them for good.
         if not np.isfinite(states_WKH).all():
             raise UserError(
@@ -158,7 +163,7 @@ class WordStates:
 
 @functools.cache
 def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, by float32."""
+    """Make function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, by float32."""
     # All layers, whatever is asked now: another choice of layers then costs nothing.
     function = make_features(
         model, range(model.num_layers + 1), 'none', jnp.dtype(jnp.float32), jnp.dtype(_DTYPE)
@@ -167,9 +172,9 @@ def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[
 
 
 def _sentences(rows: Arrays) -> Arrays:
-    """See WordStates.sentences; a long sentence's words are in several rows on end."""
+    """Make WordStates.sentences; a long sentence's words are in several rows on end."""
     # One entry for each word, in reading order; sentences are numbered from 0 in that order.
-    row, place = np.nonzero(rows['word_index'] >= 0)
+    row, position = np.nonzero(rows['word_index'] >= 0)
     examples, first_words, sentence_of_word = np.unique(
         rows['example_index'][row], return_index=True, return_inverse=True
     )
@@ -179,7 +184,7 @@ def _sentences(rows: Arrays) -> Arrays:
     at = sentence_of_word, np.arange(len(row)) - first_words[sentence_of_word]
     N, T = len(examples), -(-(int(at[1].max(initial=0)) + 1) // 32) * 32
 
-    # The words' numbers stand where word pieces do in fine-tuning; -1 marks places without a word.
+    # The words' numbers are where word pieces are in fine-tuning; -1: there is no word.
     sentences = {name: np.zeros((N, T), np.int32) for name in (*INPUT_KEYS, 'label_ids')}
     sentences |= {
         'label_weights': np.zeros((N, T), np.float32),
@@ -189,12 +194,12 @@ def _sentences(rows: Arrays) -> Arrays:
 
     # Labels lie on the first piece of a word there, and on the word itself here.
     for name in ('label_ids', 'label_weights', 'word_index'):
-        sentences[name][at] = rows[name][row, place]
+        sentences[name][at] = rows[name][row, position]
     return sentences | {'example_index': examples.astype(np.int32)}
 
 
 def _digest(source: Source, rows: Arrays) -> str:
-    """Names what the states depend on: the encoder's shape and weights, and the rows it reads."""
+    """Name what the states depend on: the encoder's shape and weights, and the rows it reads."""
     # _VERSION too: a change of what is kept must not read old files.
     digest = hashlib.sha256(repr((_VERSION, source.model)).encode())
 

@@ -25,17 +25,39 @@ from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from bert_jax.input_pipeline.text.whole_text import read_json
 from bert_jax.mesh import sharding
-from bert_jax.runs.finetuning.data_collator import by_length, counted_jit, gather, run
+from bert_jax.runs.finetuning.data_collator import (
+    DataCollator,
+    bucket_by_length,
+    counted_jit,
+    gather,
+    run,
+)
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import task_heads
 
 
-def check_segments(task: Task, features: Arrays, source: Source) -> None:
-    """Raises UserError where inputs have a segment that the model has no row for: jax would read
-    another row.
+def fitting_features(
+    task: Task, split: str, examples: Sequence[Example], source: Source, length: int, cache: str
+) -> Arrays:
+    """Return a task's features of some examples, in rows of at most `length` pieces.
+
+    A line in the log tells where texts of the split were cut.
+
+    Args:
+      task: the task.
+      split: where the examples are from, for messages.
+      examples: what the rows are made of.
+      source: the model that reads the rows, and its tokenizer.
+      length: the most word pieces of a row.
+      cache: folder for features that are slow to make; '' for no folder.
+
+    Raises:
+      UserError: inputs have a segment that the model has no row for; jax would read another row.
     """
+    # Trimmed to the longest row there is: padding beyond it would only cost time.
+    features = trim(task_features.features_of(task, examples, source.tokenizer, length, cache))
     segments, rows = int(features['segment_ids'].max(initial=0)) + 1, source.model.type_vocab_size
     if segments > rows:
         raise UserError(
@@ -43,17 +65,15 @@ def check_segments(task: Task, features: Arrays, source: Source) -> None:
             f' {rows} (type_vocab_size={rows}): take a model with type_vocab_size={segments} or'
             ' more'
         )
-
-
-def say_cut(task: Task, split: str, features: Arrays, length: int) -> None:
-    """A line in the log where texts of the split were cut to fit in rows of `length`."""
     limit = task_features.limit_of(task.options, length)
     task_features.say_cut(f'{task.name} {split}', task_features.cut_of(features), limit)
+    return features
 
 
 class SplitPredictor:
-    """Runs a model over splits of a task: features in, predictions out. Compiles once for each
-    length of input.
+    """Runs a model over splits of a task: features in, predictions out.
+
+    It compiles once for each length of input.
     """
 
     def __init__(
@@ -70,32 +90,34 @@ class SplitPredictor:
         params: Any,
         examples: Sequence[Example],
         features: Arrays,
-        buckets: int = 1,
-        inputs: Callable[[Arrays], Arrays] | None = None,
+        buckets: int,
+        inputs: Callable[[Arrays], Arrays],
     ) -> Predictions:
-        """The model's predictions for all examples.
+        """Return the model's predictions for all examples.
 
-        features: the task's, of `examples`; rows of like length go together, in at most `buckets`
-        lengths. `inputs` makes what the model reads of a batch of INPUT_KEYS; without it that is
-        the batch.
+        Args:
+          params: the model's parameters, on the mesh.
+          examples: what is predicted.
+          features: the task's, of `examples`.
+          buckets: rows of like length go together, in at most so many lengths.
+          inputs: makes what the model reads of a batch of INPUT_KEYS.
         """
         arrays = {name: features[name] for name in INPUT_KEYS}
-        plan = by_length(features, buckets, self._mesh)
+        plan = bucket_by_length(features, buckets, self._mesh)
 
-        # Every row once: the plan holds all of them, and `gather` restores their order.
-        # all batches are on their way before the first is waited for
-        results = list(run(self._predict, params, arrays, plan, self._mesh, inputs))
-        outputs = gather(results, len(features['input_ids']))
-        return self._task.decode(examples, features, outputs)
+        # All batches are on their way before the first is waited for; `gather` restores the order.
+        collate = DataCollator(self._mesh, inputs)
+        results = list(run(self._predict, params, arrays, plan, collate))
+        return self._task.decode(examples, features, gather(results, len(features['input_ids'])))
 
 
 def config_hash(config: schema.Config) -> str:
-    """Sixteen hex digits that name a configuration."""
+    """Return sixteen hex digits that name a configuration."""
     return hashlib.sha256(schema.dumps(config).encode()).hexdigest()[:16]
 
 
 def check_writable(workdir: Workdir) -> None:
-    """Raises UserError where a local workdir takes no results, before they are computed."""
+    """Raise UserError where a local workdir takes no results, before they are computed."""
     if '://' not in workdir.name and not os.access(workdir, os.W_OK):
         raise UserError(
             f'--workdir={workdir} cannot be written to, and the results go there: copy it to where'
@@ -104,7 +126,7 @@ def check_writable(workdir: Workdir) -> None:
 
 
 def write_result(workdir: Workdir, split: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Writes `result` as eval/SPLIT.json in a workdir; returns it."""
+    """Write `result` as eval/SPLIT.json in a workdir; return it."""
     target = workdir.result(split)
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(target, json.dumps(result, indent=2) + '\n')
@@ -119,21 +141,18 @@ def record(
     workdir: Workdir,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Writes the predictions of a split and then eval/SPLIT.json, whose contents it returns.
+    """Write the predictions of a split and then eval/SPLIT.json, whose contents are returned.
 
     A split without labels has no metrics. `facts` are what else is known of the run: its step, the
     hash of its configuration.
     """
     # Predictions first: eval/SPLIT.json is the mark that all of it is there.
     task.write_predictions(str(workdir.predictions(split)), examples, predictions)
-
-    # A test split often has no labels: then there are predictions alone.
-    scores = task.score(examples, predictions) if task.labelled(examples) else {}
     result = {
         'task': task.name,
         'split': split,
         'metric': task.metric,
-        'metrics': scores,
+        'metrics': task.score(examples, predictions) if task.labelled(examples) else {},
         'examples': len(examples),
     }
 
@@ -141,26 +160,28 @@ def record(
     return write_result(workdir, split, facts | result)
 
 
-def _texts(number: int) -> str:
-    """What an example has."""
-    return 'one text' if number == 1 else 'two texts'
-
-
-class TrainedTask:
+class TaskEvaluator:
     """A fine-tuned model in memory, and the split of a task that it is asked about.
 
-    Attributes: workdir; config: its run's; task, split, examples; step: of its weights; name: what
-    results on the split are filed under, which another task's do not share with its own.
+    Attributes:
+      workdir: the run's folder.
+      config: its configuration.
+      task, split, examples: what is predicted.
+      step: of the weights.
+      name: what results on the split are filed under; another task has another name.
     """
 
     def __init__(self, folder: str, task_name: str | None, data_dir: str | None, split: str | None):
-        """Loads the newest checkpoint.
+        """Load the newest checkpoint.
 
-        task_name, data_dir: of another task with the same head and labels; None: of its own, as in
-          fine-tuning.
-        split: None: dev, or test where the task has no dev.
+        Args:
+          folder: the workdir.
+          task_name: another task with the same head and labels; None: its own, as in fine-tuning.
+          data_dir: of that task.
+          split: None: dev, or test where the task has no dev.
 
-        UserError where the workdir is none, or its model does not fit the task.
+        Raises:
+          UserError: the workdir is none, or its model does not fit the task.
         """
         # What the workdir was trained for, which must be what is asked.
         workdir = Workdir(folder)
@@ -184,11 +205,12 @@ class TrainedTask:
                 f'--task={task.name}: its labels {list(task.labels)} are not those of'
                 f' --workdir={workdir}, {data["labels"]}'
             )
-        here, there = task.options.get('texts'), data.get('options', {}).get('texts')
-        if here and there and here != there:
+        asked, trained = task.options.get('texts'), data.get('options', {}).get('texts')
+        if asked and trained and asked != trained:
+            texts = {1: 'one text', 2: 'two texts'}
             raise UserError(
-                f'--task={task.name}: its examples have {_texts(here)}, and those that'
-                f' --workdir={workdir} was trained on have {_texts(there)}'
+                f'--task={task.name}: its examples have {texts[asked]}, and those that'
+                f' --workdir={workdir} was trained on have {texts[trained]}'
             )
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split
@@ -209,34 +231,43 @@ class TrainedTask:
         self._inputs = word_vectors.inputs(self._source.model, self._source.tokenizer)
 
     def predict(self, examples: Sequence[Example], cache: str = '') -> Predictions:
-        """The answers to examples of the task; cache: folder for features that are slow to make."""
+        """Answer examples of the task; `cache`: folder for features that are slow to make."""
         # Rows as those that it was trained on were made.
-        length, tokenizer = self.config.max_seq_length, self._source.tokenizer
-        features = trim(task_features.features_of(self.task, examples, tokenizer, length, cache))
-        check_segments(self.task, features, self._source)
-        say_cut(self.task, self.split, features, length)
-        buckets = self.config.length_buckets
+        length, buckets = self.config.max_seq_length, self.config.length_buckets
+        features = fitting_features(self.task, self.split, examples, self._source, length, cache)
         predictions = self._predict(self._params, examples, features, buckets, self._inputs)
         logging.info('compilations: %s', dict(self._compilations))
         return predictions
 
+    def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """Predict the split and file the results under `name`, as `record` does."""
+        predictions = self.predict(self.examples, str(self.workdir.features))
+        facts = facts | {'step': self.step}
+        return record(self.task, name, self.examples, predictions, self.workdir, facts)
+
 
 def evaluate(
-    folder: str, task_name: str | None, data_dir: str | None, split: str | None
+    workdir: str, task: str | None = None, data_dir: str | None = None, split: str | None = None
 ) -> dict[str, Any]:
-    """Predicts and scores a split with a fine-tuned workdir; returns what eval/SPLIT.json says.
+    """Predict and score a split with a fine-tuned workdir; return what eval/SPLIT.json says.
 
-    Arguments and errors as of TrainedTask.
+    Args:
+      workdir: the run's folder, whose newest checkpoint is taken.
+      task: another task with the same head and labels; None: the one it was fine-tuned on.
+      data_dir: the folder of the task's files; None: as in fine-tuning.
+      split: None: dev, or test where the task has no dev.
+
+    Raises:
+      UserError: the workdir is none, or its model does not fit the task.
     """
-    trained = TrainedTask(folder, task_name, data_dir, split)
-    workdir, name = trained.workdir, trained.name
-    predictions = trained.predict(trained.examples, str(workdir.features))
-
-    # The result, beside what is known of the run that made the weights.
+    trained = TaskEvaluator(workdir, task, data_dir, split)
     facts = {'step': trained.step, 'config_hash': config_hash(trained.config)}
-    # another task's results do not take the place of its own
-    before = workdir.result(name)
-    if trained.own and before.exists():  # what fine-tuning noted of its own run stays
+
+    # Another task's results do not take the place of its own; what fine-tuning noted of its own
+    # run stays where it is of the same weights.
+    before = trained.workdir.result(trained.name)
+    if trained.own and before.exists():
         earlier = read_json(str(before))
-        facts = earlier | facts if {name: earlier.get(name) for name in facts} == facts else facts
-    return record(trained.task, name, trained.examples, predictions, workdir, facts)
+        if {name: earlier.get(name) for name in facts} == facts:
+            facts = earlier | facts
+    return trained.record(trained.name, facts)

@@ -27,7 +27,7 @@ class FeatureBased:
     """For a tagging task: a row is a sentence, and its inputs are words in place of word pieces."""
 
     def __init__(self, data: TaskData, machine: Machine):
-        """The encoder runs on `machine`; its outputs are kept in the folder `data.cache`."""
+        """Let the encoder run on `machine`; keep its outputs in the folder `data.cache`."""
         # The BiLSTM reads a sequence of words with a label each: no other kind of task has that.
         if data.task.head != 'tokens':
             raise UserError(
@@ -46,12 +46,12 @@ class FeatureBased:
         self._words: dict[int, dict[str, WordStates]] = {}
 
     def check(self, config: FeatureConfig) -> None:
-        """Raises UserError where the encoder has too few layers for `features`."""
+        """Raise UserError where the encoder has too few layers for `features`."""
         # Asks and throws away: the layers are named by the setting, counted by the encoder.
         layers_of(config.features, self.data.source.model.num_layers)
 
     def features(self, config: FeatureConfig) -> tuple[Arrays, Arrays]:
-        """A row for each sentence; the states of the words that the run needs are computed."""
+        """Return a row for each sentence; compute the states of the words that the run needs."""
         data, length = self.data, config.max_seq_length
 
         # The same rows as fine-tuning has, so that both read a word in the same context.
@@ -68,14 +68,14 @@ class FeatureBased:
         return train.sentences, scored.sentences
 
     def inputs(self, config: FeatureConfig, split: str, batch: Arrays) -> Arrays:
-        """The batch with the states of its words."""
+        """Return the batch with the states of its words."""
         # The states are fetched batch by batch; all of them would not fit in memory.
         layers = layers_of(config.features, self.data.source.model.num_layers)
         words = self._words[config.max_seq_length][split]
         return batch | {'features': words.lookup(batch['input_ids'], layers)}
 
     def models(self, config: FeatureConfig) -> Models:
-        """The BiLSTM with a classifier."""
+        """Make the BiLSTM with a classifier."""
         # 'sum...' learns one weight a layer; a single layer or a concatenation needs none.
         model = FeatureTagger(
             outputs=self.data.task.num_outputs,
@@ -90,13 +90,13 @@ class FeatureBased:
         return Models(model, model)
 
     def split(self, config: FeatureConfig, params: Any) -> tuple[Any, Any]:
-        """All of the BiLSTM is trained."""
+        """Return that all of the BiLSTM is trained."""
         return params, None
 
     def begin(self, config: FeatureConfig, state: TrainState, folder: str) -> TrainState:
-        """A BiLSTM begins at random."""
+        """Return the state as it is: a BiLSTM begins at random."""
         return state
 
     def costs(self, config: FeatureConfig) -> StepCosts:
-        """FLOPs are not counted: the encoder's are spent once, and not in a step."""
+        """Count no FLOPs: the encoder's are spent once, and not in a step."""
         return StepCosts(None)

@@ -1,7 +1,7 @@
 """Fine-tuning runs of one task: a run from its configuration to its scored predictions.
 
-Owns how a run goes, from top to bottom of this file, and the files of its folder: config.json,
-data.json, tokenizer/, checkpoints/, best/, metrics.jsonl and the results of
+Owns how a run goes, from top to bottom of this file, early stopping with it, and the files of its
+folder: config.json, data.json, tokenizer/, checkpoints/, best/, metrics.jsonl and the results of
 finetuning/evaluation.py, of which eval/SPLIT.json comes last and means that the run is done. What
 is trained, from where and on what is an Approach. It must not know how a sweep is laid out.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -28,14 +29,14 @@ from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import dropout
-from bert_jax.runs.finetuning import data_collator, evaluation, results
+from bert_jax.runs.finetuning import data_collator, evaluation
 from bert_jax.runs.finetuning.approach import Approach
-from bert_jax.runs.finetuning.best import BestCheckpoint
+from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.finetuning.machine import Machine, Stopped
 from bert_jax.runs.finetuning.task_data import TrainingRows
 from bert_jax.runs.supervision.signals import Agreement
 from bert_jax.runs.supervision.watchdog import watchdog
-from bert_jax.runs.workdir import notes, plots, running
+from bert_jax.runs.workdir import metrics, notes, plots, running
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop, schedule, task_heads
 from bert_jax.train.state import (
@@ -52,9 +53,14 @@ C = TypeVar('C', bound=FinetuneConfig)
 
 
 class Programs(NamedTuple):
-    """What is compiled for a run: seed -> fresh state, the train step, and the predictor.
+    """What is compiled for a run.
 
-    trained: how many weights the step trains; costs: what it takes.
+    Attributes:
+      init: seed -> fresh state.
+      train_step: the train step.
+      predictor: predicts a split.
+      trained: how many weights the step trains.
+      costs: what the step takes.
     """
 
     init: Callable[[np.uint32], TrainState]
@@ -68,11 +74,13 @@ class FineTuner(Generic[C]):
     """All runs of one process: same task, same source, same approach; configurations may differ.
 
     Attributes:
+      approach: what is trained, from where and on what.
+      data: the task.
       compilations: how often each program (init, train, predict) was compiled.
     """
 
     def __init__(self, approach: Approach[C], machine: Machine, profile_steps: int = 0):
-        """profile_steps: a trace of so many steps of each run goes into its folder; 0: none."""
+        """Take up an approach; `profile_steps` of each run are traced into its folder."""
         # Runs of a sweep differ in rates and seeds, mostly, so `programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
         self.compilations, self._profile_steps = machine.compilations, profile_steps
@@ -80,10 +88,14 @@ class FineTuner(Generic[C]):
         self._programs: dict[Any, Programs] = {}
 
     def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
-        """Trains, predicts the scored split and scores it in `folder`, or takes up what is there.
+        """Train, predict the scored split and score it in `folder`, or take what is there.
 
-        Returns the contents of eval/SPLIT.json, and whether they were there already. Raises Stopped
-        after a signal, with the state saved; UserError where the folder holds another run.
+        Returns:
+          The contents of eval/SPLIT.json, and whether they were there already.
+
+        Raises:
+          Stopped: after a signal, with the state saved.
+          UserError: the folder holds another run.
         """
         # What cannot be made is refused before the folder is this run's.
         self.check(config)
@@ -100,7 +112,7 @@ class FineTuner(Generic[C]):
         started = time.perf_counter()
         data.source.tokenizer.save(workdir.tokenizer_folder)
 
-        # Known before the first step, and so on the pictures of a run that is stopped too.
+        # Noted before the first step, and so on the pictures of a run that is stopped too.
         chance = data.task.constant_loss(self.approach.features(config)[0])
         guess = {'loss': chance, **data.task.constant_scores(data.scored)}
         notes.note_guess(folder, notes.Guess(0, guess))
@@ -112,7 +124,7 @@ class FineTuner(Generic[C]):
             predictions = self._predict(config, params, heartbeat)
 
         # The result comes last, and with it the run is done.
-        loss = results.training_loss(folder)
+        loss = training_loss(folder)
         facts = {
             'step': self.total_steps(config),
             'train_loss': loss,
@@ -127,13 +139,13 @@ class FineTuner(Generic[C]):
         return result, False
 
     def check(self, config: C) -> None:
-        """Raises UserError where there can be no run of `config`, before anything is computed."""
+        """Raise UserError where there can be no run of `config`, before anything is computed."""
         # First the length: jax reads another row for a position beyond the table, and is silent.
-        length, most = config.max_seq_length, self.data.source.model.max_position
-        if length > most:
+        length, limit = config.max_seq_length, self.data.source.model.max_position
+        if length > limit:
             raise UserError(
                 f'max_seq_length={length} is beyond the position table of'
-                f' {self.data.source.where} (max_position={most}): use {most}'
+                f' {self.data.source.where} (max_position={limit}): use {limit}'
             )
 
         # Then what each part says of its own settings, cheapest first.
@@ -143,18 +155,18 @@ class FineTuner(Generic[C]):
         self.approach.check(config)
 
     def total_steps(self, config: C) -> int:
-        """How many steps a run of `config` takes. UserError where that is none."""
+        """Count the steps of a run of `config`. UserError where that is none."""
         return total_steps(len(self.data.chosen(config)), config)
 
     def _trained(self, config: C, folder: str, heartbeat: Callable[[], None]) -> tuple[Any, int]:
-        """-> (the parameters that the run ends with, the step that they are of).
+        """Return the parameters that the run ends with, and the step that they are of.
 
-        Raises Stopped after a signal.
+        Raises:
+          Stopped: after a signal.
         """
         # The fresh state is made in any case: it says which arrays there are, and how they lie.
-        steps, data, runtime = self.total_steps(config), self.data, config.runtime
-        programs = self.programs(config)
-        fresh = programs.init(np.uint32(config.seed & 0xFFFFFFFF))
+        steps, runtime = self.total_steps(config), config.runtime
+        fresh = self.programs(config).init(np.uint32(config.seed & 0xFFFFFFFF))
         state = self.approach.begin(config, fresh, folder)
 
         # A run that was stopped between its last step and its score has no more to train.
@@ -173,16 +185,6 @@ class FineTuner(Generic[C]):
         required = runtime.on_full_disk == 'stop'
         best = BestCheckpoint(folder, required, resumed is not None) if config.score_every else None
 
-        # What is read at which step is arithmetic, so to resume is to begin at another step.
-        features, _ = self.approach.features(config)
-        rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
-        start = int(state.step)
-
-        # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
-        def place(batch: Arrays) -> dict[str, jax.Array]:
-            inputs = self.approach.inputs(config, 'train', batch)
-            return data_collator.place_global(inputs, self._machine.mesh, config.batch_size)
-
         # `saves`: the room that checkpoints may take is asked for before the first step.
         with running.opened(
             folder,
@@ -191,40 +193,58 @@ class FineTuner(Generic[C]):
             runtime,
             kind='finetune',
             total_steps=steps,
-            saves=1 + (steps - start) // runtime.checkpoint_every,
+            saves=1 + (steps - int(state.step)) // runtime.checkpoint_every,
             meter_state=meter_state,
             should_stop=self._stop,
             heartbeat=heartbeat,
             profile_steps=self._profile_steps,
         ) as run:
-            # The loop does not save the last state: `_concluded` saves weights alone in its place.
-            ended = loop.train(
-                run,
-                programs.train_step,
-                state,
-                loop.prefetch(rows.batches(start), place),
-                schedule.hparams_of(
-                    config.optimizer,
-                    config.seed,
-                    steps,
-                    warmup_steps=int(steps * config.warmup_fraction),
-                ),
-                last=steps,
-                name=folder,
-                evaluation=self._evaluation(config, best, heartbeat) if best else None,
-                costs=programs.costs,
-                read_by=lambda first, last: rows.read_by(first),
-                programs=config.length_buckets,
-                save_last=False,
-            )
+            evaluation = self._evaluation(config, best, heartbeat) if best else None
+            ended = self._steps(config, folder, run, state, evaluation)
 
-            # Short of its steps and not by patience: a signal. It is told what is saved; there is
-            # no score.
+            # Short of its steps and not by patience: a signal. There is no score, and the message
+            # is what is saved.
             if int(ended.state.step) < steps and not ended.early:
                 checkpoints.wait()
                 assert ended.signal is not None, 'nothing else ends the loop early'
                 raise Stopped(ended.signal, checkpoint.standing(folder, int(ended.state.step)))
             return self._concluded(config, folder, ended, checkpoints, best)
+
+    def _steps(
+        self,
+        config: C,
+        folder: str,
+        run: loop.Run,
+        state: TrainState,
+        evaluation: loop.Evaluation | None,
+    ) -> loop.TrainResult:
+        """Train from `state` on, to the last step or as far as it comes."""
+        # What is read at which step is arithmetic, so to resume is to begin at another step.
+        data, programs, steps = self.data, self.programs(config), self.total_steps(config)
+        features, _ = self.approach.features(config)
+        rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
+
+        # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
+        def place(batch: Arrays) -> dict[str, jax.Array]:
+            inputs = self.approach.inputs(config, 'train', batch)
+            return data_collator.place_global(inputs, self._machine.mesh, config.batch_size)
+
+        # The loop does not save the last state: `_concluded` saves weights alone in its place.
+        warmup = int(steps * config.warmup_fraction)
+        return loop.train(
+            run,
+            programs.train_step,
+            state,
+            loop.prefetch(rows.batches(int(state.step)), place),
+            schedule.hparams_of(config.optimizer, config.seed, steps, warmup_steps=warmup),
+            last=steps,
+            name=folder,
+            evaluation=evaluation,
+            costs=programs.costs,
+            read_by=lambda first, last: rows.read_by(first),
+            programs=config.length_buckets,
+            save_last=False,
+        )
 
     def _concluded(
         self,
@@ -234,7 +254,7 @@ class FineTuner(Generic[C]):
         checkpoints: checkpoint.Checkpoints,
         best: BestCheckpoint | None,
     ) -> tuple[Any, int]:
-        """Saves the parameters that a trained run ends with; -> (they, the step they are of)."""
+        """Save the parameters that a trained run ends with; return them, and the step of them."""
         # Only patience makes a run end early, and then the best step is what the user asks about.
         params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
         if ended.early and best:
@@ -257,17 +277,17 @@ class FineTuner(Generic[C]):
         return joined(params, ended.state.frozen), (best.step if best else 0) or steps
 
     def _costs(self, config: C, workdir: Workdir) -> dict[str, Any]:
-        """What a run that has ended took, for the table of a sweep (results.py has the names)."""
+        """Return what a run that has ended took, for the table of a sweep (sweep.py has names)."""
         programs = self.programs(config)
         return {
             'trained_parameters': programs.trained,
             'checkpoint_bytes': workdir.checkpoint_bytes(),
             'step_memory_bytes': programs.costs.memory_bytes,
-            'step_ms': results.step_ms(workdir),
+            'step_ms': step_ms(workdir),
         }
 
     def programs(self, config: C) -> Programs:
-        """Those of a run, shared by all configurations that make the same ones.
+        """Return the programs of a run, shared by all configurations that make the same ones.
 
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the
         key.
@@ -287,7 +307,7 @@ class FineTuner(Generic[C]):
     def _made(
         self, config: C, fixed: OptimizerConfig, model: Any, trained: Any, token: Arrays
     ) -> Programs:
-        """See `programs`; nothing is compiled yet."""
+        """Make the programs of `programs`; nothing is compiled yet."""
         # Seeds come as an argument, so that a sweep over them compiles `init` once.
         mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
         for line in self._departures(config):
@@ -308,7 +328,7 @@ class FineTuner(Generic[C]):
             dropout_rng=runtime.dropout_rng,
             shard_optimizer=shards,
             dtype=jnp.dtype(runtime.compute_dtype),
-            # Only where it is named: small batches leave too little work to be done beside it.
+            # Only where it is named: small batches leave too little work to hide it behind.
             all_to_all=exchange.is_all_to_all(runtime, mesh, may_choose=False),
         )
 
@@ -330,7 +350,7 @@ class FineTuner(Generic[C]):
         )
 
     def _departures(self, config: C) -> list[str]:
-        """What a run of `config` does otherwise than its settings say, a line each."""
+        """Say what a run of `config` does otherwise than its settings say, a line each."""
         rates = {'head_dropout': config.head_dropout}
         if not isinstance(config, FeatureConfig):  # whose encoder drops nothing
             encoder = config.encoder(self.data.source.model)
@@ -348,7 +368,10 @@ class FineTuner(Generic[C]):
     def _evaluation(
         self, config: C, best: BestCheckpoint, heartbeat: Callable[[], None]
     ) -> loop.Evaluation:
-        """Scores the split, keeps the best weights, and ends the run when they are old."""
+        """Score the split, keep the best weights, and end the run when they are old.
+
+        That is early stopping, after `patience` scores that were not better.
+        """
         data, metric = self.data, self.data.task.metric
 
         def evaluate(step: int, state: TrainState) -> loop.EvalResult:
@@ -365,7 +388,7 @@ class FineTuner(Generic[C]):
         return loop.Evaluation(config.score_every, evaluate)
 
     def _predict(self, config: C, params: Any, heartbeat: Callable[[], None]) -> Predictions:
-        """Of the scored split."""
+        """Predict the scored split."""
         # Features of both splits are made once, so to ask for them here costs nothing.
         predictor, data = self.programs(config).predictor, self.data
         _, features = self.approach.features(config)
@@ -378,9 +401,12 @@ class FineTuner(Generic[C]):
 
 
 def total_steps(examples: int, config: FinetuneConfig) -> int:
-    """int(examples / batch_size * epochs), as run_classifier.py:863.
+    """Return int(examples / batch_size * epochs), as run_classifier.py:863.
 
-    examples, also where windows are more (run_squad.py:1160). UserError where that is none.
+    It is of examples, also where windows are more (run_squad.py:1160).
+
+    Raises:
+      UserError: that is not one step.
     """
     # where the product should be whole, it may fall just short
     steps = int(examples / config.batch_size * config.epochs + 1e-6)
@@ -390,3 +416,34 @@ def total_steps(examples: int, config: FinetuneConfig) -> int:
             f' epochs={config.epochs:g} make no whole step: lower batch_size or raise epochs'
         )
     return steps
+
+
+def training_loss(folder: str) -> float | None:
+    """Return the mean over the log lines of a run that end in the last tenth of it.
+
+    The last line alone may be a single batch. None where all their steps were discarded.
+    """
+    # Late lines are chosen by step: a run that was resumed may have lines of unequal length.
+    lines = _train_lines(Workdir(folder))
+    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
+    if not late:
+        return None
+
+    # Each line is a mean over its own steps, so it counts by those that were not discarded.
+    weights = [line['steps'] - line['discarded_steps'] for line in late]
+    losses = zip((line['loss'] for line in late), weights, strict=True)
+    return sum(loss * weight for loss, weight in losses) / sum(weights)
+
+
+def step_ms(workdir: Workdir) -> float | None:
+    """Return the median time of a step over the log lines of a run, each a mean of its steps.
+
+    Compiling, scoring and saving are left out. None where no line has a time.
+    """
+    times = [line['step_ms'] for line in _train_lines(workdir) if 'step_ms' in line]
+    return statistics.median(times) if times else None
+
+
+def _train_lines(workdir: Workdir) -> list[dict[str, Any]]:
+    lines = metrics.read_metrics(workdir.metrics_file)
+    return [line for line in lines if line['split'] == 'train']

@@ -1,5 +1,4 @@
-"""All of GLUE at once: the dev scores of many runs as the paper's table, and their test predictions
-as a submission.
+"""All of GLUE at once: many runs as the paper's table, and their test predictions as a submission.
 
 Owns which run stands for a task, the table's columns, and the zip that the GLUE site takes. It must
 not know how a model predicts (finetuning/evaluation.py), nor the tasks' files.
@@ -21,7 +20,8 @@ from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.predictions import label_table
-from bert_jax.runs.finetuning.results import aligned, best_of
+from bert_jax.runs.finetuning import evaluation
+from bert_jax.runs.finetuning.sweep import aligned, best_of
 from bert_jax.runs.workdir.workdir import Workdir
 
 # Column of the paper's Table 1 -> task, split and metric of each number in it.
@@ -35,34 +35,20 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     'MRPC': (('mrpc', 'dev', 'f1'),),
     'RTE': (('rte', 'dev', 'accuracy'),),
 }
-# File of a submission -> task and split; AX is answered by the MNLI model, WNLI by a model or by
-# the majority.
+# File of a submission -> task, split and the rows that the site expects, the size of its test set;
+# AX is answered by the MNLI model, WNLI by a model or by the majority.
 _FILES = {
-    'AX': ('ax', 'test'),
-    'CoLA': ('cola', 'test'),
-    'MNLI-m': ('mnli', 'test'),
-    'MNLI-mm': ('mnli', 'test_mismatched'),
-    'MRPC': ('mrpc', 'test'),
-    'QNLI': ('qnli', 'test'),
-    'QQP': ('qqp', 'test'),
-    'RTE': ('rte', 'test'),
-    'SST-2': ('sst2', 'test'),
-    'STS-B': ('stsb', 'test'),
-    'WNLI': ('wnli', 'test'),
-}
-# Rows that the site expects of each file: the sizes of its test sets.
-_ROWS = {
-    'AX': 1104,
-    'CoLA': 1063,
-    'MNLI-m': 9796,
-    'MNLI-mm': 9847,
-    'MRPC': 1725,
-    'QNLI': 5463,
-    'QQP': 390_965,
-    'RTE': 3000,
-    'SST-2': 1821,
-    'STS-B': 1379,
-    'WNLI': 146,
+    'AX': ('ax', 'test', 1104),
+    'CoLA': ('cola', 'test', 1063),
+    'MNLI-m': ('mnli', 'test', 9796),
+    'MNLI-mm': ('mnli', 'test_mismatched', 9847),
+    'MRPC': ('mrpc', 'test', 1725),
+    'QNLI': ('qnli', 'test', 5463),
+    'QQP': ('qqp', 'test', 390_965),
+    'RTE': ('rte', 'test', 3000),
+    'SST-2': ('sst2', 'test', 1821),
+    'STS-B': ('stsb', 'test', 1379),
+    'WNLI': ('wnli', 'test', 146),
 }
 _SIMILARITY = (0.0, 5.0)  # what the site takes for STS-B
 # Tasks of which there must be a run; AX and WNLI are answered without one.
@@ -71,7 +57,13 @@ _FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}  # as the GLUE downlo
 
 
 class TaskRun(NamedTuple):
-    """A finished run: its folder, what eval/dev.json says, and where its task's data are."""
+    """A finished run of a task.
+
+    Attributes:
+      folder: its workdir.
+      result: what its eval/dev.json says.
+      data_dir: the folder of the task's files.
+    """
 
     folder: str
     result: dict[str, Any]
@@ -79,10 +71,13 @@ class TaskRun(NamedTuple):
 
 
 def find_runs(pattern: str) -> dict[str, TaskRun]:
-    """Task -> its run that is best on dev, of all finished runs and sweeps that match the glob.
-    UserError where none does.
+    """Find for each task its run that is best on dev, of all finished runs that a glob matches.
+
+    A sweep that matches stands for its runs.
+
+    Raises:
+      UserError: no folder that matches is a finished run.
     """
-    # A sweep has its runs in runs/; a glob that names the sweep means all of them.
     by_task: dict[str, list[TaskRun]] = collections.defaultdict(list)
     for path in sorted(glob.glob(pattern)):
         # Both files are there only when the run is done.
@@ -102,26 +97,22 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
     best = {}
     for task, runs in by_task.items():
         highest = best_of([run.result for run in runs])
-        best[task] = next(run for run in runs if run.result is highest)
-        metric = best[task].result['metric']
-        score = best[task].result['metrics'][metric]
+        chosen = best[task] = next(run for run in runs if run.result is highest)
+        metric = highest['metric']
         logging.info(
             '%s: %s, the best of %d on dev (%s %.4f)',
-            task,
-            best[task].folder,
-            len(runs),
-            metric,
-            score,
-        )
-        if best[task].result.get('failed'):
+            task, chosen.folder, len(runs), metric, highest['metrics'][metric],
+        )  # fmt: skip
+        if highest.get('failed'):
             line = '%s: %s has learnt nothing (FAILED), and no other run has'
-            logging.warning(line, task, best[task].folder)
+            logging.warning(line, task, chosen.folder)
     return best
 
 
 def table(runs: dict[str, TaskRun]) -> str:
-    """The row of the paper's Table 1 for these runs, on dev: percent, `-` where there is no run,
-    the mean where all are there.
+    """Write the row of the paper's Table 1 for these runs, on dev, in percent.
+
+    `-` where there is no run, the mean where all are there.
     """
     # Percent, as the paper has it; MNLI's cell has two numbers, which the mean counts as two.
     cells, numbers = {}, []
@@ -141,47 +132,23 @@ def table(runs: dict[str, TaskRun]) -> str:
 
 
 def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
-    """Writes the zip with a file for each task, predicting the test splits that have not been
-    predicted yet.
+    """Write the zip with a file for each task, predicting the test splits that are not yet.
 
-    glue: the folder of the GLUE download, for AX and WNLI; none: the one that holds the MNLI data.
-    Raises UserError that names every run and test file that is missing, or has other rows than
-    the site's, before anything is predicted.
+    Args:
+      runs: the run of each task.
+      glue: the folder of the GLUE download, for AX and WNLI; None: the one with the MNLI data.
+      output: the zip.
+
+    Raises:
+      UserError: runs or test files are missing, or have other rows than the site's; it names all
+        of them, before anything is predicted.
     """
-    # First all that is missing, so that one message names it and nothing is predicted in vain.
     folders = _folders(runs, glue)
-    missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
-    missing += [
-        f'the folder {_FOLDERS[task][0]} in {_parent(runs, glue) or "the GLUE folder (--data_dir)"}'
-        for task, folder in folders.items()
-        if not folder
-    ]
-    data_dirs = {task: run.data_dir for task, run in runs.items()} | folders
-    examples: dict[str, list[Any]] = {}
-    for name, (task, split) in _FILES.items():
-        if folder := data_dirs.get(task):
-            try:
-                examples[name] = load_task(task, folder).examples(split)
-            except UserError as error:
-                missing.append(str(error))
+    examples = _test_examples(runs, glue, folders)
 
-    # A dev set under the name of a test set, or a shortened one: the site would refuse the zip.
-    others = [
-        f'{name}: {len(examples[name])} rows in the {split} split of {task}, {_ROWS[name]} on the'
-        ' site'
-        for name, (task, split) in _FILES.items()
-        if name in examples and len(examples[name]) != _ROWS[name]
-    ]
-    if missing or others:
-        # One message of all that is wrong: a download that takes hours is best done once.
-        problems = [f'missing {"; ".join(missing)}'] if missing else []
-        if others:
-            problems.append(f"test files that are not the GLUE site's: {'; '.join(others)}")
-        raise UserError(f'no submission: {"; and ".join(problems)}')
-
-    # Then the predictions, which are made where a run has none yet: this is what takes long.
+    # The predictions, which are made where a run has none yet: this is what takes long.
     texts = {}
-    for name, (task, split) in _FILES.items():
+    for name, (task, split, _) in _FILES.items():
         # WNLI without a run: the majority, as the paper submits it.
         if task == 'wnli' and task not in runs:
             answers: dict[str, Any] = dict.fromkeys(
@@ -213,10 +180,43 @@ def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
             archive.writestr(f'{name}.tsv', text)
 
 
+def _test_examples(
+    runs: dict[str, TaskRun], glue: str | None, folders: dict[str, str]
+) -> dict[str, list[Any]]:
+    """Read the examples of each file of a submission; UserError names all that is missing."""
+    # One message of all that is wrong: a download that takes hours is best done once.
+    missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
+    missing += [
+        f'the folder {_FOLDERS[task][0]} in {_parent(runs, glue) or "the GLUE folder (--data_dir)"}'
+        for task, folder in folders.items()
+        if not folder
+    ]
+    data_dirs = {task: run.data_dir for task, run in runs.items()} | folders
+    examples: dict[str, list[Any]] = {}
+    others = []
+    for name, (task, split, rows) in _FILES.items():
+        if folder := data_dirs.get(task):
+            try:
+                examples[name] = load_task(task, folder).examples(split)
+            except UserError as error:
+                missing.append(str(error))
+                continue
+
+            # A dev set under the name of a test set, or a shortened one: the site would refuse it.
+            if (count := len(examples[name])) != rows:
+                others.append(
+                    f'{name}: {count} rows in the {split} split of {task}, {rows} on the site'
+                )
+    problems = [f'missing {"; ".join(missing)}'] if missing else []
+    if others:
+        problems.append(f"test files that are not the GLUE site's: {'; '.join(others)}")
+    if problems:
+        raise UserError(f'no submission: {"; and ".join(problems)}')
+    return examples
+
+
 def _parent(runs: dict[str, TaskRun], glue: str | None) -> str:
-    """The folder of the GLUE download: `glue`, or else the one that holds the MNLI data ('' without
-    a run of it).
-    """
+    """Return the folder of the GLUE download: `glue`, or that of the MNLI data; '' if unknown."""
     if glue or 'mnli' not in runs:
         return glue or ''
     mnli = runs['mnli'].data_dir
@@ -224,24 +224,21 @@ def _parent(runs: dict[str, TaskRun], glue: str | None) -> str:
 
 
 def _folders(runs: dict[str, TaskRun], glue: str | None) -> dict[str, str]:
-    """Task -> its data folder, '' where it is not found, of the tasks that need no run of their
-    own.
-    """
+    """Return the data folder ('' where there is none) of each task that needs no run of its own."""
     # Of tfds there are no folders: the same prefix serves all tasks.
     parent = _parent(runs, glue)
+    if parent.startswith('tfds:'):
+        return dict.fromkeys(_FOLDERS, parent)
     folders: dict[str, str] = {}
     for task, names in _FOLDERS.items():
-        if parent.startswith('tfds:'):
-            folders[task] = parent
-            continue
         existing = [path for name in names if os.path.isdir(path := os.path.join(parent, name))]
-        of_own_run = runs[task].data_dir if task in runs else ''
-        folders[task] = existing[0] if existing else of_own_run
+        trained_on = runs[task].data_dir if task in runs else ''
+        folders[task] = existing[0] if existing else trained_on
     return folders
 
 
 def clipped(answers: dict[str, float]) -> dict[str, float]:
-    """STS-B's numbers within 0 to 5, as the site wants them; how many were beyond is logged.
+    """Clip STS-B's numbers to 0 to 5, as the site wants them; log how many were beyond.
 
     Not for scores on dev.
     """
@@ -254,8 +251,9 @@ def clipped(answers: dict[str, float]) -> dict[str, float]:
 
 
 def majority(folder: str) -> str:
-    """The commoner label of the WNLI training set: what the paper submits, because no model beats
-    it (section 4.1).
+    """Return the commoner label of the WNLI training set.
+
+    The paper submits it, because no model beats it (section 4.1).
     """
     task = load_task('wnli', folder)
     counts = collections.Counter(example.label for example in task.examples('train'))
@@ -266,25 +264,24 @@ def majority(folder: str) -> str:
 def _result(
     run: TaskRun, split: str, task: str | None = None, data_dir: str | None = None
 ) -> dict[str, Any]:
-    """What eval/SPLIT.json of a run says, made now where it is not there or is of other weights;
-    with `task`, of another task's split in `data_dir`.
+    """Return eval/SPLIT.json of a run, made now where it is not there or is of other weights.
+
+    With `task`, of another task's split in `data_dir`.
     """
     # A result is used again only where it is of the same weights and settings: a workdir may have
     # been trained on since.
-    name = f'{task}-{split}' if task else split
-    path = Workdir(run.folder).result(name)
+    path = Workdir(run.folder).result(f'{task}-{split}' if task else split)
     if path.exists():
         result = read_object(path)
         if all(result[key] == run.result[key] for key in ('step', 'config_hash')):
             return result
-    from bert_jax.runs.finetuning import evaluation
-
     return evaluation.evaluate(run.folder, task, data_dir, split)
 
 
 def _answers(run: TaskRun, task: str, split: str, other_data: str | None) -> dict[str, Any]:
-    """{example id: answer} of a run for a split of its task, or with `other_data`, a folder, of
-    another task.
+    """Return {example id: answer} of a run for a split of its task.
+
+    With `other_data`, a folder, of another task.
     """
     # The predictions' file is made with the result, so that is asked for first.
     other = task if other_data else None

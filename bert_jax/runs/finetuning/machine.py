@@ -16,24 +16,37 @@ from bert_jax.configs.errors import UserError
 from bert_jax.mesh import determinism, program_cache, sharding
 from bert_jax.model import splits
 from bert_jax.runs.supervision.signals import StopSignal
+from bert_jax.runs.workdir import running
 
 # Settings that all runs of a process have from the first.
 _SHARED = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')
 
 
 class Stopped(Exception):
-    """A signal asked the process to save and stop, and it has; `said`: what it can go on from."""
+    """A signal asked the process to save and stop, and it has.
 
-    def __init__(self, signal_number: int, said: str = 'stopped'):
-        super().__init__(signal_number, said)
-        self.signal_number, self.said = signal_number, said
+    Attributes:
+      signal_number: the signal.
+      standing: what the run can go on from, in words.
+    """
+
+    def __init__(self, signal_number: int, standing: str = 'stopped'):
+        super().__init__(signal_number, standing)
+        self.signal_number, self.standing = signal_number, standing
+
+    def exit_code(self) -> int:
+        """Log what the run goes on from; return its command's exit code, 128 + signal."""
+        return running.exit_code(self.signal_number, self.standing)
 
 
 class Machine(NamedTuple):
     """The devices of a process, its signal to stop, and what it has compiled.
 
-    runtime: the settings that the mesh was made with; compilations: how often of each program
-    (init, train, predict).
+    Attributes:
+      runtime: the settings that the mesh was made with.
+      mesh: the devices.
+      signal: whether the process was asked to stop.
+      compilations: how often each program (init, train, predict) was compiled.
     """
 
     runtime: schema.RuntimeConfig
@@ -42,7 +55,7 @@ class Machine(NamedTuple):
     compilations: collections.Counter[str]
 
     def check(self, config: schema.FinetuneConfig) -> None:
-        """Raises UserError where a run of `config` does not go with these devices."""
+        """Raise UserError where a run of `config` does not go with these devices."""
         # The mesh is made once: a run that asks for another cannot be had in this process.
         for name in _SHARED:
             if (value := getattr(config.runtime, name)) != getattr(self.runtime, name):
@@ -55,25 +68,25 @@ class Machine(NamedTuple):
         )
 
     def heed(self) -> None:
-        """Raises Stopped after a signal."""
+        """Raise Stopped after a signal."""
         if self.signal.received is not None:
             raise Stopped(self.signal.received)
 
 
 def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
-    """This machine for runs with such settings; from here on a signal is not the process's end."""
+    """Make this machine ready for runs with such settings; a signal no longer ends the process."""
     mesh = mesh_of(runtime, model)
     logging.info('%s', determinism.described(jax.default_backend()))
     return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 
 def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sharding.Mesh:
-    """The mesh for runs with such settings; UserError where the devices cannot be had so."""
+    """Make the mesh for runs with such settings; UserError where the devices cannot be had so."""
     # Before anything is compiled.
     program_cache.use(runtime.compilation_cache)
     mesh = sharding.make_mesh(runtime)
 
-    # What the mesh leaves whole is no mistake, but costs memory: said once, not with each run.
+    # What the mesh leaves whole is no mistake, but costs memory: logged once, not with each run.
     for warning in splits.left_whole(model, runtime):
         logging.warning('%s', warning)
     return mesh

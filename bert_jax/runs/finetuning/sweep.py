@@ -1,45 +1,44 @@
-"""A sweep carried out: the runs of all its points, one after the other, and their rows.
+"""A sweep: many runs of one command, their table (mean, sd, max) and the best of them.
 
-Owns the layout of a sweep's folder: runs/NAME/ for each point, sweep.json with all rows. Which
-points there are is bert_jax/configs/sweep.py's. It must not know how a run is carried out.
+Owns the layout of a sweep's folder: runs/NAME/ for each point, sweep.json with all rows; and how a
+result is put into words. It must not know how a run is carried out.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 from etils import epath
 
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.sweep import Point
-from bert_jax.runs.finetuning import results
+from bert_jax.costs import memory
+from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
+from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.workdir import notes, plots
 from bert_jax.runs.workdir.workdir import Workdir
 
-C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
+# What a run notes of its costs: the heading in a sweep's table, and how a value is written there.
+COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
+    'trained_parameters': ('trained', lambda count: f'{count:,.0f}'),
+    'checkpoint_bytes': ('checkpoint', memory.size),
+    'step_memory_bytes': ('memory', memory.size),
+    'step_ms': ('ms a step', lambda time: f'{time:.1f}'),
+}
 
 
-class Runner(Protocol[C]):
-    """What carries out runs of configurations C: a finetuner.FineTuner."""
+def run_sweep(
+    runs: Sequence[tuple[FineTuner[Any], Point[Any]]], folder: str
+) -> list[dict[str, Any]]:
+    """Have every point run, or take it as it is where it is done; write and return the rows.
 
-    def check(self, config: C) -> None:
-        """Raise UserError where there can be no run of `config`."""
-
-    def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
-        """Return a run's result, and whether it was there already."""
-
-
-def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[dict[str, Any]]:
-    """Run every point that is not done, and write and return the rows of all.
-
-    Args:
-      runs: the points of the sweep, each with what carries it out.
-      folder: the sweep's.
+    `runs` are the points of the sweep, each with what carries it out.
     """
     # All points before the first is run: a mistake in the last should not cost a night.
     for runner, point in runs:
@@ -51,26 +50,197 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
         result, done_before = runner.run(point.config, os.path.join(folder, 'runs', point.name))
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
-        logging.info(
-            'run %d of %d, %s: %s',
-            number,
-            len(runs),
-            point.name,
-            results.describe(result, done_before),
-        )
+        text = describe(result, done_before)
+        logging.info('run %d of %d, %s: %s', number, len(runs), point.name, text)
     if reused:
         logging.info('%d of %d runs were done before and are reused', reused, len(runs))
 
     # sweep.json comes last: it is there only when all runs are.
-    best = results.best_of(rows)
+    best = best_of(rows)
     report = {
         'task': best['task'],
         'metric': best['metric'],
         'best': best['name'],
-        'summary': results.summarize(rows),
+        'summary': summarize(rows),
         'runs': rows,
     }
     atomic_write(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
     guessed = notes.guesses(Workdir(os.path.join(folder, 'runs', best['name'])))
-    plots.save(Workdir(folder).plots / 'spread.png', results.spread(rows, guessed))
+    plots.save(Workdir(folder).plots / 'spread.png', spread(rows, guessed))
     return rows
+
+
+def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the run with the highest dev score of those that have learnt something, or of all."""
+
+    # First by "has not failed", then by score: False sorts before True, and NaN before all.
+    def rank(result: dict[str, Any]) -> tuple[bool, bool, float]:
+        score = result['metrics'][result['metric']]
+        return not result.get('failed'), not math.isnan(score), score
+
+    return max(results, key=rank)
+
+
+def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return, for settings that differ in the seed alone: runs, failures; mean, sd, max of metrics.
+
+    Failed runs, whose training loss stays at what a constant answer has, count in all of them.
+    sd is the sample standard deviation, None for a single run.
+    """
+    # Seeds of the same settings are one group: they are what the spread is taken over.
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for row in rows:
+        settings = tuple((k, v) for k, v in row['settings'].items() if k != 'seed')
+        groups.setdefault(settings, []).append(row)
+
+    # Failed runs are counted and kept in the mean: to leave them out would flatter the settings.
+    summary = []
+    for settings, members in groups.items():
+        measures = {}
+        for name in members[0]['metrics']:  # every run of a task has the same
+            values = [member['metrics'][name] for member in members]
+            sd = statistics.stdev(values) if len(values) > 1 else None
+            measures[name] = {'mean': statistics.fmean(values), 'sd': sd, 'max': max(values)}
+        summary.append(
+            {
+                'settings': dict(settings),
+                'runs': len(members),
+                'failed': sum(member.get('failed', False) for member in members),
+                'metrics': measures,
+                'costs': _costs(members),
+            }
+        )
+    return summary
+
+
+def _costs(members: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Return what runs of the same settings took: the largest, of times the median; None: unknown.
+
+    Runs of older versions did not note it.
+    """
+    costs: dict[str, float | None] = {}
+    for name in COSTS:
+        noted = [member['costs'][name] for member in members if 'costs' in member]
+        values = [value for value in noted if value is not None]
+        over = statistics.median if name == 'step_ms' else max
+        costs[name] = over(values) if values else None
+    return costs
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Write settings but for the seed, as 'peak_lr=3e-05, epochs=4'."""
+    words = [f'{k.rpartition(".")[2]}={v}' for k, v in settings.items() if k != 'seed']
+    return ', '.join(words) or 'all runs'
+
+
+def spread(rows: Sequence[dict[str, Any]], guessed: Sequence[notes.Guess]) -> plots.Spread:
+    """Draw a sweep: every seed a point, by its other settings; `guessed`: of a run."""
+    metric, split = rows[0]['metric'], rows[0]['split']
+    quantity = plots.quantity(metric)
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        values = groups.setdefault(in_words(row['settings']), [])
+        values.append(row['metrics'][metric] * quantity.factor)
+    levels = [guess.scores[metric] * quantity.factor for guess in guessed if metric in guess.scores]
+    title = f'{metric} on {split}, every run a point'
+    return plots.Spread(title, quantity.unit, groups, levels[-1] if levels else None)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
+    """Write rows of cells as lines: columns two spaces apart, numbers to the right.
+
+    `left`: the indices of columns that begin at the left, as words do.
+    """
+    # Columns as wide as their longest cell.
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            f'{cell:{"<" if column in left else ">"}{width}}'
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append('  '.join(cells).rstrip())
+    return lines
+
+
+def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
+    """Write the summary of a sweep as text, and its best run by the selecting dev metric.
+
+    Where a setting of tuning was swept, what each takes has columns after its score.
+    """
+    entries = summarize(rows)
+    names = list(entries[0]['settings'])
+    costs = COSTS if any(name.startswith('tuning.') for name in names) else {}
+
+    # Settings that were swept first, then the counts, then the selecting metric.
+    lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
+    lines[0] += [heading for heading, _ in costs.values()]
+    for entry in entries:
+        scores = entry['metrics'][metric]
+        measured = [
+            *((scores[name], '{:.4f}'.format) for name in ('mean', 'sd', 'max')),
+            *((entry['costs'][name], write) for name, (_, write) in costs.items()),
+        ]
+        lines.append(
+            [
+                *(str(entry['settings'][name]) for name in names),
+                str(entry['runs']),
+                str(entry['failed'] or '-'),
+                *('-' if value is None else write(value) for value, write in measured),
+            ]
+        )
+    text = '\n'.join(aligned(lines))
+    if costs:
+        text += (
+            '\ntrained: weights, with the head; checkpoint: of the run that has ended, on disk;'
+            ' memory: of the compiled train step on one device, as the compiler counts it; time:'
+            ' median over the lines of the log'
+        )
+
+    # What failed is named: the mean above is not to be read without it.
+    if failed := [row['name'] for row in rows if row.get('failed')]:
+        why = f'training loss not below {LEARNT:.0%} of what a constant answer has'
+        text += f'\nfailed ({why}): {"; ".join(failed)}'
+    best = best_of(rows)
+    score = f'{metric} {best["metrics"][metric]:.4f}'
+    return f'{text}\nbest on {best["split"]}: {best["name"]} ({score}){_caveat(rows, best)}'
+
+
+def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
+    """Say what must be said of the best run where runs have failed; '' where nothing must."""
+    if best.get('failed'):
+        return '; it has FAILED, as all runs have'
+    score = lambda row: row['metrics'][best['metric']]
+
+    # A failed run may score highest by luck (all one class): named, but not chosen.
+    highest = max(rows, key=score)
+    if score(highest) <= score(best):
+        return ''
+    return f'; {highest["name"]} has {score(highest):.4f} but has failed'
+
+
+def describe(result: dict[str, Any], done_before: bool = False) -> str:
+    """Write a result in one line."""
+    # 'total' is a count and no score.
+    shown = [
+        f'{k} {value:.4f}' for k, value in result['metrics'].items() if not k.endswith('total')
+    ]
+    scores = ', '.join(shown) or 'no labels, predictions only'
+    note = ''
+    if result.get('failed'):
+        # Both numbers, so that the user sees how near it was.
+        loss, chance = result['train_loss'], result['chance_loss']
+        note = '; FAILED: no training loss that is finite'
+        if loss is not None:
+            note = (
+                f'; FAILED: training loss {loss:.4f} is not below {LEARNT:.0%} of what a constant '
+                f'answer has ({LEARNT * chance:.4f} of {chance:.4f})'
+            )
+    note += ' (done before, reused)' if done_before else ''
+
+    # With select=best the weights are of an earlier step than the last.
+    step = result.get('selected_step', result['step'])
+    return (
+        f'{result["task"]} {result["split"]}: {scores} on {result["examples"]} examples at step'
+        f' {step}{note}'
+    )

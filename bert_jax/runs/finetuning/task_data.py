@@ -1,4 +1,4 @@
-"""A task as an encoder reads it: the examples of two splits, and their features, made once.
+"""A task as an encoder reads it: examples of two splits, their features, the rows of each step.
 
 Owns what identifies them in a run's data.json, and which rows a run trains on; their order is
 arithmetic in input_pipeline/tasks/batching.py. It must not know how they are trained on.
@@ -17,16 +17,15 @@ from absl import logging
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import Task
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, trim
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
-from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
-from bert_jax.runs.finetuning import evaluation
+from bert_jax.runs.finetuning.evaluation import fitting_features
 from bert_jax.runs.sources.source import Source
 
 
 def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
-    """What data.json says of a task: where it is (absolute), and what its model must have."""
+    """Return what data.json says of a task: where it is (absolute), what its model must have."""
 
     def absolute(path: str) -> str:
         # A workdir is read from other folders later: local paths are made absolute, others stay.
@@ -61,12 +60,19 @@ class TaskData:
         cache: str = '',
         train: list[Any] | None = None,
     ):
-        """`named` is the task's part of data.json (`task_identity`).
+        """Read both splits.
 
-        train: examples to train on in place of the task's own, as of several languages.
-        UserError where the scored split has no labels.
+        Args:
+          task: the task.
+          source: the encoder and its tokenizer.
+          named: the task's part of data.json (`task_identity`).
+          cache: folder for features that are slow to make; '' for no folder.
+          train: examples to train on in place of the task's own, as of several languages.
+
+        Raises:
+          UserError: the scored split has no labels.
         """
-        # Both splits are read now, so that a fault in either is told before anything is computed.
+        # Both splits now, so that a fault in either is reported before anything is computed.
         self.task, self.source, self.cache = task, source, cache
         self.split = task.selection_split
         self.train = task.examples('train') if train is None else train
@@ -95,37 +101,28 @@ class TaskData:
         self._features: dict[int, tuple[Arrays, Arrays]] = {}
 
     def chosen(self, config: schema.FinetuneConfig) -> list[int]:
-        """The numbers of the examples that a run trains on."""
+        """Return the numbers of the examples that a run trains on."""
         return subset(range(len(self.train)), config.train_examples, config.seed)
 
     def features(self, length: int) -> tuple[Arrays, Arrays]:
-        """(training, scored) features of at most `length` pieces; made once for each length."""
+        """Return (training, scored) features of at most `length` pieces, made once a length."""
         if length not in self._features:
-            self._features[length] = (
-                self._made('train', self.train, length),
-                self._made(self.split, self.scored, length),
-            )
+            train = self._made('train', self.train, length)
+            self._features[length] = train, self._made(self.split, self.scored, length)
         return self._features[length]
 
     def _made(self, split: str, examples: list[Any], length: int) -> Arrays:
-        # Trimmed to the longest row there is: padding beyond it would only cost time.
-        features = trim(features_of(self.task, examples, self.source.tokenizer, length, self.cache))
-        evaluation.check_segments(self.task, features, self.source)
-        evaluation.say_cut(self.task, split, features, length)
+        features = fitting_features(self.task, split, examples, self.source, length, self.cache)
         rows, *shape = features['input_ids'].shape
         logging.info(
             '%s %s: %d examples, %d rows of %s pieces',
-            self.task.name,
-            split,
-            len(examples),
-            rows,
-            ' x '.join(map(str, shape)),
-        )
+            self.task.name, split, len(examples), rows, ' x '.join(map(str, shape)),
+        )  # fmt: skip
         return features
 
 
 class TrainingRows:
-    """The rows of some examples, as batches from any step on."""
+    """The rows that one run trains on, as batches from any step on."""
 
     def __init__(
         self,
@@ -134,28 +131,28 @@ class TrainingRows:
         examples: Sequence[int],
         label_keys: Sequence[str],
     ):
-        """Take the rows of `examples` from `features`, which are of the whole split."""
+        """Take, of the `features` of the whole split, the rows of these `examples`."""
         # An example may have several rows (windows of a context): all of them are trained on.
         rows = np.flatnonzero(np.isin(features['example_index'], examples))
         self._config, self._keys = config, [*INPUT_KEYS, *label_keys]
         self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
 
-    def batches(self, start: int) -> Iterator[Arrays]:
-        """Yield endless batches of what a model reads, with labels, from step `start` (0, ...)."""
-        return self._batches(self._keys, start)
+    def batches(self, start: int, keys: Sequence[str] = ()) -> Iterator[Arrays]:
+        """Yield endless batches of what a model reads, with labels, from step `start` (from 0) on.
 
-    def _batches(self, keys: Sequence[str], start: int) -> Iterator[Arrays]:
+        `keys`: the arrays of a batch, where they are others.
+        """
         # Without buckets every batch has one length, and one program is compiled.
-        buckets = self._config.length_buckets
-        arguments = self._arrays, keys, self._config.batch_size, self._config.seed
-        if buckets == 1:
+        config = self._config
+        arguments = self._arrays, keys or self._keys, config.batch_size, config.seed
+        if config.length_buckets == 1:
             return training_batches(*arguments, start)
-        return bucketed_batches(*arguments, buckets, start)
+        return bucketed_batches(*arguments, config.length_buckets, start)
 
     def read_by(self, step: int) -> str:
-        """Return which training examples step number `step` (from 1) has read, in words."""
+        """Say which training examples step number `step` (from 1) has read."""
         # The order is arithmetic, so any step's batch can be asked for again.
-        batch = next(self._batches(['example_index'], step - 1))
+        batch = next(self.batches(step - 1, ['example_index']))
         # The same example may come twice in a batch, through two of its rows.
         numbers = sorted({int(number) for number in batch['example_index']})
         shown = ', '.join(map(str, numbers[:8]))

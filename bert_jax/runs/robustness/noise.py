@@ -15,28 +15,34 @@ from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.input_pipeline.tasks.base import Example, Task
 from bert_jax.input_pipeline.text.typos import KINDS, Typos, is_word
-from bert_jax.runs.finetuning.evaluation import TrainedTask, config_hash
+from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
 from bert_jax.runs.workdir import plots
 
 ALL = 'typos'  # the kinds of all
 
 
 class Noise(NamedTuple):
-    """What --noise asks for: names in KINDS, and shares of the words in rising order."""
+    """What --noise asks for.
+
+    Attributes:
+      kinds: names in KINDS.
+      shares: of the words, in rising order.
+    """
 
     kinds: tuple[str, ...]
     shares: tuple[float, ...]
 
     @property
     def name(self) -> str:
-        """The kinds as the specification has them."""
+        """Return the kinds as the specification has them."""
         return ALL if set(self.kinds) == set(KINDS) else '+'.join(self.kinds)
 
 
 def parse(text: str) -> Noise:
-    """What is written KINDS:SHARE,SHARE, as in 'typos:0.05,0.1' or 'swap+leet:0.2'.
+    """Parse KINDS:SHARE,SHARE, as in 'typos:0.05,0.1' or 'swap+leet:0.2'.
 
-    UserError for anything else, and for a share outside 0..1.
+    Raises:
+      UserError: it is anything else, or a share is outside 0..1.
     """
     kinds_text, colon, shares_text = text.partition(':')
     if not colon or not shares_text:
@@ -65,7 +71,7 @@ def parse(text: str) -> Noise:
 def with_typos(
     task: Task, examples: Sequence[Example], typos: Typos
 ) -> tuple[list[Example], float]:
-    """(the examples with typos in their texts, the share of all words that has one).
+    """Return the examples with typos in their texts, and the share of all words that has one.
 
     Which words those are depends on the seed, an example's id and the word's place alone.
     """
@@ -87,19 +93,29 @@ def with_typos(
 
 
 def measure(
-    folder: str,
+    workdir: str,
     task_name: str | None,
     data_dir: str | None,
     split: str | None,
     noise: Noise,
     seed: int,
 ) -> str:
-    """Scores the split without typos and with each share of them; returns the table.
+    """Score the split without typos and with each share of them; return the table.
 
-    Writes noise/SPLIT-KINDS.json and .png into the workdir. Arguments and errors else as of
-    TrainedTask; UserError where the split has no labels.
+    Write noise/SPLIT-KINDS.json and .png into the workdir.
+
+    Args:
+      workdir: the fine-tuned run.
+      task_name: another task; None: its own.
+      data_dir: the folder of the task's files.
+      split: what is scored.
+      noise: which typos, in how many words.
+      seed: which words have a typo, and which typo.
+
+    Raises:
+      UserError: as TaskEvaluator, and where the split has no labels.
     """
-    trained = TrainedTask(folder, task_name, data_dir, split)
+    trained = TaskEvaluator(workdir, task_name, data_dir, split)
     task, examples = trained.task, trained.examples
     if not task.labelled(examples):
         raise UserError(
@@ -107,7 +123,7 @@ def measure(
             ' scored: name another split'
         )
 
-    # Without any typo first, beside which the others are read.
+    # Without any typo first, with which the others are compared.
     rows = []
     for share in sorted({0.0, *noise.shares}):
         noisy, changed = with_typos(task, examples, Typos(share, seed, noise.kinds))
@@ -134,7 +150,7 @@ def measure(
 
 
 def table(result: dict[str, Any]) -> str:
-    """The rows of a result as text, and by how much its metric is above or below the first."""
+    """Write the rows of a result as text, with how much the metric differs from the first."""
     metric, rows = result['metric'], result['rows']
     names = [metric, *(name for name in rows[0]['metrics'] if name != metric)]
     # A name may be longer than its numbers: entity_precision_ORG.
@@ -152,7 +168,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _picture(result: dict[str, Any]) -> plots.Chart:
-    """The task's metric over the share of words that have a typo."""
+    """Draw the task's metric over the share of words that have a typo."""
     metric = result['metric']
     points = [(100 * row['changed'], row['metrics'][metric]) for row in result['rows']]
     title = f'{result["task"]} {result["split"]}: {metric} with typos'

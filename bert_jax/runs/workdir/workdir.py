@@ -13,7 +13,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   features/, profile/        what is slow to make, and what was asked for
 
 A sweep's folder is none: it has workdirs in runs/ and their table in sweep.json, as
-bert_jax/runs/finetuning/results.py lays them out.
+bert_jax/runs/finetuning/sweep.py lays them out.
 """
 
 from __future__ import annotations

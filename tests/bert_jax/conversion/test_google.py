@@ -14,7 +14,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import google, huggingface, tensor_bundle
 from bert_jax.conversion.parameters import Model
-from bert_jax.launch import export
+from bert_jax.inference import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import load_source, read_source
 from tests.helpers import google_names, tiny_models
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_tensorflow_comes_in_and_goes_out(tmp_path, capsys):
     np.testing.assert_allclose(mlm[..., :40], want_mlm, atol=2e-5, rtol=0)
     np.testing.assert_allclose(nsp, want_nsp, atol=2e-5, rtol=0)
 
-    export.export(source.bert, source.tokenizer, 'google', str(tmp_path / 'ours'))
+    export.write(source.bert, source.tokenizer, 'google', str(tmp_path / 'ours'))
     assert json.loads((tmp_path / 'ours' / 'bert_config.json').read_text()) == SETTINGS
     assert (tmp_path / 'ours' / 'vocab.txt').read_text() == (released / 'vocab.txt').read_text()
     tensorflow_finds(f'{tmp_path}/ours/bert_model.ckpt', variables)
@@ -121,10 +121,10 @@ def test_fine_tuned_heads(tmp_path, head):
         source.bert.architecture
         == {'classifier': 'BertForSequenceClassification', 'span': 'BertForQuestionAnswering'}[head]
     )
-    _, left_out = export.export(source.bert, source.tokenizer, 'google', str(tmp_path / 'ours'))
+    _, left_out = export.write(source.bert, source.tokenizer, 'google', str(tmp_path / 'ours'))
     assert left_out == ()
     tensorflow_finds(f'{tmp_path}/ours/bert_model.ckpt', variables)
-    export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    export.write(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'hf'))
     again = read_source(str(tmp_path / 'hf'))
     assert again.model == source.model and np.array_equal(
         again.params[head]['bias'], variables[list(HEADS[head])[1]]

@@ -17,9 +17,8 @@ import pytest
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion import huggingface
 from bert_jax.inference import Predictor
-from bert_jax.inference.bucketing import Buckets
+from bert_jax.inference.engine import InferenceEngine
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.model import heads
@@ -239,35 +238,6 @@ def test_a_model_of_single_texts_answers_no_pair(pair, message):
         serve(pair)
 
 
-def test_a_regression_of_several_numbers_has_all_of_them():
-    model = tiny_models.model('BertForSequenceClassification')._replace(problem_type='regression')
-    serve = Predictor(Source(model, tiny_models.tokenizer(), '', 0), 64, {})
-    logits = apply(heads.Classifier(tiny_models.CONFIG, outputs=3), model.params, row('paris'))[0]
-    wanted = dict(zip(tiny_models.LABELS, logits.tolist(), strict=True))
-    assert serve('paris')['values'] == pytest.approx(wanted, abs=1e-5)
-
-
-def test_a_text_that_is_none_is_one_that_lacks():
-    serve = predictor('BertForSequenceClassification')
-    for asked in ({'text': None}, (None, 'paris')):
-        with pytest.raises(UserError, match=r"inputs\[0\]: a record needs text: no 'text' in "):
-            serve(asked)
-    assert serve(('paris', None)) == serve('paris')
-
-
-def test_a_string_is_one_input_of_a_stream():
-    serve = predictor('BertForSequenceClassification')
-    for one in ('paris', {'text': 'paris'}):
-        assert list(serve.stream(one)) == [serve('paris')]
-    assert serve(np.array(['paris', 'what'])) == serve(['paris', 'what'])
-    assert serve(np.array('paris')) == serve('paris')
-    for none in (b'paris', 3, None):
-        with pytest.raises(UserError, match=rf'inputs\[0\]: expected a text, .*{none}'):
-            list(serve.stream(none))
-    with pytest.raises(UserError, match='nowhere: no config.json'):
-        Predictor.on_one_encoder('nowhere')
-
-
 def test_a_model_without_a_head_is_refused():
     with pytest.raises(UserError, match='BertModel has no head that answers'):
         predictor('BertModel')
@@ -307,7 +277,7 @@ def test_batches_are_few_and_full():
         seen.append(batch['input_ids'].shape)
         return {'sum': (batch['input_ids'] * batch['input_mask']).sum(1) + params}
 
-    buckets = Buckets(function, jnp.zeros(()), 100)
+    buckets = InferenceEngine(function, jnp.zeros(()), 100)
     lengths = np.array([5] * 140 + [40] * 3 + [100])
     mask = (np.arange(100)[None] < lengths[:, None]).astype(np.int32)
     rows = {
@@ -423,34 +393,11 @@ def test_many_tasks_have_one_encoder_in_memory(tmp_path, encoder):
         assert served[run].added_bytes == size(checkpoint.load_params(run)[0])
     assert after - before == once + sum(one.added_bytes for one in served.values())
     tables = {
-        one._buckets._params['encoder']['embeddings']['word'].addressable_data(0)
+        one._engine._params['encoder']['embeddings']['word'].addressable_data(0)
         .unsafe_buffer_pointer()
         for one in served.values()
     }  # fmt: skip
     assert len(tables) == 1
-
-
-def test_a_run_with_frozen_blocks_adds_its_stacks_whole(tmp_path):
-    encoder = str(tmp_path / 'encoder')
-    tiny_models.tokenizer().save(encoder)
-    huggingface.write(encoder, tiny_models.model('BertModel'))
-    runs = [
-        tuned_run(tmp_path / 'lora', encoder, method='lora', rank=3, frozen_layers=1),
-        tuned_run(tmp_path / 'bitfit', encoder, method='bitfit', frozen_layers=1),
-    ]
-    held = lambda: sum(array.nbytes for array in jax.live_arrays())
-    gc.collect()
-    before = held()
-    served = Predictor.on_one_encoder(runs)
-    once = sum(leaf.nbytes for leaf in jax.tree.leaves(load_plain(encoder).params['encoder']))
-    assert held() - before == once + sum(one.added_bytes for one in served.values())
-
-    # Of the block that is as it was, each stack that the run changes has a row.
-    for run, one in served.items():
-        stored = checkpoint.load_params(run)[0]
-        stacks = jax.tree.leaves(stored['encoder']['layers'])
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(stored))
-        assert one.added_bytes == size + sum(leaf[0].nbytes for leaf in stacks)
 
 
 def test_a_tuned_run_that_is_not_whole_or_names_itself_is_one_line(tmp_path, encoder):

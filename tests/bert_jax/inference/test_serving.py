@@ -6,7 +6,6 @@ Also its example script.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import os
 import pathlib
@@ -22,14 +21,9 @@ import tokenizers
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
-from bert_jax.conversion.parameters import Model
-from bert_jax.inference import Predictor
+from bert_jax.inference import Predictor, export
 from bert_jax.inference.served_heads import script_of
-from bert_jax.launch import export
-from bert_jax.model import heads
 from bert_jax.runs.sources.source import Source
-from bert_jax.runs.workdir import word_vectors
-from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
 from tests.helpers import tiny_models
 
@@ -94,7 +88,7 @@ def elsewhere(*command: object, timeout: float = 300) -> str:
 
 def exported(architecture: str, form: str, folder: pathlib.Path):
     model = tiny_models.model(architecture)
-    _, left_out = export.export(model, tiny_models.tokenizer(), form, str(folder))
+    _, left_out = export.write(model, tiny_models.tokenizer(), form, str(folder))
     assert left_out == ()
     rng = np.random.default_rng(0)
     shapes = {
@@ -190,33 +184,6 @@ def test_saved_model_in_a_fresh_process(tmp_path):
         check_script(architecture, words)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('change', [{'attention': 'left_to_right'}, {'bilstm': True}], ids=str)
-def test_stablehlo_of_the_papers_other_encoders(change):
-    config = dataclasses.replace(tiny_models.CONFIG, **change)
-    params = jax.device_get(init_params(heads.Pretraining(config), 0))
-    model, rng = Model(config, params, 'BertForPreTraining', ()), np.random.default_rng(0)
-    ids, mask = (
-        rng.integers(5, config.vocab_size, (3, 11), dtype=np.int32),
-        np.ones((3, 11), np.int32),
-    )
-    mask[1, 7:] = 0
-    batch = {
-        'input_ids': ids,
-        'input_mask': mask,
-        'segment_ids': 0 * ids,
-        'masked_lm_positions': ids[:, :2] % 7,
-    }
-    found = jax.export.deserialize(serving.stablehlo(model)).call(
-        serving.used_weights(model), batch
-    )
-    wanted = heads.Pretraining(config).apply({'params': params}, batch)
-    for name, want in zip(('prediction_logits', 'seq_relationship_logits'), wanted, strict=True):
-        np.testing.assert_allclose(
-            found[name], want[..., : found[name].shape[-1]], atol=2e-5, err_msg=name
-        )
-
-
 def test_the_folder_has_what_a_server_needs(tmp_path):
     exported('BertForSequenceClassification', 'stablehlo', tmp_path / 'out')
     about = json.loads((tmp_path / 'out' / 'serving.json').read_text())
@@ -235,32 +202,6 @@ def served(folder: pathlib.Path, monkeypatch, capsys, *words: str) -> str:
     monkeypatch.syspath_prepend(str(folder))
     runpy.run_path(str(folder / 'serve.py'), run_name='__main__')
     return capsys.readouterr().out
-
-
-def test_several_numbers_from_hashed_words_of_another_width(tmp_path, monkeypatch, capsys):
-    """Also files that other users may read, and rows as long as those that were trained on."""
-    config = dataclasses.replace(tiny_models.CONFIG, embedding='hashed', embedding_size=8)
-    tokenizer, labels = tiny_models.tokenizer(), tiny_models.LABELS
-    params = jax.device_get(init_params(heads.Classifier(config, outputs=3), 0))
-    params = word_vectors.filled_in(params, config, tokenizer)
-    model = Model(config, params, 'BertForSequenceClassification', labels, None, 'regression')
-    out, before = tmp_path / 'out', os.umask(0o022)
-    try:
-        export.export(model, tokenizer, 'stablehlo', str(out), max_length=12)
-    finally:
-        os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o644}
-    text = 'the film ' * 20
-    answer = Predictor(Source(model, tokenizer, '', 0), 12, {})(text)
-    said = ast.literal_eval(served(out, monkeypatch, capsys, text))
-    assert said == pytest.approx(answer['values'], abs=1e-4) and list(said) == list(labels)
-
-    # Without an argument, or with too many, a line that says how it is used.
-    for words in ((), ('a', 'b', 'c')):
-        with pytest.raises(SystemExit) as ended:
-            served(out, monkeypatch, capsys, *words)
-        said = capsys.readouterr().err
-        assert ended.value.code == 2 and said.endswith("python serve.py 'a text' ['its pair']\n")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +239,7 @@ def test_probabilities_of_large_logits_are_numbers(capsys):
 def test_a_class_that_the_model_is_not_and_nan_are_refused(tmp_path):
     model = tiny_models.model('BertForMaskedLM')
     with pytest.raises(UserError, match='BertForPreTraining needs pooler, nsp'):
-        export.export(
+        export.write(
             model._replace(architecture='BertForPreTraining'),
             tiny_models.tokenizer(),
             'stablehlo',
@@ -306,5 +247,5 @@ def test_a_class_that_the_model_is_not_and_nan_are_refused(tmp_path):
         )
     model.params['mlm']['bias'] = np.full(128, np.nan, np.float32)
     with pytest.raises(UserError, match='mlm/bias: NaN'):
-        export.export(model, tiny_models.tokenizer(), 'stablehlo', str(tmp_path / 'out'))
+        export.write(model, tiny_models.tokenizer(), 'stablehlo', str(tmp_path / 'out'))
     assert not list(tmp_path.iterdir())

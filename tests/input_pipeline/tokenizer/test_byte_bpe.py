@@ -12,8 +12,8 @@ import unicodedata
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.answers import WithMasks, words_of
 from bert_jax.inference.extractor import row_of
+from bert_jax.inference.pipelines import WithMasks, words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions

@@ -12,7 +12,13 @@ import pytest
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import sharding
 from bert_jax.runs.finetuning import data_collator
-from bert_jax.runs.finetuning.data_collator import PlannedBatch, by_length, gather, run
+from bert_jax.runs.finetuning.data_collator import (
+    DataCollator,
+    PlannedBatch,
+    bucket_by_length,
+    gather,
+    run,
+)
 
 
 def features_of(lengths: np.ndarray, S: int = 64, choices: int = 0) -> dict[str, np.ndarray]:
@@ -39,7 +45,7 @@ def small_batches(monkeypatch):
 @pytest.mark.parametrize('choices', [0, 3])
 def test_every_row_is_planned_once_in_a_batch_as_long_as_it(mesh, small_batches, choices):
     lengths = np.random.default_rng(0).integers(1, 65, 150)
-    plan = list(by_length(features_of(lengths, choices=choices), 3, mesh))
+    plan = list(bucket_by_length(features_of(lengths, choices=choices), 3, mesh))
     assert sorted(np.concatenate([batch.rows for batch in plan])) == list(range(150))
     assert len({batch.length for batch in plan}) == 3 and len(plan) > 3
     for rows, length, size in plan:
@@ -51,9 +57,9 @@ def test_what_is_left_of_a_split_takes_the_programs_of_all_of_it(mesh, small_bat
     features = features_of(np.random.default_rng(0).integers(1, 65, 150))
     wanted = np.arange(150) % 7 == 0
     programs = lambda plan: {(batch.length, batch.size) for batch in plan}
-    plan = list(by_length(features, 3, mesh, wanted))
+    plan = list(bucket_by_length(features, 3, mesh, wanted))
     assert sorted(np.concatenate([batch.rows for batch in plan])) == np.flatnonzero(wanted).tolist()
-    assert programs(plan) <= programs(by_length(features, 3, mesh))
+    assert programs(plan) <= programs(bucket_by_length(features, 3, mesh))
 
 
 def test_results_stand_in_the_rows_order_whatever_their_shape(mesh, small_batches):
@@ -72,8 +78,8 @@ def test_results_stand_in_the_rows_order_whatever_their_shape(mesh, small_batche
             'best': jax.lax.top_k(batch['input_ids'], min(40, batch['input_ids'].shape[1]))[0],
         }
 
-    plan = list(by_length(features, 3, mesh))
-    results = list(run(function, jnp.int32(3), features, plan, mesh))
+    plan = list(bucket_by_length(features, 3, mesh))
+    results = list(run(function, jnp.int32(3), features, plan, DataCollator(mesh)))
     found = gather(results, 100)
     ids = np.arange(1, 101)
     assert shapes == {(size, length) for _, length, size in plan} and len(shapes) > 1
@@ -102,11 +108,9 @@ def test_a_batch_is_filled_up_with_its_last_row_which_no_result_shows(mesh):
 
     features, size = features_of(np.full(10, 4)), 8
     plan = [PlannedBatch(np.array([7, 2, 5]), 4, size), PlannedBatch(np.array([9]), 4, size)]
-    results = list(run(jax.jit(lambda _, batch: batch), None, features, plan, mesh, inputs))
+    results = list(
+        run(jax.jit(lambda _, batch: batch), None, features, plan, DataCollator(mesh, inputs))
+    )
     assert seen == [[8, 3, 6, 6, 6, 6, 6, 6], [10] * 8]
     found = gather(results, 10)['x']
     assert found[:, 0].tolist() == [0, 0, 30, 0, 0, 60, 0, 80, 0, 100]
-
-
-def test_no_rows_have_no_outputs():
-    assert gather([], 0) == {}

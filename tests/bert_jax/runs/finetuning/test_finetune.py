@@ -12,31 +12,25 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import types
 
 import jax
 import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.configs import schema, sweep
+from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import FEATURE_BASED, recipe
-from bert_jax.costs import chips, flops
+from bert_jax.configs.sweep import grid
 from bert_jax.inference import Predictor
-from bert_jax.input_pipeline.records.shards import Manifest
-from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.mesh import processes
-from bert_jax.model import heads
-from bert_jax.runs.finetuning import evaluation, finetuner, machine, results
+from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
 from bert_jax.runs.finetuning.approach import FineTuning
-from bert_jax.runs.finetuning.best import BestCheckpoint
-from bert_jax.runs.finetuning.sweep import run_sweep as run_points
+from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
-from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.metrics import read_metrics
@@ -44,6 +38,7 @@ from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, metrics_accumulator, schedule
 from bert_jax.train.state import TrainState
 from tests.helpers.encoder import ENCODER_WORDS
+from tests.helpers.finetuning import trained_on
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 WORDS = ENCODER_WORDS
@@ -102,16 +97,7 @@ def tuner_from(encoder, task_name, runtime=None, profile_steps=0):
 
 
 def run_sweep(fine_tuner, points, folder):
-    return run_points([(fine_tuner, point) for point in points], folder)
-
-
-def trained_on(folder, copy, mesh):
-    """A copy of a workdir, as if it had been trained on a mesh of other devices."""
-    shutil.copytree(folder, copy)
-    config = Workdir(copy).config()
-    runtime = dataclasses.replace(config.runtime, **mesh)
-    (copy / 'config.json').write_text(schema.dumps(dataclasses.replace(config, runtime=runtime)))
-    return str(copy)
+    return sweep.run_sweep([(fine_tuner, point) for point in points], folder)
 
 
 def stopping_after(step, patch):
@@ -210,12 +196,6 @@ def test_texts_that_are_cut_are_said_once_a_split(encoder, task_file, caplog):
     ]
 
 
-def test_what_the_devices_do_not_split_is_told_before_training(encoder, task_file, caplog):
-    tuner_of(task_file, encoder, configuration('runtime.model_parallel=8').runtime)
-    message = 'runtime.model_parallel = 8 does not divide model.num_heads=2'
-    assert [message in line for line in caplog.messages].count(True) == 1
-
-
 def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_file, caplog):
     changes = (
         'runtime.gradient_exchange=all_to_all', 'runtime.dropout_rng=threefry_8bit',
@@ -237,7 +217,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
 def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
     """Backend compilations are counted by jax itself: after the first run there are none."""
     fine_tuner = tuner_of(task_file, encoder)
-    points = sweep.grid(
+    points = grid(
         configuration('epochs=1'),
         'optimizer.peak_lr=3e-3,1e-4;init=source,random;train_examples=32,48;seed=0,1,2',
     )
@@ -267,7 +247,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
 
     fresh = tuner_of(task_file, encoder)
     assert run_sweep(fresh, points[:14], str(tmp_path / 'sweep')) == rows and not fresh.compilations
-    text = results.table(rows, 'accuracy')
+    text = sweep.table(rows, 'accuracy')
     assert len(text.splitlines()) == 8 and f'best on dev: {report["best"]}' in text
 
 
@@ -296,29 +276,6 @@ def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
     assert np.allclose(kernel['a'], kernel['random'], atol=1e-6)
 
 
-@pytest.mark.slow
-def test_the_encoders_direction_stays_and_a_bilstm_is_put_on_top(tmp_path, encoder, task_file):
-    """Left to right as it was trained, with a fresh BiLSTM (paper section 5.1).
-
-    The workdir alone gives the same model.
-    """
-    shutil.copytree(encoder, tmp_path / 'left')
-    settings = json.loads((tmp_path / 'left/config.json').read_text())
-    settings['model']['attention'] = 'left_to_right'
-    (tmp_path / 'left/config.json').write_text(json.dumps(settings))
-    folder = str(tmp_path / 'run')
-    config = configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', 'bilstm=true')
-    result, _ = tuner_of(task_file, str(tmp_path / 'left')).run(config, folder)
-    trained = source.load_source(folder)
-    assert (trained.model.attention, trained.model.bilstm) == ('left_to_right', True)
-    assert trained.params['encoder'].pop('bilstm')['forward']['ii']['kernel'].shape == (32, 16)
-    before = checkpoint.load_params(encoder)[0]['encoder']
-    assert jax.tree.all(
-        jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), trained.params['encoder'], before)
-    )
-    assert evaluation.evaluate(folder, None, None, None) == result
-
-
 def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     """Taken up by another process, the weights are those of an undisturbed run, to the bit."""
     config = configuration('epochs=4', 'runtime.checkpoint_every=4')
@@ -327,7 +284,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped) as stopped:
         stopping_after(6, patch)
         fine_tuner.run(config, str(tmp_path / 'stopped'))
-    assert stopped.value.said == 'saved at step 6'
+    assert stopped.value.standing == 'saved at step 6'
     assert checkpoint.saved_steps(tmp_path / 'stopped') == [6]
     assert not (tmp_path / 'stopped/eval').exists()
     shutil.copytree(tmp_path / 'stopped/checkpoints/6', tmp_path / 'step6')
@@ -471,30 +428,6 @@ def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypat
     assert checkpoint.saved_steps(tmp_path / 'one') == [15]
 
 
-def test_what_pretraining_tells_of_its_steps_fine_tuning_tells_too(
-    tmp_path, encoder, task_file, monkeypatch, caplog
-):
-    """Tokens, model FLOPs and their share of the peak against counts by hand; memory; a trace."""
-    traced, there = [], source.load_source(encoder)
-    caplog.set_level('INFO', 'absl')
-    monkeypatch.setattr(chips, 'peak_flops', lambda kind: 1e12)
-    monkeypatch.setattr(jax.profiler, 'start_trace', traced.append)
-    monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: traced.append('stop'))
-    folder = str(tmp_path / 'run')
-    fine_tuner = tuner_from(there, task_file, profile_steps=2)
-    fine_tuner.run(configuration('epochs=6'), folder)
-    _, line, _ = read_metrics(tmp_path / 'run/metrics.jsonl')
-    length = fine_tuner.data.features(32)[0]['input_ids'].shape[1]
-    per_sequence = flops.training_flops_per_sequence(there.model, length, predictions=0)
-    assert line['sequences_per_s'] == pytest.approx(1e3 * 16 / line['step_ms'])
-    assert line['tokens_per_s'] == pytest.approx(length * line['sequences_per_s'])
-    assert line['mfu'] == pytest.approx(line['sequences_per_s'] * per_sequence / 8 / 1e12)
-    assert line['model_tflops'] == pytest.approx(line['mfu'])
-    assert traced == [f'{folder}/profile', 'stop']
-    memory = [message for message in caplog.messages if 'activations and workspace' in message]
-    assert len(memory) == 1 and memory[0].startswith(folder)
-
-
 def test_steps_that_go_on_being_discarded_name_their_examples(tmp_path, encoder, task_file):
     changes = [
         'optimizer.peak_lr=1e37',
@@ -575,13 +508,15 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
         ''.join(json.dumps(line) + '\n' for line in lines)
     )
     write(lines)
-    assert results.training_loss(str(tmp_path)) == pytest.approx(
+    assert finetuner.training_loss(str(tmp_path)) == pytest.approx(
         (50 * 0.325 + 50 * 0.3 + 5.0) / 101
     )
     write([*lines[:15], lines[15] | {'discarded_steps': 40}, lines[16]])
-    assert results.training_loss(str(tmp_path)) == pytest.approx((50 * 0.325 + 10 * 0.3 + 5.0) / 61)
+    assert finetuner.training_loss(str(tmp_path)) == pytest.approx(
+        (50 * 0.325 + 10 * 0.3 + 5.0) / 61
+    )
     write([lines[0], line | {'step': 100, 'steps': 50, 'discarded_steps': 50}])
-    assert results.training_loss(str(tmp_path)) is None
+    assert finetuner.training_loss(str(tmp_path)) is None
 
 
 def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
@@ -668,42 +603,6 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
     assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
 
 
-@pytest.mark.slow
-def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
-    """Three lengths are three compilations, and answers do not depend on how rows were grouped."""
-    rows = [json.loads(line) for line in (tmp_path / 'train.jsonl').read_text().splitlines()]
-    for place, row in enumerate(rows):
-        row['text'] += ' the' * (30 * (place % 3) - 2 * (place % 2))
-    (tmp_path / 'train.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
-    fine_tuner = tuner_of(task_file, encoder)
-    config = configuration('max_seq_length=64', 'batch_size=8', 'epochs=1', 'length_buckets=3')
-    fine_tuner.run(config, str(tmp_path / 'run'))
-    # Lengths of 8, 40 and 64 in training, of 8 and 16 in dev.
-    assert fine_tuner.compilations == {'init': 1, 'train': 3, 'predict': 2}
-    params = checkpoint.load_params(tmp_path / 'run')[0]
-    task, (features, _) = fine_tuner.data.task, fine_tuner.approach.features(config)
-    seen = []
-    task_decode = lambda examples, features, outputs: seen.append(outputs['logits'])
-    predictor = fine_tuner.programs(config).predictor
-    predictor._task = types.SimpleNamespace(decode=task_decode)
-    predictor(params, task.examples('train'), features, 1)
-    predictor(params, task.examples('train'), features, 3)
-    assert np.allclose(seen[0], seen[1], atol=1e-5) and seen[0].std() > 1e-3
-
-
-@pytest.mark.slow
-def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
-    points = sweep.grid(configuration(), 'optimizer.peak_lr=1e-9,3e-3')
-    rows = run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
-    assert [row['failed'] for row in rows] == [True, False]
-    text = results.table(rows, 'accuracy')
-    assert (
-        'failed (training loss not below 95% of what a constant answer has):'
-        ' optimizer.peak_lr=1e-09\n' in text
-    )
-    assert 'FAILED' in results.describe(rows[0]) and 'FAILED' not in results.describe(rows[1])
-
-
 def test_recipes():
     assert [recipe(*task).batch_size for task in (('squad_v2', 'span'), ('swag', 'choice'))] == [
         48,
@@ -727,8 +626,8 @@ def test_recipes():
     with pytest.raises(UserError, match='--recipe=readme: it has none for cola'):
         recipe('cola', 'classification', 'readme')
     assert (
-        len(sweep.grid(recipe('mrpc'), 'appendix;seed=0,1')) == 36
-        and len(sweep.grid(recipe('mrpc'), 'miniatures')) == 20
+        len(grid(recipe('mrpc'), 'appendix;seed=0,1')) == 36
+        and len(grid(recipe('mrpc'), 'miniatures')) == 20
     )
     with pytest.raises(UserError, match='set score_every'):
         configuration('patience=2')
@@ -745,7 +644,7 @@ def test_grids_that_cannot_be():
         ' ; ': 'is empty',
     }.items():
         with pytest.raises(UserError, match=message):
-            sweep.grid(configuration(), text)
+            grid(configuration(), text)
 
 
 def test_a_span_head_finds_answers(tmp_path, encoder):
@@ -780,22 +679,6 @@ def test_a_span_head_finds_answers(tmp_path, encoder):
         for paragraph in paragraphs
     ]
     assert 100 * np.mean(right) == result['metrics']['exact_match']
-
-
-@pytest.mark.slow
-def test_a_regression_head_follows_numbers(tmp_path, encoder):
-    rows = ''.join(f'{"good " * n}film\t{n / 2}\n' for n in range(9) for _ in range(4))
-    (tmp_path / 'all.tsv').write_text('text\tscore\n' + rows)
-    task = {
-        'kind': 'regression',
-        'files': {'train': 'all.tsv', 'dev': 'all.tsv'},
-        'columns': {'text': 'text', 'label': 'score'},
-    }
-    (tmp_path / 'count.json').write_text(json.dumps(task))
-    result, _ = tuner_of(str(tmp_path / 'count.json'), encoder).run(
-        configuration('epochs=40'), str(tmp_path / 'run')
-    )
-    assert result['metrics']['pearson'] > 0.8 and list(result['metrics']) == ['pearson', 'spearman']
 
 
 def test_command_lines(tmp_path, encoder, task_file, binary):
@@ -867,75 +750,4 @@ def test_mistakes_are_one_line(tmp_path, binary, name, arguments, message):
         done.returncode == 2
         and message in done.stderr
         and len(done.stderr.strip().splitlines()) == 1
-    )
-
-
-def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary):
-    """Against log-softmax in numpy over all records in one batch.
-
-    The number of records does not divide by the evaluation's batch.
-    """
-    rng = np.random.default_rng(0)
-    sentences = [' '.join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)]
-    (tmp_path / 'text.txt').write_text(
-        '\n\n'.join('\n'.join(sentences[i : i + 6]) for i in range(0, 600, 6)) + '\n'
-    )
-    records = tmp_path / 'records'
-    options = [
-        '--seq_len=32',
-        '--max_predictions=5',
-        '--eval_fraction=0.3',
-        '--dupe_factor=1',
-        '--workers=1',
-    ]
-    made = binary(
-        'preprocess',
-        f'--input={tmp_path}/text.txt',
-        f'--tokenizer={encoder}/tokenizer',
-        f'--output={records}',
-        *options,
-    )
-    assert made.returncode == 0, made.stderr
-    found = held_out.evaluate(encoder, str(records), 'eval')
-    elsewhere = trained_on(encoder, tmp_path / 'elsewhere', {'fsdp': 16, 'model_parallel': 2})
-    there = held_out.evaluate(elsewhere, str(records), 'eval')
-    assert there['metrics'] == pytest.approx(found['metrics'], rel=1e-6)
-    with pytest.raises(UserError, match="no records of split 'dev'"):
-        held_out.evaluate(encoder, str(records), 'dev')
-
-    manifest = Manifest.load(str(records))
-    batch = next(
-        RecordStream(str(records), 'eval', manifest.records('eval'), 0, 'numpy').evaluation()
-    )
-    config = Workdir(encoder).model_config()
-    mlm, nsp = heads.Pretraining(config).apply(
-        {'params': checkpoint.load_params(encoder)[0]}, batch
-    )
-    log_softmax = lambda x: (
-        x
-        - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True))
-        - x.max(-1, keepdims=True)
-    )
-    mlm, nsp, weights = (
-        log_softmax(np.asarray(mlm)[..., : config.vocab_size]),
-        log_softmax(np.asarray(nsp)),
-        batch['masked_lm_weights'],
-    )
-    chosen = np.take_along_axis(mlm, batch['masked_lm_ids'][..., None], -1)[..., 0]
-    labels = batch['next_sentence_labels']
-    expected = {
-        'mlm_loss': -(chosen * weights).sum() / weights.sum(),
-        'mlm_accuracy': (
-            ((mlm.argmax(-1) == batch['masked_lm_ids']) * weights).sum() / weights.sum()
-        ),
-        'nsp_loss': -nsp[np.arange(len(labels)), labels].mean(),
-        'nsp_accuracy': (nsp.argmax(-1) == labels).mean(),
-        'masked': weights.sum(),
-    }
-    assert {name: found['metrics'][name] for name in expected} == pytest.approx(expected, rel=1e-4)
-    assert (
-        found['records']
-        == manifest.records('eval')
-        == json.loads(pathlib.Path(encoder, 'eval/eval.json').read_text())['records']
-        > 10
     )

@@ -18,9 +18,9 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, tensor_bundle
+from bert_jax.inference import export
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
-from bert_jax.launch import export
 from bert_jax.runs.sources import fitting, source
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import load_params
@@ -175,7 +175,7 @@ def test_rows_that_pad_a_word_table_are_kept_and_are_no_words(folder, tmp_path, 
     # Through an export of all of it, and of the encoder alone.
     for architecture in ('BertForPreTraining', 'BertModel'):
         out, bert = tmp_path / architecture, there.bert._replace(architecture=architecture)
-        export.export(bert, there.tokenizer, 'huggingface', str(out))
+        export.write(bert, there.tokenizer, 'huggingface', str(out))
         before, after = (load_file(f / 'model.safetensors') for f in (folder, out))
         assert all(
             np.array_equal(after[name], before.get(name, before.get(f'bert.{name}')))

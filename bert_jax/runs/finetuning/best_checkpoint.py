@@ -1,7 +1,7 @@
-"""The best weights of a run so far, by the dev score, kept so that a resumed run knows them.
+"""The best checkpoint of a run so far, by the dev score, kept so that a resumed run knows it.
 
 Owns best/checkpoints/STEP (weights alone) and best/score.json, which comes after them. It must not
-know what is scored.
+know what is scored; when training ends early for want of a better score is finetuner.py's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bert_jax.train import checkpoint
 
 
 class BestCheckpoint:
-    """See above.
+    """The weights with the highest score, on disk.
 
     Attributes:
       step: of the best weights; 0 before the first score.
@@ -28,11 +28,14 @@ class BestCheckpoint:
     """
 
     def __init__(self, folder: str, required: bool = True, resumed: bool = True):
-        """Takes up what an interrupted run left in `folder`.
+        """Take up what an interrupted run left in `folder`.
 
-        resumed: whether it had a checkpoint to go on from; otherwise it may have been another run.
-        required: whether a full disk ends the run; otherwise weights that do not fit are passed
-        over, in a line.
+        Args:
+          folder: the run's workdir.
+          required: whether a full disk ends the run; otherwise weights that do not fit are passed
+            over, in a line.
+          resumed: whether the run had a checkpoint to go on from; otherwise what is there may be
+            another run's.
         """
         self._folder, self._required = Workdir(folder).best, required
         self.step, self.score = 0, float('-inf')
@@ -41,8 +44,8 @@ class BestCheckpoint:
         saved, score = self._folder / 'checkpoints', self._folder / 'score.json'
         if score.exists():
             try:
-                known = json.loads(score.read_text())
-                step, value = int(known['step']), float(known['score'])
+                noted = json.loads(score.read_text())
+                step, value = int(noted['step']), float(noted['score'])
             except (ValueError, LookupError, TypeError) as error:
                 raise UserError(f'{score}: not a score ({error}): use another --workdir') from error
 
@@ -56,7 +59,7 @@ class BestCheckpoint:
                 shutil.rmtree(saved / str(step))
 
     def offer(self, state: Any, score: float) -> None:
-        """Keeps the weights of `state` where their score is higher than all before; NaN is not."""
+        """Keep the weights of `state` where their score is higher than all before; NaN is not."""
         if not score > self.score:
             return
         # The one before stays until the new score is written.
@@ -65,7 +68,7 @@ class BestCheckpoint:
                 state._replace(opt_state={}), {'kind': 'finetune'}, required=self._required
             )
 
-        # Passed over for lack of room: the older best, and its score, still stand.
+        # Passed over for lack of room: the older best, and its score, still hold.
         if int(state.step) not in checkpoint.saved_steps(self._folder):
             return
 
@@ -81,9 +84,10 @@ class BestCheckpoint:
         self.step, self.score = int(state.step), score
 
     def params(self) -> dict[str, Any]:
-        """The best weights, as numpy arrays.
+        """Read the best weights, as numpy arrays.
 
-        NoRoom where a full disk kept them all from being saved.
+        Raises:
+          NoRoom: a full disk kept them all from being saved.
         """
         if not self.step:
             raise checkpoint.NoRoom(

@@ -1,8 +1,9 @@
-"""What a model of each kind is asked and what it answers: records of text in, JSON objects out.
+"""The pipeline of each kind of model: records of text in, JSON objects out.
 
-Owns, for each kind, the roles of a record, its rows, what of the outputs leaves the device, and
-the answer; which head has which kind is in served_heads.py. Rows and spans are made as in
-fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows get to the device.
+Owns, for each kind, what it is asked and answers: the roles of a record, its rows, what of the
+outputs leaves the device, and the answer; which head has which kind is in served_heads.py. Rows and
+spans are made as in fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows
+get to the device.
 
 A record is a dictionary of role -> text; 'text' of a token classifier may be a list of words,
 'choices' is a list.
@@ -34,15 +35,15 @@ _MASKS = 20
 
 
 @dataclass(frozen=True)
-class Answerer:
-    """What one kind of model is asked and answers.
+class Pipeline:
+    """What one kind of model is asked and answers; `Predictor` runs it.
 
     Attributes:
       labels: what the model's outputs are called.
       tokenizer: the model's.
       max_length: word pieces of its longest row.
       top: how many candidates an answer lists.
-      required, optional: roles of a record.
+      required, optional: roles of a record, the keys that it must and may have.
       lists: those of them that may be a list of texts.
       scored_as: the head that computes the outputs of a row, where it is not the model's own.
       per_position: whether outputs are [N, S, ...].
@@ -60,10 +61,12 @@ class Answerer:
     per_position: ClassVar[bool] = False
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """The records as rows: INPUT_KEYS [N, S] int32, and what else `answers` needs.
+        """Make rows of the records: INPUT_KEYS [N, S] int32, and what else `answers` needs.
 
-        A record has one row unless the class says otherwise. UserError where one of the records
-        cannot be answered: by itself it raises the same.
+        A record has one row unless the class says otherwise.
+
+        Raises:
+          UserError: one of the records cannot be answered; by itself it raises the same.
         """
         return text_rows(
             [r['text'] for r in records],
@@ -73,26 +76,29 @@ class Answerer:
         )
 
     def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """What of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
+        """Return what of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
         return outputs
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """An answer for each record, an object that JSON can hold.
+        """Return an answer for each record, an object that JSON can hold.
 
-        rows: what `rows` made of these records; outputs: what `reduce` left, [N, ...] for N rows.
+        Args:
+          records: what is answered.
+          rows: what `rows` made of these records.
+          outputs: what `reduce` left, [N, ...] for N rows.
         """
         raise NotImplementedError
 
 
-class Classes(Answerer):
+class TextClassification(Pipeline):
     """A text, or a pair, has one of the labels."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'label', 'probability', 'probabilities': {label: p}}."""
+        """Return {'label', 'probability', 'probabilities': {label: p}}."""
         replies = []
         for row in _softmax(outputs['logits']):
             best = int(row.argmax())
@@ -106,13 +112,13 @@ class Classes(Answerer):
         return replies
 
 
-class ManyLabels(Answerer):
+class MultiLabelClassification(Pipeline):
     """A text, or a pair, has any number of the labels (problem_type multi_label_classification)."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'labels': those above one half, 'probabilities': {label: p}}."""
+        """Return {'labels': those above one half, 'probabilities': {label: p}}."""
         # A sigmoid each: labels do not exclude one another. float64, as for the softmax below.
         probabilities = special.expit(outputs['logits'].astype(np.float64))
         return [
@@ -124,19 +130,19 @@ class ManyLabels(Answerer):
         ]
 
 
-class Number(Answerer):
+class Regression(Pipeline):
     """A text, or a pair, has a number, or several: a regression."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'value': the number}, or of several outputs {'values': {label: number}}."""
+        """Return {'value': the number}, or of several outputs {'values': {label: number}}."""
         if len(self.labels) == 1:
             return [{'value': float(row[0])} for row in outputs['logits']]
         return [{'values': _named(self.labels, row)} for row in outputs['logits']]
 
 
-class NextSentence(Answerer):
+class NextSentencePrediction(Pipeline):
     """Whether the second text follows the first."""
 
     required, optional = ('text', 'text_b'), ()
@@ -144,21 +150,21 @@ class NextSentence(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'is_next', 'probability' that it is}; class 0 is the next sentence, 1 a random one."""
+        """Return {'is_next', 'probability' that it is}; class 0 is the next sentence."""
         return [
             {'is_next': bool(p > 0.5), 'probability': float(p)}
             for p in _softmax(outputs['logits'])[:, 0]
         ]
 
 
-class MaskedWords(Answerer):
+class FillMask(Pipeline):
     """The words for each mask token in a text, of which there may be 20.
 
     For a pair also whether the second text follows, where the model has a next-sentence head.
     """
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many of those are real."""
+        """Make INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many are real."""
         # Rows as in fine-tuning, but a [MASK] written in the text becomes the token itself.
         tokenizer = WithMasks(self.tokenizer)
         rows = text_rows(
@@ -168,22 +174,22 @@ class MaskedWords(Answerer):
             self.max_length,
         )
 
-        # Beyond the fixed number of places a mask would go unanswered, and nobody would notice.
+        # Beyond the fixed number of positions a mask would go unanswered, and nobody would notice.
         masked = rows['input_ids'] == self.tokenizer.mask_id
         rows['masks'] = masked.sum(axis=1)
-        if (most := int(rows['masks'].max(initial=0))) > _MASKS:
+        if (count := int(rows['masks'].max(initial=0))) > _MASKS:
             raise UserError(
-                f'a text with {most} mask tokens: at most {_MASKS} are answered; split it'
+                f'a text with {count} mask tokens: at most {_MASKS} are answered; split it'
             )
 
-        # A stable sort puts the places of masks first, in reading order; what follows them are
-        # places without a mask, whose answers nobody reads.
+        # A stable sort puts the positions of masks first, in reading order; what follows them are
+        # positions without a mask, whose answers nobody reads.
         masks_first = np.argsort(~masked, axis=1, kind='stable')
         rows['masked_lm_positions'] = masks_first[:, :_MASKS].astype(np.int32)
         return rows
 
     def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """The best words, [B, 20, top], in place of the whole vocabulary."""
+        """Return the best words, [B, 20, top], in place of the whole vocabulary."""
         # Pre-training's head and the masked-LM head alone name their logits differently.
         logits_BPV = outputs['logits' if 'logits' in outputs else 'prediction_logits']
 
@@ -207,20 +213,18 @@ class MaskedWords(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'masks'}, and for a pair 'is_next' and 'next_probability'.
+        """Return {'masks'}, and for a pair 'is_next' and 'next_probability'.
 
         masks: for each in turn its best words, [{'token', 'probability'}, ...].
         """
         replies = []
         for i, record in enumerate(records):
             # Only as many of the 20 as the text has.
-            masks = range(rows['masks'][i])
-            tokens = [self.tokenizer.spelled(outputs['words'][i, m]) for m in masks]
-            words = [
-                _ranked('token', t, outputs['probabilities'][i, m])
-                for m, t in zip(masks, tokens, strict=True)
-            ]
-            answer: dict[str, Any] = {'masks': words}
+            answer: dict[str, Any] = {'masks': []}
+            for m in range(rows['masks'][i]):
+                tokens = self.tokenizer.spelled(outputs['words'][i, m])
+                ranked = zip(tokens, outputs['probabilities'][i, m], strict=True)
+                answer['masks'].append([{'token': t, 'probability': float(p)} for t, p in ranked])
 
             # For a single text the next-sentence head answers nothing that was asked.
             if 'text_b' in record and 'next' in outputs:
@@ -231,7 +235,7 @@ class MaskedWords(Answerer):
 
 
 @dataclass(frozen=True)
-class Spans(Answerer):
+class QuestionAnswering(Pipeline):
     """An answer to a question, found in a context of any length.
 
     Attributes:
@@ -247,12 +251,12 @@ class Spans(Answerer):
         return [SpanExample(str(i), r['question'], r['context'], ()) for i, r in enumerate(records)]
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """A row for each window of a context; `example_index` says whose."""
-        # Beside the question: [CLS], [SEP] between and at the end, a piece of the context at least.
-        beside = 3 + self.tokenizer.layout.separators
+        """Make a row for each window of a context; `example_index` says whose."""
+        # Besides the question: [CLS], [SEP] between and at the end, a piece of the context.
+        others = 3 + self.tokenizer.layout.separators
         for question in self.tokenizer.encode_batch([r['question'] for r in records]):
             pieces = min(len(question), self.task.max_query_length)
-            if pieces > self.max_length - beside:
+            if pieces > self.max_length - others:
                 raise UserError(
                     f'a question of {pieces} word pieces leaves no room for its context in a row of'
                     f' {self.max_length}; shorten it, or use a larger --max_seq_length'
@@ -262,11 +266,11 @@ class Spans(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}.
+        """Return {'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}.
 
         The answer is '' where there is none.
         """
-        # What fills the row up may not be chosen; [CLS] may, and stands for "no answer".
+        # What fills the row up may not be chosen; [CLS] may, and means "no answer".
         real = rows['input_mask'] > 0
 
         # The score of "no answer" is that of [CLS] as start and end (paper section 4.3).
@@ -295,7 +299,7 @@ class Spans(Answerer):
         return replies
 
 
-class WordLabels(Answerer):
+class TokenClassification(Pipeline):
     """A label for each word of a list, or of a text.
 
     The tokenizer splits a text into words, signs by themselves.
@@ -317,11 +321,11 @@ class WordLabels(Answerer):
         return [TaggedExample(str(i), tuple(w), None, str(i)) for i, w in enumerate(words)]
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """A row for each record, or several for a long text.
+        """Make a row for each record, or several for a long text.
 
-        word_index [N, S] has the place of the word that begins there, else -1.
+        word_index [N, S] has the index of the word that begins there, else -1.
         """
-        # A text of white space alone has no row to stand in.
+        # A text of white space alone has no row.
         examples = self._examples(records)
         if any(
             isinstance(r['text'], str) and not e.words
@@ -333,26 +337,26 @@ class WordLabels(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'words', 'labels', 'probabilities'}, each a list with an entry for each word.
+        """Return {'words', 'labels', 'probabilities'}, each a list with an entry for each word.
 
         A word has the label of its first piece (paper section 5.3).
         """
-        # The labels as in evaluation; how certain they are is looked up beside them.
+        # The labels as in evaluation; how certain they are is looked up with them.
         examples, probabilities = self._examples(records), _softmax(outputs['logits'])
         labels = self._task().decode(examples, rows, outputs).answers
 
         # A word without pieces keeps 0.0; word_index marks the first piece of each word.
         certain = [[0.0] * len(example.words) for example in examples]
-        for row, place in zip(*np.nonzero(rows['word_index'] >= 0), strict=True):
-            example, word = rows['example_index'][row], rows['word_index'][row, place]
-            certain[example][word] = float(probabilities[row, place].max())
+        for row, position in zip(*np.nonzero(rows['word_index'] >= 0), strict=True):
+            example, word = rows['example_index'][row], rows['word_index'][row, position]
+            certain[example][word] = float(probabilities[row, position].max())
         return [
             {'words': list(e.words), 'labels': labels[e.id], 'probabilities': certain[i]}
             for i, e in enumerate(examples)
         ]
 
 
-class Choices(Answerer):
+class MultipleChoice(Pipeline):
     """One of several continuations; each is a row of its own, so their number is free."""
 
     required, optional = ('text', 'choices'), ('start',)
@@ -360,7 +364,7 @@ class Choices(Answerer):
     scored_as = 'regressor'
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """A row for each choice, as multiple_choice.py has it."""
+        """Make a row for each choice, as multiple_choice.py has it."""
         # A string is a sequence of texts too: each letter would become a choice.
         for record in records:
             if isinstance(record['choices'], str) or len(record['choices']) < 2:
@@ -376,7 +380,7 @@ class Choices(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'choice': its place from 0, 'probability', 'probabilities': of all choices in order}.
+        """Return {'choice': its index from 0, 'probability', 'probabilities': of all choices}.
 
         With 'label' where the model has as many labels as there are choices.
         """
@@ -400,7 +404,7 @@ class Choices(Answerer):
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
-    """The words of a text, as they stand in it.
+    """Return the words of a text, as they are written in it.
 
     White space parts them, and every sign or ideograph is one.
     """
@@ -423,6 +427,7 @@ class WithMasks:
         self.layout = tokenizer.layout
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text."""
         # Between two masks the text is tokenised by itself, all texts in one call.
         parts = [text.split(self._spelling) for text in texts]
         if self.layout.mask_takes_space:
@@ -439,15 +444,9 @@ class WithMasks:
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
-    """The softmax over the last axis, in float64, so that probabilities add up."""
+    """Return the softmax over the last axis, in float64, so that probabilities add up."""
     return special.softmax(logits.astype(np.float64), axis=-1)
 
 
 def _named(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
     return dict(zip(labels, probabilities.tolist(), strict=True))
-
-
-def _ranked(name: str, texts: Sequence[str], probabilities: np.ndarray) -> list[dict[str, Any]]:
-    return [
-        {name: text, 'probability': float(p)} for text, p in zip(texts, probabilities, strict=True)
-    ]

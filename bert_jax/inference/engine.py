@@ -1,7 +1,8 @@
-"""Records that come by and by, in a few lengths and batch sizes, so few programs are made.
+"""A compiled function with its weights on the device, for records that come by and by.
 
-Owns which rows go together there, and the compiled function with its weights on the device. How a
-batch is run is finetuning/data_collator.py's. Must not know what the function computes.
+Owns which rows go together there: a few lengths and batch sizes, so that few programs are made. How
+a batch is collated and run is finetuning/data_collator.py's. Must not know what the function
+computes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.mesh import sharding
-from bert_jax.runs.finetuning.data_collator import PlannedBatch, Result, counted_jit, run
+from bert_jax.runs.finetuning.data_collator import (
+    DataCollator,
+    PlannedBatch,
+    Result,
+    counted_jit,
+    run,
+)
 
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
 LENGTHS = (32, 64, 128, 256, 512)
@@ -32,7 +39,8 @@ _process: list[int] = []  # the one that the devices were first used in
 
 
 def check_process() -> None:
-    """UserError in a process that was forked from the one whose devices are used: it would hang."""
+    """Raise UserError in a process that was forked from the one whose devices are used."""
+    # jax would hang in it.
     if _process and _process[0] != os.getpid():
         raise UserError(
             'this process was forked from one in which a model is on the devices, and jax would'
@@ -43,16 +51,16 @@ def check_process() -> None:
 
 
 def placed(params: Any, resident: Resident) -> tuple[Any, int]:
-    """(numpy `params` on the devices, the bytes that this adds on each of them).
+    """Put numpy `params` on the devices; return them, and the bytes that this adds on each.
 
     Arrays that are in `resident` are not put there again; the others are added to it.
     """
     added = 0
 
-    def place(array: np.ndarray, where: jax.sharding.NamedSharding) -> jax.Array:
+    def place(array: np.ndarray, shard: jax.sharding.NamedSharding) -> jax.Array:
         nonlocal added
         if id(array) not in resident:
-            resident[id(array)] = array, jax.device_put(array, where)
+            resident[id(array)] = array, jax.device_put(array, shard)
             added += memory.held(resident[id(array)][1])
         return resident[id(array)][1]
 
@@ -60,7 +68,7 @@ def placed(params: Any, resident: Resident) -> tuple[Any, int]:
     return jax.tree.map(place, params, sharding.shardings(params, mesh)), added
 
 
-class Buckets:
+class InferenceEngine:
     """A function of (params, batch), over all devices, the rows split among them.
 
     A program is compiled for each length that comes up, in at most three batch sizes: one row, a
@@ -77,30 +85,33 @@ class Buckets:
         function: Callable[[Any, dict[str, jax.Array]], Any],
         params: Any,
         max_length: int,
+        inputs: Callable[[Arrays], Arrays] = lambda batch: batch,
         resident: Resident | None = None,
-        inputs: Callable[[Arrays], Arrays] | None = None,
     ):
-        """`resident` are arrays on the devices; those of `params` that are not yet are added.
+        """Put the weights on the devices.
 
-        inputs: what makes of a batch of rows what the function reads, as data_collator.run has it.
+        Args:
+          function: what is computed.
+          params: its weights, numpy arrays.
+          max_length: the longest row there is.
+          inputs: makes what the function reads of a batch, as DataCollator has it.
+          resident: arrays on the devices; those of `params` that are not yet are added.
         """
-        self.max_length, self._inputs = max_length, inputs
+        self.max_length = max_length
         self.compilations: collections.Counter[str] = collections.Counter()
 
         check_process()
 
         # All devices by default: what a model was trained on says nothing of where it serves.
-        self._mesh = sharding.make_mesh(RuntimeConfig())
+        self._collate = DataCollator(sharding.make_mesh(RuntimeConfig()), inputs)
         self._params, self.added_bytes = placed(params, {} if resident is None else resident)
         self._function = counted_jit(function, self.compilations, 'predict')
 
         # The longest row closes the list, whether it is one of LENGTHS or not.
-        self._lengths = np.array(
-            [length for length in LENGTHS if length < max_length] + [max_length]
-        )
+        self._lengths = np.array([n for n in LENGTHS if n < max_length] + [max_length])
 
     def __call__(self, rows: dict[str, np.ndarray]) -> list[Result]:
-        """Starts the function on all rows, and does not wait for it; `gather` does.
+        """Start the function on all rows, without waiting for it; `gather` does.
 
         rows: INPUT_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.
         """
@@ -108,14 +119,13 @@ class Buckets:
 
         # A list, so that all batches are sent before anyone waits for the first.
         plan = self._plan(rows['input_mask'].sum(axis=1))
-        return list(run(self._function, self._params, rows, plan, self._mesh, self._inputs))
+        return list(run(self._function, self._params, rows, plan, self._collate))
 
     def _plan(self, lengths: np.ndarray) -> Iterator[PlannedBatch]:
-        """Batches of rows with these many tokens [N], shorter ones first; what a program takes is a
-        multiple of the devices.
-        """
-        # Each row goes to the shortest bucket that holds it.
-        devices = self._mesh.size
+        """Plan batches of rows with these many tokens [N], shorter ones first."""
+        # What a program takes is a multiple of the devices. Each row goes to the shortest bucket
+        # that holds it.
+        devices = self._collate.mesh.size
         up = lambda rows: -(-rows // devices) * devices
         bucket = np.searchsorted(self._lengths, lengths)
         for number in np.unique(bucket):

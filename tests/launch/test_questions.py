@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from bert_jax.cli.questions import answer_each
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.questions import answer_each
 
 
 def shout(text: str) -> str:

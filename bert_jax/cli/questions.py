@@ -13,7 +13,7 @@ from bert_jax.configs.errors import UserError
 
 
 def answer_each(arguments: Sequence[str], answer: Callable[[str], str]) -> None:
-    """Prints `answer(text)` for each text as soon as it is there; lines without a word are none.
+    """Print `answer(text)` for each text as soon as it is there; lines without a word are no text.
 
     A UserError of `answer` ends the command and names the line of stdin that it is about. On a
     terminal, where a prompt asks for each text, it is a line on stderr and the next text is asked.
@@ -33,7 +33,7 @@ def answer_each(arguments: Sequence[str], answer: Callable[[str], str]) -> None:
 
 
 def _readable(text: str) -> str:
-    """An argument. UserError where it was not UTF-8, which Python shows as lone surrogates."""
+    """Return an argument. UserError where it was not UTF-8: it has lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -42,7 +42,7 @@ def _readable(text: str) -> str:
 
 
 def _lines(asked: bool) -> Iterator[tuple[int, str]]:
-    """(number from 1, line) of each line of stdin that has a word, after a prompt if `asked`."""
+    """Yield (number from 1, line) of each line of stdin with a word, after a prompt if `asked`."""
     if sys.stdin is None:
         raise UserError('give a text as an argument: there is no stdin')
     number = 0

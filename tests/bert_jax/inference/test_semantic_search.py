@@ -1,4 +1,4 @@
-"""Sentences nearest to a query: the cosines of the extractor's vectors, in order."""
+"""SemanticSearch nearest to a query: the cosines of the extractor's vectors, in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.extractor import Extractor
-from bert_jax.inference.similarity import Sentences
+from bert_jax.inference.semantic_search import SemanticSearch
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
@@ -28,7 +28,7 @@ def vector(pool, layer, text) -> np.ndarray:
 @pytest.mark.parametrize(('pool', 'layer'), [('mean', -1), ('cls', 1)])
 def test_the_nearest_are_those_of_the_greatest_cosine(pool, layer):
     records = list(enumerate(({'text': text} for text in TEXTS), 1))
-    sentences = Sentences(extractor(pool, layer), records, 'sentences.txt')
+    sentences = SemanticSearch(extractor(pool, layer), records, 'sentences.txt')
     query = vector(pool, layer, 'a film')
     wanted = {}
     for line, text in enumerate(TEXTS, 1):
@@ -46,13 +46,9 @@ def test_the_nearest_are_those_of_the_greatest_cosine(pool, layer):
 
 def test_a_sentence_is_nearest_to_itself_and_ties_are_by_line():
     records = [(7, {'text': 'a film'}), (8, {'text': 'paris'}), (9, {'text': 'a film'})]
-    found = Sentences(extractor(), records, '').nearest('a film', 2)
+    found = SemanticSearch(extractor(), records, '').nearest('a film', 2)
     assert [one.line for one in found] == [7, 9]
     assert [one.cosine for one in found] == pytest.approx([1, 1], abs=1e-5)
-
-
-def test_sentences_that_are_cut_are_counted():
-    assert Sentences(extractor(), [(1, {'text': 'film ' * 15}), (2, {'text': 'a'})], '').cut[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -64,4 +60,4 @@ def test_sentences_that_are_cut_are_counted():
 )
 def test_a_file_that_cannot_be_used_is_refused(records, message):
     with pytest.raises(UserError, match=message):
-        Sentences(extractor(), records, 's.txt')
+        SemanticSearch(extractor(), records, 's.txt')

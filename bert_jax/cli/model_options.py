@@ -1,4 +1,4 @@
-"""What the commands that use a trained model are told alike: which one, and which file of records.
+"""What the commands that use a trained model have in common: which one, and which file of records.
 
 Flags are made from here (bert_jax/cli/flags.py), so nothing heavy is imported.
 """
@@ -33,7 +33,7 @@ class TrainedModel:
 
     @property
     def where(self) -> str:
-        """The name that was given."""
+        """Return the name that was given."""
         return self.workdir or self.init_from or ''
 
 
@@ -58,3 +58,6 @@ class RecordFile:
         ' count those',
     )
     shard: str = option('0/1', 'I/N: take every N-th record from the I-th on')
+
+
+ALL_RECORDS = RecordFile()  # of a file whose name says what it is

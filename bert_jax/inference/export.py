@@ -1,0 +1,206 @@
+"""A trained model written in another program's format, its tokenizer with it.
+
+Owns which formats there are and what is written of a model, whole or not at all. The formats
+themselves are bert_jax/conversion's, a folder that serves is serving_folder.py's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from absl import logging
+from etils import epath
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.embeddings import OF_WORDS
+from bert_jax.conversion import google, huggingface, peft, peft_settings, serving
+from bert_jax.conversion.parameters import Model, Reading, with_stored_words
+from bert_jax.inference import serving_folder
+from bert_jax.inference.predictor import trained_with
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.runs.sources import source as sources
+from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir.folder import new_folder
+
+Format = Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model']
+HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu']
+
+
+class Exported(NamedTuple):
+    """What was written.
+
+    Attributes:
+      architecture: transformers' class of the model.
+      left_out: the parts of the model that the format has no place for.
+    """
+
+    architecture: str
+    left_out: tuple[str, ...]
+
+
+def export(
+    init_from: str,
+    format: Format,
+    output: str,
+    architecture: str | None = None,
+    base: str | None = None,
+    hidden_act: HiddenAct | None = None,
+    print_map: bool = False,
+) -> Exported:
+    """Write a trained model in another format.
+
+    Args:
+      init_from: the model, any source that `read_source` takes.
+      format: what to write.
+      output: the folder, new or empty.
+      architecture: transformers' class to write; None: by the heads of the model.
+      base: of an adapter, the encoder that was tuned; None: the one that the run began with.
+      hidden_act: this activation in place of the model's own.
+      print_map: whether all names that are read and written are printed.
+
+    Raises:
+      UserError: the format has no place for such a model, or its weights are damaged.
+    """
+    # As it is, without parts made up: an export must not hold weights that nobody trained. Other
+    # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
+    source = sources.read_source(init_from, print_map)
+    if source.model.embedding == OF_WORDS:
+        raise UserError(
+            f'{source.where} reads whole words by their characters (model.embedding={OF_WORDS}),'
+            ' and no other program has its tokenizer: it answers by bert-predict and'
+            ' bert_jax.inference'
+        )
+    of_ours = format in ('stablehlo', 'saved_model')
+    if format != 'peft':
+        source = sources.fold(source) if of_ours else sources.plain(source)
+    model = source.bert._replace(architecture=architecture or source.bert.architecture)
+    if not of_ours:
+        model = with_stored_words(model, source.where)
+    # Some readers know only one form of gelu; the weights stay.
+    if hidden_act:
+        model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
+
+    # Also the map, as the files say it: what has just been written is what is named.
+    encoder = _base(model, init_from, base) if format == 'peft' else None
+    length, options = trained_with(init_from) if of_ours else (None, {})
+    reading, left_out = write(
+        model,
+        source.tokenizer,
+        format,
+        output,
+        encoder,
+        sources.saved_in(init_from),
+        length,
+        options.get('texts'),
+        init_from,
+    )
+    if print_map:
+        sources.print_names(reading)
+    if left_out:
+        logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
+    return Exported(model.architecture, left_out)
+
+
+def _base(model: Model, init_from: str, base: str | None) -> Source:
+    """Read the encoder of an adapter. UserError where peft lacks the method, or cannot find it."""
+    peft_settings.check_method(model.config.tuning)
+    name = base or sources.base_of(init_from)
+    if not sources.is_hugging_face(name):
+        raise UserError(
+            f'{init_from} was tuned on {name}, which peft cannot read: write it with bert-export'
+            ' --format=huggingface --output=DIR, then add --base=DIR'
+        )
+    return sources.read_source(name)
+
+
+def write(
+    model: Model,
+    tokenizer: Tokenizer,
+    format: Format,
+    output: str,
+    base: Source | None = None,
+    saved: Sequence[str] = (),
+    max_length: int | None = None,
+    texts: int | None = None,
+    named: str | None = None,
+) -> tuple[Reading, tuple[str, ...]]:
+    """Write a folder of a format, whole or not at all.
+
+    Args:
+      model: what is written.
+      tokenizer: the model's.
+      format: what to write.
+      output: the folder, new or empty.
+      base: of 'peft' alone, the encoder that the adapter is for.
+      saved: modules that the model holds whole, as the adapter that was read calls them.
+      max_length: of a folder that serves, as in `serving_folder.write`.
+      texts: of a folder that serves, too.
+      named: what a refusal names; None: `output`.
+
+    Returns:
+      What is read there again (so it fits, and holds no NaN), and the parts of the model that the
+      format has no place for.
+    """
+    with new_folder(output) as folder:
+        try:
+            if format == 'huggingface':
+                return _huggingface(model, tokenizer, folder)
+            if format == 'google':
+                return _google(model, tokenizer, folder)
+            if format == 'peft':
+                assert base is not None
+                tokenizer.save(folder)
+                left_out = peft.write(folder, model, base.bert, base.where, saved)
+                return peft.read(folder, base.bert), left_out
+            left_out = serving_folder.write(folder, model, tokenizer, format, max_length, texts)
+            # Nothing reads a program back as weights; its name map is the identity.
+            names = {name: name for name in serving.used_weights(model)}
+            return Reading(model, names, (), ()), left_out
+        except UserError as error:
+            # The folder has a hidden name as yet, and is gone when the message is read.
+            hidden = rf'{re.escape(str(folder))}(/[\w.-]+)*'
+            raise UserError(re.sub(hidden, lambda _: named or output, str(error))) from error
+
+
+def _huggingface(
+    model: Model, tokenizer: Tokenizer, folder: epath.Path
+) -> tuple[Reading, tuple[str, ...]]:
+    # The tokenizer first, then the weights under the names of transformers' class.
+    tokenizer.save(folder)
+    settings = folder / 'tokenizer_config.json'
+    stated = json.loads(settings.read_text())
+    # transformers cuts longer texts there ...
+    stated |= {'model_max_length': model.config.max_position}
+    # ... and gives the second text of a pair its segment where a tokenizer asks for that, as by
+    # itself the class of BERT does alone.
+    if tokenizer.layout.second_segment and stated['tokenizer_class'] != 'BertTokenizer':
+        stated |= {'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask']}
+    settings.write_text(json.dumps(stated, indent=2) + '\n')
+    ids = {'pad': tokenizer.pad_id, 'bos': tokenizer.cls_id, 'eos': tokenizer.sep_id}
+    left_out = huggingface.write(folder, model, {f'{name}_token_id': ids[name] for name in ids})
+
+    # Read back: names, shapes and finite numbers are proved on the files themselves.
+    return huggingface.read(folder), left_out
+
+
+def _google(
+    model: Model, tokenizer: Tokenizer, folder: epath.Path
+) -> tuple[Reading, tuple[str, ...]]:
+    # Its vocabulary is one file, a word piece a line; other tokenizers cannot be put in it.
+    if tokenizer.kind != 'wordpiece':
+        what = {
+            'sentencepiece': 'SentencePiece',
+            'byte_bpe': 'byte-level BPE',
+            'compiled': "a tokenizer.json of other rules than BERT's",
+        }
+        raise UserError(
+            f'--format=google: the tokenizer is {what[tokenizer.kind]}, and google-research/bert'
+            ' reads a vocab.txt alone'
+        )
+    tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
+    left_out = google.write(folder, model)
+    return google.read(str(google.prefix_of(folder))), left_out

@@ -1,0 +1,94 @@
+"""Fine-tuning as one call: an encoder, a task and settings in, scored runs in a folder out.
+
+Owns what the runs of one call share: the encoder, the task's data, the machine, the folder's lock.
+Which approach a run takes follows from its configuration. How a run goes is finetuner.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
+from bert_jax.configs.sweep import Point
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.runs.finetuning import machine, sweep
+from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.feature_based import FeatureBased
+from bert_jax.runs.finetuning.finetuner import FineTuner
+from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.runs.sources import source
+from bert_jax.runs.workdir.workdir import Workdir
+
+
+class FinetuneResult(NamedTuple):
+    """What the runs of one call came to.
+
+    Attributes:
+      runs: what eval/SPLIT.json of each says; of a sweep also its 'name' and 'settings'.
+      text: the same in words: a line, or the table of a sweep.
+    """
+
+    runs: list[dict[str, Any]]
+    text: str
+
+
+def finetune(
+    task: str,
+    data_dir: str,
+    init_from: str,
+    workdir: str,
+    runs: FinetuneConfig | Sequence[Point[Any]],
+    print_map: bool = False,
+    profile_steps: int = 0,
+) -> FinetuneResult:
+    """Fine-tune an encoder on a task and score the dev split, or take what is done already.
+
+    Args:
+      task: a task's name, or a path that ends in .json.
+      data_dir: the folder of the task's files; '' for a .json task whose files are where it is.
+      init_from: the encoder, any source that `source.read_source` takes.
+      workdir: the folder of the run, or of all runs of a sweep.
+      runs: the settings of one run, or the points of a sweep. Those with a FeatureConfig train a
+        BiLSTM on the frozen encoder (feature_based.py).
+      print_map: whether every name in `init_from` is printed with the array that it is here.
+      profile_steps: how many steps of each run are traced into its folder.
+
+    Raises:
+      Stopped: after a signal, with the state saved; the same call goes on.
+      UserError: there can be no such run.
+    """
+    points = [Point('', {}, runs)] if isinstance(runs, FinetuneConfig) else runs
+    loaded, cache = load_task(task, data_dir), str(Workdir(workdir).features)
+
+    # The folder is this call's, so two sweeps cannot mix their runs in it.
+    with Workdir(workdir).lock():
+        # Two approaches side by side take any encoder that both can read as it is.
+        on_features = any(isinstance(point.config, FeatureConfig) for point in points)
+        load = source.load_source if on_features else source.load_plain
+        encoder = load(init_from, print_map)
+        logging.info(
+            '%s: encoder of %s, step %d; the %s head is fresh',
+            loaded.name, encoder.where, encoder.step, loaded.head,
+        )  # fmt: skip
+
+        # Shared by all runs: the task's features, the mesh, compiled programs.
+        data = TaskData(loaded, encoder, task_identity(loaded, task, data_dir), cache)
+        ready = machine.ready(points[0].config.runtime, encoder.model)
+        tuner: FineTuner[Any] = FineTuner(FineTuning(data), ready, profile_steps)
+        runners = {False: tuner}
+        if on_features:
+            runners[True] = FineTuner(FeatureBased(data, ready), ready, profile_steps)
+
+        # One run into the folder itself, or a grid into its runs/.
+        if isinstance(runs, FinetuneConfig):
+            result, done_before = runners[on_features].run(runs, workdir)
+            finished = FinetuneResult([result], sweep.describe(result, done_before))
+        else:
+            pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
+            rows = sweep.run_sweep(pairs, workdir)
+            finished = FinetuneResult(rows, sweep.table(rows, loaded.metric))
+        logging.info('compilations: %s', dict(ready.compilations) or 'none')
+    return finished

@@ -1,0 +1,90 @@
+"""The measures on held-out records, against numpy."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.model import heads
+from bert_jax.runs.pretraining import held_out
+from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import checkpoint
+from tests.helpers.encoder import ENCODER_WORDS as WORDS
+from tests.helpers.finetuning import trained_on
+
+
+def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary):
+    """Against log-softmax in numpy over all records in one batch.
+
+    The number of records does not divide by the evaluation's batch.
+    """
+    rng = np.random.default_rng(0)
+    sentences = [' '.join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)]
+    (tmp_path / 'text.txt').write_text(
+        '\n\n'.join('\n'.join(sentences[i : i + 6]) for i in range(0, 600, 6)) + '\n'
+    )
+    records = tmp_path / 'records'
+    options = [
+        '--seq_len=32',
+        '--max_predictions=5',
+        '--eval_fraction=0.3',
+        '--dupe_factor=1',
+        '--workers=1',
+    ]
+    made = binary(
+        'preprocess',
+        f'--input={tmp_path}/text.txt',
+        f'--tokenizer={encoder}/tokenizer',
+        f'--output={records}',
+        *options,
+    )
+    assert made.returncode == 0, made.stderr
+    found = held_out.evaluate(encoder, str(records), 'eval')
+    elsewhere = trained_on(encoder, tmp_path / 'elsewhere', {'fsdp': 16, 'model_parallel': 2})
+    there = held_out.evaluate(elsewhere, str(records), 'eval')
+    assert there['metrics'] == pytest.approx(found['metrics'], rel=1e-6)
+    with pytest.raises(UserError, match="no records of split 'dev'"):
+        held_out.evaluate(encoder, str(records), 'dev')
+
+    manifest = Manifest.load(str(records))
+    batch = next(
+        RecordStream(str(records), 'eval', manifest.records('eval'), 0, 'numpy').evaluation()
+    )
+    config = Workdir(encoder).model_config()
+    mlm, nsp = heads.Pretraining(config).apply(
+        {'params': checkpoint.load_params(encoder)[0]}, batch
+    )
+    log_softmax = lambda x: (
+        x
+        - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - x.max(-1, keepdims=True)
+    )
+    mlm, nsp, weights = (
+        log_softmax(np.asarray(mlm)[..., : config.vocab_size]),
+        log_softmax(np.asarray(nsp)),
+        batch['masked_lm_weights'],
+    )
+    chosen = np.take_along_axis(mlm, batch['masked_lm_ids'][..., None], -1)[..., 0]
+    labels = batch['next_sentence_labels']
+    expected = {
+        'mlm_loss': -(chosen * weights).sum() / weights.sum(),
+        'mlm_accuracy': (
+            ((mlm.argmax(-1) == batch['masked_lm_ids']) * weights).sum() / weights.sum()
+        ),
+        'nsp_loss': -nsp[np.arange(len(labels)), labels].mean(),
+        'nsp_accuracy': (nsp.argmax(-1) == labels).mean(),
+        'masked': weights.sum(),
+    }
+    assert {name: found['metrics'][name] for name in expected} == pytest.approx(expected, rel=1e-4)
+    assert (
+        found['records']
+        == manifest.records('eval')
+        == json.loads(pathlib.Path(encoder, 'eval/eval.json').read_text())['records']
+        > 10
+    )
