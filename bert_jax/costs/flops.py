@@ -1,7 +1,7 @@
 """Parameters and floating-point operations of a model, counted from its shapes alone.
 
 Owns the arithmetic behind every "parameters", "FLOPs" and MFU that is printed. It builds no
-model; what tuning adds and leaves alone is model/added.py's. Counts are logical: the rows that pad
+model; what tuning adds and leaves alone is model/peft's. Counts are logical: the rows that pad
 the vocabulary table for the hardware are no parameters, and the decoder tied to the word embeddings
 is counted once.
 
@@ -12,7 +12,8 @@ is counted once.
 from __future__ import annotations
 
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.model.added import added_by, trained_from
+from bert_jax.model.blocks.block import parts_of
+from bert_jax.model.peft.registry import method_of
 
 # RETVec's network (bert_jax/model/retvec.py): the width of its vectors, its parameters, and the
 # weights that are multiplied for a word, those of the first two layers for 16 characters.
@@ -82,13 +83,19 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     multiplied too. Blocks that share their weights count each for itself: sharing saves no time.
     """
     H, L, S, E = model.hidden_size, model.num_layers, seq_len, model.embedding_width
-    whole = model.tuning.method == 'full'
+    method = method_of(model)
+    whole = method.trains_matrices
     lowest = 0 if whole else model.tuning.option('frozen_layers')
 
     # The lowest block that is trained may have an input that nothing is trained below.
-    embedded = trained_from('encoder/embeddings/norm/bias', model) is not None
+    embedded = method.trained_from('encoder/embeddings/norm/bias') is not None
     first, rest = _block(model, S, embedded), _block(model, S, True)
-    forward = 2 * (4 * H * H + 2 * H * model.intermediate_size) * S, 4 * H * S * S
+    parts_here = parts_of(model)
+    matrices = [shape for part in parts_here for shape in part.shapes().values()]
+    forward = (
+        2 * S * sum(inputs * outputs for inputs, outputs in matrices),
+        sum(part.flops(S) for part in parts_here),
+    )
     layers, attention = (
         lowest * below + at_first + (L - lowest - 1) * above
         for below, at_first, above in zip(forward, first, rest, strict=True)
@@ -96,7 +103,7 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
     # any method; its decoder is the word table, which tuning leaves alone.
-    pooler = 6 if trained_from('encoder/pooler/kernel', model) is not None else 4
+    pooler = 6 if method.trained_from('encoder/pooler/kernel') is not None else 4
     parts = {
         'layers': layers,
         'attention': attention,
@@ -121,28 +128,32 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
 
 
 def _block(model: ModelConfig, seq_len: int, reached: bool) -> tuple[int, int]:
-    """FLOPs of one sequence in a block that is trained: (of weights, of attention's two products).
+    """Return the FLOPs of one sequence in a block that is trained.
 
-    reached: whether the gradient of its input is needed.
+    They are (of products with weights, of attention's two products).
+
+    Args:
+      model: the encoder.
+      seq_len: S.
+      reached: whether the gradient of the block's input is needed.
     """
-    H, F, S = model.hidden_size, model.intermediate_size, seq_len
-    added, own = added_by(model), 2 if model.tuning.method == 'full' else 0
+    method, S = method_of(model), seq_len
+    of_matrix = 2 if method.trains_matrices else 0
     weights = attention = 0
 
     # In the order of the forward pass: behind the first that something is trained at, all need the
     # gradient of what they multiply.
-    for names, inputs, outputs in (
-        (('query', 'key', 'value'), H, H),
-        (('attention_output',), H, H),
-        (('intermediate',), H, F),
-        (('output',), F, H),
-    ):
-        for name in names:
-            weights += (2 + 2 * reached + own) * inputs * outputs * S
-            weights += 6 * added.weights(name, inputs, outputs) * S
-        reached = reached or added.begins in names
-        if 'query' in names:
-            attention = (4 + 8 * reached) * H * S * S
+    for part in parts_of(model):
+        shapes = part.shapes()
+        for names in (part.columns, part.rows):
+            for name in names:
+                inputs, outputs = shapes[name]
+                weights += (2 + 2 * reached + of_matrix) * inputs * outputs * S
+                weights += 6 * method.weights(name, inputs, outputs) * S
+            reached = reached or method.begins in names
+            # Products of activations come between the matrices, and have two gradients.
+            if names is part.columns:
+                attention += (1 + 2 * reached) * part.flops(S)
     return weights, attention
 
 

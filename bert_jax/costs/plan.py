@@ -24,7 +24,7 @@ from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops, hlo, memory, overheads, reading
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
-from bert_jax.model import splits
+from bert_jax.model import partition
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
@@ -80,7 +80,7 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
             f' = {data * inner}: change --set runtime.data_parallel, fsdp or model_parallel'
         )
     # Raises where an axis would split nothing. What it warns of the run itself says.
-    splits.left_whole(config.model, runtime)
+    partition.left_whole(config.model, runtime)
     mesh = AbstractMesh(
         (data, runtime.fsdp, runtime.model_parallel),
         ('data', 'fsdp', 'model'),

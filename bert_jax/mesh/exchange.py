@@ -25,7 +25,6 @@ from bert_jax.mesh.sharding import (
     names_of,
     path_of,
     platform_of,
-    shardings,
     shards_update,
 )
 
@@ -93,9 +92,8 @@ def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[st
 
 def per_data_shard(
     summed: Callable[..., Any],
-    params: Any,
+    places: Any,
     rows: P,
-    shard_optimizer: bool = False,
     dtype: jnp.dtype = jnp.float32,
     all_to_all: bool = False,
 ) -> Callable[..., Any]:
@@ -104,8 +102,8 @@ def per_data_shard(
     Each part of `data` sums its own share of the batch by a program of its own, and the parts are
     added up at the end. Left to itself XLA reduces inside the loops of `summed`, once a turn.
 
-    params: what the gradients are of; rows: how the leaves of a batch are cut over `data`. Where
-    `shard_optimizer` splits params over `data`, `summed` is given them whole, and each part is left
+    places: NamedShardings of what the gradients are of; rows: how the leaves of a batch are cut over
+    `data`. Where params are split over `data`, `summed` is given them whole, and each part is left
     with its own share of their gradients: together that moves what adding up whole gradients does.
     dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
     is added up in the dtype that `summed` gives it.
@@ -117,7 +115,6 @@ def per_data_shard(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
         return summed
-    places = shardings({'params': params}, mesh, shard_optimizer)['params']
     axes = jax.tree.map(_axis_over_data, places)
 
     def is_kernel(path):

@@ -1,17 +1,12 @@
-"""Where arrays live: the device mesh, and which axis of which array is split over it.
+"""The device mesh, and how the rows of batches are split over it.
 
-Owns the mesh axes (data, fsdp, model), one table from parameter paths to PartitionSpecs, and the
-placement of host batches. Modules know only `constrain`. Optimizer moments follow the same table,
-because their leaves end in their parameter's path.
-
-Notation of the table: the last axes of the leaf, so stacked layers ([L, ...]) need no rule of their
-own.
+Owns the mesh axes (data, fsdp, model) and the placement of host batches. Modules know only
+`constrain_rows`. How parameters are split is model/partition.py's.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,19 +21,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 
 BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
-
-# First match wins; anything else (the small tables, biases, norms, scalars) is on every device. The
-# BiLSTM is not split over `model`: each step of its recurrence would wait for it.
-RULES = (
-    (r'(embeddings/word|mlm/decoder)$', P(('fsdp', 'model'), None)),
-    (r'mlm/bias$', P(('fsdp', 'model'))),  # one entry for each row of the table
-    (r'layers/(query|key|value|intermediate)/kernel$', P('fsdp', 'model')),
-    (r'layers/(query|key|value|intermediate)/bias$', P('model')),
-    (r'layers/(attention_output|output)/kernel$', P('model', 'fsdp')),
-    (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
-    (r'bilstm/.*/kernel$', P('fsdp', None)),
-)
-
 
 def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
     """The mesh (data, fsdp, model) over all devices.
@@ -131,65 +113,14 @@ def constrain_rows(x: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1)))
 
 
-def _spec(
-    path: str,
-    shape: tuple[int, ...],
-    mesh: Mesh | AbstractMesh,
-    over_data: bool = False,
-) -> P:
-    """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide.
-
-    over_data: matrices are split over `data` too, along their first axis.
-    """
-    for pattern, spec in RULES:
-        if re.search(pattern, path):
-            wanted = list(spec)
-            # `data` is the outermost: exchange.py cuts along it before all others.
-            wider = ('data', *names_of(spec[0]))
-            if over_data and len(spec) > 1 and shape[-len(spec)] % _size(mesh, wider) == 0:
-                wanted[0] = wider
-            # Right-aligned: stacked leaves have a leading L that no rule names.
-            full = (*(None,) * (len(shape) - len(spec)), *wanted)
-            # Axis by axis: what divides is split even where its neighbour does not.
-            pairs = zip(full, shape, strict=True)
-            return P(*(axes if size % _size(mesh, axes) == 0 else None for axes, size in pairs))
-    return P()
-
-
 def names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """The mesh axes of an entry of a PartitionSpec."""
     return (axes,) if isinstance(axes, str) else axes or ()
 
 
-def _size(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
-    """The number of parts that an array's axis has when it is split over these mesh axes."""
-    return int(np.prod([mesh.shape[name] for name in names_of(axes)]))
-
-
 def path_of(key_path: tuple[Any, ...]) -> str:
     """A leaf's key path as text: 'encoder/layers/query/kernel'."""
     return jax.tree_util.keystr(key_path, simple=True, separator='/')
-
-
-def shardings(
-    tree: Any,
-    mesh: Mesh | AbstractMesh,
-    shard_optimizer: bool = False,
-) -> Any:
-    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
-
-    An axis that does not divide stays whole. With `shard_optimizer` the weights and moments of a
-    train state are split over `data` too (Xu et al. 2020, weight-update sharding); what is frozen
-    has no update, and is not.
-    """
-
-    # Moments end in their parameter's path, so the same rules meet them.
-    def sharding_of(key_path, leaf):
-        path = path_of(key_path)
-        has_update = path.startswith(('params/', 'opt_state/'))
-        return NamedSharding(mesh, _spec(path, leaf.shape, mesh, shard_optimizer and has_update))
-
-    return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
 def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:

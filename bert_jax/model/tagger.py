@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
-from bert_jax.model.bilstm import BiLSTM
+from bert_jax.model.blocks.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
 
 

@@ -8,6 +8,7 @@ Only what is proven damaged is skipped (checkpoint_faults.py), and it is set asi
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -31,6 +32,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.configs.errors import UserError
 from bert_jax.mesh.sharding import path_of
+from bert_jax.model import layout
 from bert_jax.train.checkpoint_faults import (
     Damaged,
     NoRoom,
@@ -52,30 +54,37 @@ Score = tuple[float, ...]
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
-def _fingerprint(leaf: jax.Array) -> jax.Array:
-    """uint32 sum, wrapped around, of each element's bits x an odd weight of its index in the leaf.
+def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
+    """Return the uint32 sum of each element's bits x an odd weight of its index in its leaf.
 
-    The same on every mesh; any one flipped bit changes it.
+    The sum wraps around. It is the same on every mesh; any one flipped bit changes it. number: that
+    of the slice of a stack which `leaf` is.
     """
     # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
     bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
     index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
     for axis, size in enumerate(leaf.shape):
         index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    index = index + np.uint32(number * leaf.size % 2**32)
     # 2654435761 is Knuth's multiplicative constant (2**32 over the golden ratio): near indices get
     # weights far apart, and elements that change places change the sum.
     return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
 
 
 @jax.jit
-def _fingerprints(tree: Any) -> Any:
-    return jax.tree.map(_fingerprint, tree)
+def _fingerprints(tree: Any) -> list[jax.Array]:
+    numbers = [number for _, number in layout.origins(tree)]
+    return list(map(_fingerprint, jax.tree.leaves(tree), numbers))
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """{path: uint32 fingerprint} of every leaf of a tree of arrays, computed on its devices."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprints(tree)))
-    return {path_of(path): int(value) for path, value in flat}
+    """Return {path: uint32 fingerprint} of every leaf at rest, computed on its devices."""
+    of_leaves: collections.Counter[str] = collections.Counter()
+    for (path, _), value in zip(
+        layout.origins(tree), jax.device_get(_fingerprints(tree)), strict=True
+    ):
+        of_leaves[path] += int(value)
+    return {path: value % 2**32 for path, value in of_leaves.items()}
 
 
 class _NewestAndBest:
@@ -182,7 +191,8 @@ class Checkpoints:
         record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
         record['checksum'] = _checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
-        params, rest = state.params, _beside_params(state)
+        at_rest = layout.stacked(state)
+        params, rest = at_rest.params, _beside_params(at_rest)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             rest=ocp.args.StandardSave(rest),
@@ -337,7 +347,9 @@ class Checkpoints:
 
     def _restore_step(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """(state, meta) of that step; Damaged, or orbax's own error, if it does not verify."""
-        frozen, target = target.frozen, target._replace(frozen=None)
+        frozen, goal = target.frozen, target._replace(frozen=None)
+        target = jax.tree.map(_struct, goal)
+        target = layout.stacked(target)
 
         # What forbids looking is no damage, and orbax could not tell the two apart.
         can_be_listed(self._folder / str(step))
@@ -365,7 +377,7 @@ class Checkpoints:
         state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
         # Last, on the devices where they will be used: what was read is what was saved, bit by bit.
         _compare(fingerprints(state), promised)
-        return state._replace(frozen=frozen), meta
+        return layout.like(state, goal)._replace(frozen=frozen), meta
 
     def wait(self) -> None:
         """Blocks until the last save is on disk; raises what went wrong with it."""
@@ -425,6 +437,11 @@ def _beside_params(state: TrainState) -> dict[str, Any]:
         'step': state.step,
         'bad_steps': state.bad_steps,
     }
+
+
+def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return an array's shape and place, without its numbers."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
 
 def _size(state: TrainState) -> int:

@@ -1,10 +1,10 @@
 """What is done with a gradient: clipping, AdamW or LAMB by name, decay, freezing, layer-wise rates.
 
 Sources: google-research/bert optimization.py; ALBERT lamb_optimizer.py; MLPerf training
-lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Blocks are
-stacked in this model, a leaf under `layers` being [L, ...] (of blocks that share their weights one
-for each group, which is one variable in ALBERT's code too), and nothing here may show it: trust
-ratios, rates and freezing act on each block's slice. The learning rate itself is schedule.py's.
+lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Where blocks
+are stacked, a leaf under `layers` being [L, ...] (of blocks that share their weights one for each
+group, which is one variable in ALBERT's code too), nothing here may show it: trust ratios, rates
+and freezing act on each block's slice. The learning rate itself is schedule.py's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import optax
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import OptimizerConfig
 from bert_jax.mesh.sharding import path_of
+from bert_jax.model import layout
 from bert_jax.model.threefry import FEWER_ROUNDS, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
 
@@ -53,7 +54,7 @@ LAMB = {
 
 def is_stacked(path: str) -> bool:
     """Whether the leaf at `path` holds all blocks, its first axis being L."""
-    return '/layers/' in f'/{path}'
+    return '/layers/' in f'/{path}' and layout.parse(path)[1] is None
 
 
 def decay_mask(params: Any) -> Any:
@@ -93,8 +94,14 @@ def _in_bfloat16(
     key = (jnp.asarray(h.seed, jnp.uint32), jnp.asarray(step, jnp.uint32))
 
     def kept(moments: Any, first: int) -> Any:
+        # Named as at rest, so that the layout of blocks changes no bit.
         leaves, tree = jax.tree.flatten(moments)
-        rounded = [_rounded(x, key, first + 2 * i) for i, x in enumerate(leaves)]
+        origins = layout.origins(moments)
+        numbers = {path: i for i, path in enumerate(dict.fromkeys(path for path, _ in origins))}
+        rounded = [
+            _rounded(x, key, first + 2 * numbers[path], number)
+            for x, (path, number) in zip(leaves, origins, strict=True)
+        ]
         return jax.tree.unflatten(tree, rounded)
 
     def init(params):
@@ -112,14 +119,20 @@ def _in_bfloat16(
     return optax.GradientTransformation(init, update)
 
 
-def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int) -> jax.Array:
-    """x, float32, as bfloat16: up or down with chances that leave its mean as it is."""
+def _rounded(
+    x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: int
+) -> jax.Array:
+    """Return x, float32, as bfloat16: up or down with chances that leave its mean as it is.
+
+    leaf, number: x is slice `number` of that leaf at rest.
+    """
     # A place's number counts row-major, wherever the place lies.
     place = sum(
         jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) * jnp.uint32(math.prod(x.shape[i + 1 :]))
         for i in range(x.ndim)
     )
-    word, _ = threefry(key, (jnp.asarray(place, jnp.uint32), jnp.uint32(leaf)), FEWER_ROUNDS)
+    place = jnp.asarray(place, jnp.uint32) + np.uint32(number * x.size % 2**32)
+    word, _ = threefry(key, (place, jnp.uint32(leaf)), FEWER_ROUNDS)
     # bfloat16 is the upper half of float32: a random lower half carries into it, or does not. What
     # is no number stays what it is.
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (word >> 16)
@@ -163,9 +176,14 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
     d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
     there are.
     """
-    # L is read from the stacked leaves; 0 for a model without blocks.
-    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)
+    # L is read from stacks, or from the blocks' numbers; 0 for a model without blocks.
+    blocks = 0
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        number = layout.parse(path_of(path))[1]
+        if number is not None:
+            blocks = max(blocks, number + 1)
+        elif is_stacked(path_of(path)):
+            blocks = max(blocks, leaf.shape[0])
     if config.freeze_layers > blocks:
         raise UserError(
             f'optimizer.freeze_layers={config.freeze_layers}: the model has {blocks} layers'
@@ -176,6 +194,8 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
 
     def rate(path, leaf):
         name = path_of(path)
+        if (number := layout.parse(name)[1]) is not None:
+            return of_block[number]
         if is_stacked(name):
             return of_block.reshape(-1, *(1,) * (leaf.ndim - 1))
         if EMBEDDINGS.search(name):

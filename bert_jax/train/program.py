@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
-from bert_jax.model.attention import attention
+from bert_jax.model.blocks import attend
 from bert_jax.model.dropout import rounded
 from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train import losses
@@ -45,7 +45,7 @@ class InputKind(NamedTuple):
 class PretrainingProgram(NamedTuple):
     """One phase's program.
 
-    kernel: what computes attention (attention.choose).
+    kernel: what computes attention (attend.choose).
     objective: what is minimised, of (params, batch).
     train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
     eval_step: jitted (params, batch) -> metrics; params are all of the model's, frozen ones too.
@@ -71,7 +71,7 @@ def pretraining_program(
     """
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
-    kernel = attention.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
+    kernel = attend.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
     # A plan has no records; a family without pairs has no head to train on them.
     nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
     objective = losses.pretraining_objective(pretraining_model(config, kernel), nsp)

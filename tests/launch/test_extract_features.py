@@ -21,7 +21,7 @@ from bert_jax.inference.extractor import Extractor, last_blocks, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.model import hidden_states
-from bert_jax.model.attention.attention import AttentionMask
+from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.encoder import Embeddings, Layer
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models

@@ -89,7 +89,7 @@ def make_plan(
     """
     from bert_jax.costs import flops, overheads, plan, search
     from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
-    from bert_jax.model import splits
+    from bert_jax.model import partition
     from bert_jax.train.program import departures
 
     # Phase by phase: each has its own length, batch and program.
@@ -137,7 +137,7 @@ def make_plan(
         'hosts': hosts,
         'mesh': mesh,
         'warnings': [
-            *splits.left_whole(config.model, config.runtime),
+            *partition.left_whole(config.model, config.runtime),
             *departures(config, abstract),
         ],
         'compiled': compiling,

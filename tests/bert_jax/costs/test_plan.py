@@ -18,7 +18,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig, RuntimeConfig
 from bert_jax.costs import overheads, plan, search
 from bert_jax.costs.chips import CHIPS, topology
-from bert_jax.model import splits
+from bert_jax.model import partition
 
 BASE = 110_106_428
 WHOLE = 'runtime.shard_optimizer=false'  # each chip has all of the state
@@ -202,7 +202,7 @@ def test_a_mesh_that_does_not_divide_is_refused():
 def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(changes, message):
     runtime = apply(PretrainConfig(), [f'runtime.{changes}']).runtime
     with pytest.raises(UserError, match=f'runtime.{changes} {message}'):
-        splits.left_whole(ModelConfig(), runtime)
+        partition.left_whole(ModelConfig(), runtime)
 
 
 def test_what_an_axis_leaves_whole_is_told(binary):
@@ -212,7 +212,7 @@ def test_what_an_axis_leaves_whole_is_told(binary):
     assert message in told and '; 4 would' in told
     whole = binary('plan', *flags, '--set=runtime.model_parallel=4').stdout
     assert 'WARNING runtime' not in whole
-    whole = splits.left_whole(ModelConfig(), RuntimeConfig(fsdp=64, model_parallel=4))
+    whole = partition.left_whole(ModelConfig(), RuntimeConfig(fsdp=64, model_parallel=4))
     assert len(whole) == 1 and 'the 30,592 rows of the word table' in whole[0] and '128' in whole[0]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
-from bert_jax.model.attention.attention import AttentionMask, attend, choose
+from bert_jax.model.blocks.attend import AttentionMask, attend, choose
 from bert_jax.model.dropout import DropoutRng, dropout
 
 BASE = ModelConfig(attention_dropout=0.0)

@@ -18,7 +18,7 @@ from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
 from bert_jax.mesh import sharding
-from bert_jax.model import heads
+from bert_jax.model import heads, partition
 from bert_jax.model.encoder import Packing
 from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
@@ -121,7 +121,7 @@ def test_on_a_mesh_and_counted():
     )
     params = noisy_params(model)
     with jax.set_mesh(mesh):
-        placed = jax.device_put(params, sharding.shardings(params, mesh))
+        placed = jax.device_put(params, partition.shardings(params, mesh))
         _, nsp = jax.jit(model.apply)({'params': placed}, sharding.place(batch, mesh, 4))
     np.testing.assert_allclose(nsp, numpy_forward(params, BOTH, batch)[3], atol=2e-5)
     kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']

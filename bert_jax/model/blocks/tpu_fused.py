@@ -39,7 +39,7 @@ class Fused(NamedTuple):
     """What the kernel is compiled for.
 
     heads: how many there are here. masked: what is added to the scores of keys that are not seen.
-    rate: of dropout, 0 for none; generator: of its bits. left_to_right: a query sees nothing right
+    rate: of dropout, 0 for none; generator: of its bits. causal: a query sees nothing right
     of it.
     """
 
@@ -47,7 +47,7 @@ class Fused(NamedTuple):
     masked: float
     rate: float
     generator: Generator
-    left_to_right: bool
+    causal: bool
 
 
 class Names(NamedTuple):
@@ -225,7 +225,7 @@ def _product(a: jax.Array, b: jax.Array, axes: tuple[int, int] = (1, 0)) -> jax.
 def _bias(queries: Any, keys: Any, fused: Fused) -> jax.Array:
     """What is added to the scores of a row [T, S]: 0 where a query sees a key."""
     seen_TS = queries[0] == keys[0]
-    if fused.left_to_right:
+    if fused.causal:
         query, key = (jax.lax.broadcasted_iota(jnp.int32, seen_TS.shape, i) for i in (0, 1))
         seen_TS = seen_TS & (key <= query)
     return jnp.where(seen_TS, 0.0, fused.masked)
