@@ -1,9 +1,9 @@
 """Parameters and floating-point operations of a model, counted from its shapes alone.
 
-Owns the arithmetic behind every "parameters", "FLOPs" and MFU that is printed. It builds no
-model; what tuning adds and leaves alone is model/peft's. Counts are logical: the rows that pad
-the vocabulary table for the hardware are no parameters, and the decoder tied to the word embeddings
-is counted once.
+Owns the arithmetic behind every "parameters", "FLOPs" and MFU that is printed. It computes no
+array; the parts of a block say what they cost, and what tuning adds and leaves alone is
+model/peft's. Counts are logical: the rows that pad the vocabulary table for the hardware are no
+parameters, and the decoder tied to the word embeddings is counted once.
 
     H hidden_size   L num_layers   F intermediate_size   V vocab_size   E embedding_size, or H
     S seq_len       P masked positions a sequence, gathered before the vocabulary projection
@@ -11,55 +11,43 @@ is counted once.
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig
-from bert_jax.model.blocks.block import parts_of
-from bert_jax.model.peft.registry import method_of
+import functools
 
-# RETVec's network (bert_jax/model/retvec.py): the width of its vectors, its parameters, and the
-# weights that are multiplied for a word, those of the first two layers for 16 characters.
+import jax
+from flax import traverse_util
+
+from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.model import heads
+from bert_jax.model.blocks.block import parts_of
+from bert_jax.model.embeddings import computed_arrays
+from bert_jax.model.peft.registry import method_of
+from bert_jax.train import state
+
+# RETVec's network (bert_jax/model/retvec.py): the width of its vectors, and the weights that are
+# multiplied for a word, those of the first two layers for 16 characters.
 RETVEC_WIDTH = 256
-RETVEC = (24 + 1) * 32 + (32 + 1) * 32 + (16 * 32 + 1) * 256 + (256 + 1) * RETVEC_WIDTH
 RETVEC_PRODUCTS = 16 * (24 * 32 + 32 * 32) + 16 * 32 * 256 + 256 * RETVEC_WIDTH
 
 
+@functools.lru_cache(maxsize=64)
 def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
-    """Number of parameters of each part; without `pretraining` of the encoder and its pooler alone.
+    """Return the number of parameters of each part of a model, by the shapes of its arrays.
 
-    Shapes: google-research/bert modeling.py:150-234, run_pretraining.py:243-305.
+    Computed vectors are no parameters.
+
+    Args:
+      model: the encoder; what tuning adds to it is not counted.
+      pretraining: whether the heads of pre-training count, or the encoder and its pooler alone.
     """
-    H, F, V, E = (
-        model.hidden_size,
-        model.intermediate_size,
-        model.vocab_size,
-        model.embedding_width,
-    )
-
-    def dense(inputs: int, outputs: int) -> int:
-        return inputs * outputs + outputs
-
-    # scale and bias; then of a block: query, key, value and output, a norm, the feed-forward part,
-    # a norm.
-    norm, narrow_norm = 2 * H, 2 * E
-    layer = 4 * dense(H, H) + norm + dense(H, F) + dense(F, H) + norm
-    # Computed vectors are no parameters.
-    table = V * E if model.embedding == 'table' else 0
-    words = table + (RETVEC + dense(RETVEC_WIDTH, E) if model.embedding == 'retvec' else 0)
-    to_hidden = dense(E, H) if model.embedding_size else 0
-    rows = model.position_rows + model.type_vocab_size
-    parts = {
-        'embeddings': words + rows * E + narrow_norm + to_hidden,
-        'layers': model.own_blocks * layer,
-        'pooler': dense(H, H),
-    }
-    # Two directions of four gates, each of H / 2 from H inputs and the H / 2 of its own state.
-    if model.bilstm:
-        parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
-    # A decoder that is the word table is counted above: of its own it has a bias for each word.
-    if pretraining:
-        decoder = V * E - table
-        parts['mlm_head'] = dense(H, E) + narrow_norm + decoder + V
-        if model.traits.pairs:
-            parts['nsp_head'] = dense(H, 2)
+    plain = model.tuned(TuningConfig())
+    shapes = jax.eval_shape(lambda: state.init_params(heads.Pretraining(plain), 0))
+    computed, parts = computed_arrays(model), dict[str, int]()
+    for names, leaf in traverse_util.flatten_dict(shapes).items():
+        part = names[1] if names[0] == 'encoder' else f'{names[0]}_head'
+        if '/'.join(names) not in computed and (pretraining or names[0] == 'encoder'):
+            count = state.parameter_count(traverse_util.unflatten_dict({names: leaf}), model)
+            parts[part] = parts.get(part, 0) + count
     return parts
 
 

@@ -22,6 +22,7 @@ from bert_jax.configs.schema import RuntimeConfig
 
 BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 
+
 def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
     """The mesh (data, fsdp, model) over all devices.
 

@@ -119,9 +119,7 @@ def _in_bfloat16(
     return optax.GradientTransformation(init, update)
 
 
-def _rounded(
-    x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: int
-) -> jax.Array:
+def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: int) -> jax.Array:
     """Return x, float32, as bfloat16: up or down with chances that leave its mean as it is.
 
     leaf, number: x is slice `number` of that leaf at rest.

@@ -71,9 +71,7 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
         sharding.check_divides(
             mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size'
         )
-        attend.choose(
-            config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed
-        )
+        attend.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
     for line in departures(config, mesh):
         logging.warning('%s', line)
     return mesh
