@@ -97,13 +97,13 @@ def per_data_shard(
     dtype: jnp.dtype = jnp.float32,
     all_to_all: bool = False,
 ) -> Callable[..., Any]:
-    """`summed(params, shared, rows)` -> (gradients, sums), with one exchange over the axis `data`.
+    """Return summed(params, shared, rows) -> (gradients, sums) with one exchange over `data`.
 
     Each part of `data` sums its own share of the batch by a program of its own, and the parts are
     added up at the end. Left to itself XLA reduces inside the loops of `summed`, once a turn.
 
-    places: NamedShardings of what the gradients are of; rows: how the leaves of a batch are cut over
-    `data`. Where params are split over `data`, `summed` is given them whole, and each part is left
+    places: NamedShardings of what the gradients are of; rows: how the leaves of a batch are cut
+    over `data`. Where params are split over `data`, `summed` is given them whole, and each part is left
     with its own share of their gradients: together that moves what adding up whole gradients does.
     dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
     is added up in the dtype that `summed` gives it.

@@ -35,6 +35,8 @@ from bert_jax.model.blocks.products import dense
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import KINDS
 
+# run(parameters of a block, x [B, T, H], the block's number) -> x.
+_Run = Callable[[Any, jax.Array, jax.Array | int], jax.Array]
 POOLER_SITE = (1 << 20) + 1  # dropout site beyond those of any depth, and the head's
 
 
@@ -57,10 +59,10 @@ class Embeddings(nn.Module):
         position_ids_BT: jax.Array | None = None,
         input_mask_BT: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Return (embeddings [B, T, H], the word table [V, E] that the masked-LM head shares, if any).
+        """Return (embeddings [B, T, H], the word table [V, E] that the masked-LM head shares).
 
         words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
-        count from 0 unless given. Without a mask nothing is padding.
+        count from 0 unless given. Without a mask nothing is padding. There may be no table.
         """
         c = self.config
 
@@ -117,9 +119,9 @@ class Packing(NamedTuple):
 class Encoder(nn.Module):
     """Embeddings, L blocks and the pooler.
 
-    `remat`, `scan` (a loop over stacked blocks) and `kernel` change memory and speed, not the result. `pooler_dropout`: rate of
-    dropout before the pooler. `matmul_dtype`: what products of the blocks' dense layers read; None:
-    arithmetic is in `dtype` throughout.
+    `remat`, `scan` (a loop over stacked blocks) and `kernel` change memory and speed, not the
+    result. `pooler_dropout`: rate of dropout before the pooler. `matmul_dtype`: what products of
+    the blocks' dense layers read; None: arithmetic is in `dtype` throughout.
     """
 
     config: ModelConfig
@@ -139,11 +141,11 @@ class Encoder(nn.Module):
         dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Return (hidden states [B, T, H], pooled token [B, H], word table [V, E] to share, if any).
+        """Return (hidden states [B, T, H], pooled token [B, H], word table [V, E] to share).
 
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
-        first; with causal attention, where that sees itself alone, the last that is no padding. With
-        `packing` the first tokens of all K examples of a row are pooled: [B, K, H].
+        first; with causal attention, where that sees itself alone, the last that is no padding.
+        With `packing` the first tokens of all K examples of a row are pooled: [B, K, H].
         """
         c = self.config
         # An LSTM would run over the border between two examples. With causal attention the pooled
@@ -198,64 +200,67 @@ class Encoder(nn.Module):
             # The blocks of a group are one block's weights, gone through again and again.
             numbers = np.arange(first, last).reshape(-1, c.num_layers // c.own_blocks)
             if self.is_initializing():
-                stack = nn.scan(
-                    Block,
-                    variable_axes={'params': 0},
-                    split_rngs={'params': True},
-                    in_axes=(0, nn.broadcast),
-                    length=len(numbers),
-                )
-                hidden.append(stack(*fields, name=name)(hidden[-1], numbers[:, 0], rows)[0])
+                hidden.append(_fresh(fields, name, len(numbers), hidden[-1], rows))
                 continue
-            block = Block(*fields, parent=None)
-            run = lambda params, x, index, rows: block.apply({'params': params}, x, index, rows)[0]
             through = self._in_a_loop if self.scan else self._unrolled
-            hidden += through(run, self.variables['params'][name], numbers, hidden[-1], rows)
+            run = functools.partial(_run, Block(*fields, parent=None), rows)
+            # XLA sees by itself what is cheaper made again than kept, but not across a loop.
+            if self.scan or self.remat != 'none':
+                policy = REMAT_POLICIES[self.remat]
+                run = jax.checkpoint(run, policy=policy, prevent_cse=not self.scan)
+            hidden += through(run, self.variables['params'][name], numbers, hidden[-1])
         return hidden[1:]
 
     def _unrolled(
-        self,
-        run: Callable[..., jax.Array],
-        blocks: layout.Blocks,
-        numbers: np.ndarray,
-        x_BTH: jax.Array,
-        rows: Rows,
+        self, run: _Run, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
     ) -> list[jax.Array]:
         """Return the hidden states after each block."""
         hidden = []
-        # XLA sees by itself what is cheaper made again than kept.
-        if self.remat != 'none':
-            run = jax.checkpoint(run, policy=REMAT_POLICIES[self.remat])
-        for number, indices in enumerate(numbers):
-            params = layout.block(blocks, number)
+        for i, indices in enumerate(numbers.tolist()):
+            params = layout.block(blocks, i)
             for index in indices:
-                x_BTH = run(params, x_BTH, index, rows)
+                x_BTH = run(params, x_BTH, index)
                 hidden.append(x_BTH)
         return hidden
 
     def _in_a_loop(
-        self,
-        run: Callable[..., jax.Array],
-        blocks: layout.Blocks,
-        numbers: np.ndarray,
-        x_BTH: jax.Array,
-        rows: Rows,
+        self, run: _Run, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
     ) -> list[jax.Array]:
         """Return the hidden states after each block where they are asked for, else the last."""
-        # A small program, which XLA does not look through: it is told what to keep.
-        run = jax.checkpoint(run, policy=REMAT_POLICIES[self.remat], prevent_cse=False)
         keeps_all = self.is_mutable_collection('intermediates')
 
-        def one_block(params: Any, x: jax.Array, index: jax.Array):
-            x = run(params, x, index, rows)
-            return x, x if keeps_all else None
-
-        def turn(x: jax.Array, group: tuple[Any, jax.Array]):
+        def turn(x: jax.Array, group: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
             params, indices = group
+
+            def one_block(x: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
+                x = run(params, x, index)
+                return x, x if keeps_all else None
+
             if len(indices) == 1:
-                return one_block(params, x, indices[0])
-            return jax.lax.scan(functools.partial(one_block, params), x, indices)
+                return one_block(x, indices[0])
+            return jax.lax.scan(one_block, x, indices)
 
         stack = layout.stacked({'layers': blocks})['layers']
-        x_BTH, kept = jax.lax.scan(turn, x_BTH, (stack, numbers))
+        x_BTH, kept = jax.lax.scan(turn, x_BTH, (stack, jnp.asarray(numbers)))
         return list(kept.reshape(-1, *x_BTH.shape)) if keeps_all else [x_BTH]
+
+
+def _run(
+    block: Block, rows: Rows, params: Any, x_BTH: jax.Array, index: jax.Array | int
+) -> jax.Array:
+    """Return x after a block with these parameters, which is number `index`."""
+    return block.apply({'params': params}, x_BTH, index, rows)[0]
+
+
+def _fresh(
+    fields: tuple[Any, ...], name: str, count: int, x_BTH: jax.Array, rows: Rows
+) -> jax.Array:
+    """Make the stack of `count` fresh blocks in the module that calls; return x after them."""
+    stack = nn.scan(
+        Block,
+        variable_axes={'params': 0},
+        split_rngs={'params': True},
+        in_axes=(0, nn.broadcast),
+        length=count,
+    )
+    return stack(*fields, name=name)(x_BTH, jnp.arange(count), rows)[0]

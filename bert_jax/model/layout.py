@@ -59,7 +59,7 @@ def stacked(tree: Any) -> Any:
 
 
 def separate(tree: Any) -> Any:
-    """Return a tree with a block for each number in place of stacks whose leaves are all blocks'."""
+    """Return a tree with separate blocks in place of stacks, of which each leaf has all blocks."""
 
     def apart(blocks: Blocks) -> Blocks:
         if is_separate(blocks):
@@ -71,7 +71,7 @@ def separate(tree: Any) -> Any:
 
 
 def for_program(tree: Any, is_scanned: bool) -> Any:
-    """Return a tree as a program reads it, which goes through its blocks in a loop or one by one."""
+    """Return a tree as a program reads it, which has its blocks in a loop or one by one."""
     return stacked(tree) if is_scanned else separate(tree)
 
 
@@ -103,13 +103,10 @@ def like(tree: Any, target: Any) -> Any:
 def origins(tree: Any) -> list[tuple[str, int]]:
     """Return (path at rest, number in the stack there) of each leaf in order; 0 of a whole leaf."""
     paths = [parse(path_of(path)) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    numbers = defaultdict(list)
+    numbers: dict[str, list[int]] = defaultdict(list)
     for path, number in paths:
-        numbers[path].append(number)
-    return [
-        (path, 0 if number is None else sorted(numbers[path]).index(number))
-        for path, number in paths
-    ]
+        numbers[path].append(number or 0)
+    return [(path, sorted(numbers[path]).index(number or 0)) for path, number in paths]
 
 
 def _converted(tree: Any, change: Callable[[Blocks], Blocks]) -> Any:
@@ -165,7 +162,7 @@ def _cut_to(places: tuple[Any, ...]) -> Callable[[jax.Array], list[jax.Array]]:
 
 def _apart(stack: Blocks, blocks: Blocks) -> Blocks:
     """Return a stack's blocks, of which each has the leaves that it has in `blocks`."""
-    goals = defaultdict(dict)
+    goals: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
     for number in sorted(blocks, key=int):
         for names, leaf in traverse_util.flatten_dict(blocks[number]).items():
             goals[names][number] = leaf

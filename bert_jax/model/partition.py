@@ -60,7 +60,7 @@ def _spec(
     mesh: Mesh | AbstractMesh,
     over_data: bool = False,
 ) -> P:
-    """Return the first rule's PartitionSpec for the leaf at `path`, without axes that do not divide.
+    """Return the first rule's PartitionSpec for a leaf, without axes that do not divide.
 
     over_data: matrices are split over `data` too, along their first axis.
     """
@@ -170,7 +170,7 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
 
 
 def _nearest(size: int, count: int) -> str:
-    """Return what divides `size` and is near `count`, in words: what divides both, or its neighbours."""
+    """Return what divides `size` and is near `count`, in words."""
     # For the message: a number of devices that would divide.
     if (common := math.gcd(size, count)) > 1:
         return f'{common}'

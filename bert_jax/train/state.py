@@ -61,8 +61,8 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
     """(what training a model changes, what it leaves as it is) of the model's parameters.
 
     The latter, the frozen tree, is what tuning leaves alone and what is computed from the
-    vocabulary; None where all are trained. Blocks lie in both as they do in `params`: a stacked leaf
-    that is trained from some block on is in both, its blocks below frozen. `joined` puts them
+    vocabulary; None where all are trained. Blocks lie in both as they do in `params`: a stacked
+    leaf that is trained from some block on is in both, its blocks below frozen. `joined` puts them
     together again.
     """
     computed, method = computed_arrays(config), method_of(config)
@@ -71,8 +71,8 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
     trained, frozen = {}, {}
     # Stacks begin with the block above those that are frozen whole.
     below = config.tuning.frozen_layers or 0
-    separate = layout.separate(params)
-    for names, leaf in traverse_util.flatten_dict(separate).items():
+    separate = traverse_util.flatten_dict(layout.separate(params))
+    for names, leaf in separate.items():
         path, number = layout.parse('/'.join(names))
         start = None if path in computed else method.trained_from(path)
         if start is not None and (number is None or number + below >= start):
@@ -81,7 +81,7 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
             is_neutral = start is not None and is_added(path)
             frozen[names] = jnp.full_like(leaf, neutral(path)) if is_neutral else leaf
     trees = traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
-    if jax.tree.structure(separate) == jax.tree.structure(params):
+    if separate.keys() == traverse_util.flatten_dict(params).keys():
         return trees
     return layout.stacked(trees[0]), layout.stacked(trees[1])
 

@@ -116,7 +116,8 @@ def make_train_step(
 
 def _loss(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:
     """Return the loss of a batch, or the share of a part of it."""
-    return sum(sums[name][0] / weight for name, weight in denominators.items())
+    shares = [sums[name][0] / weight for name, weight in denominators.items()]
+    return sum(shares[1:], shares[0])
 
 
 def _gradient(objective: Objective, generator: Generator) -> Callable[..., Any]:

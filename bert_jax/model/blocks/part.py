@@ -24,8 +24,8 @@ Linear = Callable[[str, jax.Array], jax.Array]
 class Rows(NamedTuple):
     """What the blocks are told of the rows of a batch.
 
-    mask: which keys a query sees; position_ids_BT: where each token is in its example, or None where
-    positions count from 0; dropout_rng: None outside of training.
+    mask: which keys a query sees; position_ids_BT: where each token is in its example, or None
+    where positions count from 0; dropout_rng: None outside of training.
     """
 
     mask: AttentionMask

@@ -89,7 +89,7 @@ class Method:
         return drop(out)
 
     def total(self, name: str, context: Context, total: jax.Array, norm: Function) -> jax.Array:
-        """Return what takes the place of a residual sum, which `norm` reads, after matrix `name`."""
+        """Return what takes the place of the residual sum, read by `norm`, after matrix `name`."""
         del name, context, norm
         return total
 
