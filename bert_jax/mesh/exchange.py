@@ -103,8 +103,8 @@ def per_data_shard(
     added up at the end. Left to itself XLA reduces inside the loops of `summed`, once a turn.
 
     places: NamedShardings of what the gradients are of; rows: how the leaves of a batch are cut
-    over `data`. Where params are split over `data`, `summed` is given them whole, and each part is left
-    with its own share of their gradients: together that moves what adding up whole gradients does.
+    over `data`. Where params are split over `data`, `summed` is given them whole, and each part is
+    left with its own share of their gradients: together that moves what adding up whole ones does.
     dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
     is added up in the dtype that `summed` gives it.
     all_to_all: whether the parts send each other their pieces of a kernel's gradient, and each adds

@@ -100,9 +100,9 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     norms = {'attention_output': 'attention_norm', 'output': 'output_norm'}
     is_pre = c.norm == 'pre'
     residual = residual or (
-        lambda layer, name, x, out: x + out
-        if is_pre
-        else norm(x + out, layer[norms[name]], c.layer_norm_eps)
+        lambda layer, name, x, out: (
+            x + out if is_pre else norm(x + out, layer[norms[name]], c.layer_norm_eps)
+        )
     )
     read = lambda layer, name, x: norm(x, layer[norms[name]], c.layer_norm_eps) if is_pre else x
     as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
@@ -122,7 +122,9 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
         # The group of block i (google-research/albert modeling.py:1089-1110).
         layer = jax.tree.map(lambda w, i=i: w[i * len(w) // c.num_layers], layers)
         q, k, v = (
-            linear(layer, n, read(layer, 'attention_output', x)).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3)
+            linear(layer, n, read(layer, 'attention_output', x))
+            .reshape(B, T, c.num_heads, D)
+            .transpose(0, 2, 1, 3)
             for n in ('query', 'key', 'value')
         )
         scores = (

@@ -39,7 +39,8 @@ def test_a_part_names_all_matrices_of_its_block():
     assert {k: v['kernel'].shape[1:] for k, v in layers.items() if 'kernel' in v} == shapes
     assert not any('bias' in leaves for leaves in layers.values())
     assert {'final_norm', 'embeddings', 'layers', 'pooler'} == flops.parameters(PRE).keys() - {
-        'mlm_head', 'nsp_head'
+        'mlm_head',
+        'nsp_head',
     }
     assert any('query|key|value|intermediate' in pattern for pattern, _ in RULES)
 
