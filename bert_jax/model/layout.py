@@ -135,23 +135,23 @@ def _stack(blocks: Blocks) -> Any:
 def _joined(leaves: Sequence[Any]) -> Any:
     """Return arrays of one shape as one, [n, ...]."""
     first = leaves[0]
-    place = None if isinstance(first, jax.core.Tracer) else getattr(first, 'sharding', None)
-    if isinstance(place, NamedSharding):
-        place = NamedSharding(place.mesh, P(None, *place.spec))
+    sharding = None if isinstance(first, jax.core.Tracer) else getattr(first, 'sharding', None)
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, P(None, *sharding.spec))
     if isinstance(first, jax.ShapeDtypeStruct):
         shape = (len(leaves), *first.shape)
-        return jax.ShapeDtypeStruct(shape, first.dtype, sharding=place)
+        return jax.ShapeDtypeStruct(shape, first.dtype, sharding=sharding)
     if isinstance(first, np.ndarray):
         return np.stack(leaves)
-    if place is None:
+    if sharding is None:
         return jnp.stack(leaves)
-    return _stack_to(place)(*leaves)
+    return _stack_to(sharding)(*leaves)
 
 
 @functools.cache
-def _stack_to(place: Any) -> Callable[..., jax.Array]:
-    """Return the function that stacks arrays so that the result is split as `place` says."""
-    return jax.jit(lambda *leaves: jnp.stack(leaves), out_shardings=place)
+def _stack_to(sharding: Any) -> Callable[..., jax.Array]:
+    """Return the function that stacks arrays so that the result is split as `sharding` says."""
+    return jax.jit(lambda *leaves: jnp.stack(leaves), out_shardings=sharding)
 
 
 @functools.cache
@@ -166,11 +166,11 @@ def _apart(stack: Blocks, blocks: Blocks) -> Blocks:
     for number in sorted(blocks, key=int):
         for names, leaf in traverse_util.flatten_dict(blocks[number]).items():
             goals[names][number] = leaf
-    found: dict[str, dict[tuple[str, ...], Any]] = {number: {} for number in blocks}
+    separated: dict[str, dict[tuple[str, ...], Any]] = {number: {} for number in blocks}
     for names, leaf in traverse_util.flatten_dict(dict(stack)).items():
         pieces: Sequence[Any] = leaf
         if isinstance(leaf, jax.Array):
             pieces = _cut_to(tuple(goal.sharding for goal in goals[names].values()))(leaf)
         for number, piece in zip(goals[names], pieces, strict=True):
-            found[number][names] = piece
-    return {number: traverse_util.unflatten_dict(leaves) for number, leaves in found.items()}
+            separated[number][names] = piece
+    return {number: traverse_util.unflatten_dict(leaves) for number, leaves in separated.items()}
