@@ -99,6 +99,7 @@ class TuningConfig(Section):
     )
 
     def check(self) -> None:
+        """Raise UserError for an option that the method does not read, or an unknown matrix."""
         # An option of another method would be ignored, and its user wait in vain.
         read = DEFAULTS[self.method]
         for name in sorted(vars(self).keys() - read.keys() - {'method'}):
@@ -117,7 +118,7 @@ class TuningConfig(Section):
             )
 
     def option(self, name: str) -> Any:
-        """The value of an option: what was set, or its method's default.
+        """Return the value of an option: what was set, or its method's default.
 
         KeyError where the method does not read it.
         """
@@ -130,7 +131,7 @@ class TuningConfig(Section):
         return 'consistency' in DEFAULTS[self.method] and self.option('consistency')
 
     def fitted(self, layers: int, hidden_size: int, intermediate_size: int) -> TuningConfig:
-        """The same with every option that the method reads spelled out, for a model's shape.
+        """Return the same with every option that the method reads spelled out, for a model's shape.
 
         UserError where it does not fit: a rank beyond a matrix, groups beyond the blocks.
         """
@@ -344,7 +345,7 @@ class ModelConfig(Section):
         return self.num_groups or self.num_layers
 
     def of_depth(self, layers: int) -> ModelConfig:
-        """The same with so many blocks; where blocks share their weights, all of one group."""
+        """Return the same with `layers` blocks; where they share weights, all of one group."""
         return dataclasses.replace(self, num_layers=layers, num_groups=self.num_groups and 1)
 
     def check_apart(self, layer_decay: float, freeze_layers: int) -> None:
@@ -373,6 +374,7 @@ class ModelConfig(Section):
         return _NONE
 
     def check(self) -> None:
+        """Raise UserError where the settings of the shape contradict each other."""
         # Heads share the width: each has hidden_size / num_heads.
         self._require(
             self.hidden_size % self.num_heads == 0,
@@ -405,7 +407,7 @@ class ModelConfig(Section):
         )
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
-        """The same shape with what `tuning` adds, if anything; UserError where it does not fit."""
+        """Return the same shape with what `tuning` adds; UserError where it does not fit."""
         shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
         if tuning.method == 'full':
             return ModelConfig(**shape)

@@ -43,7 +43,7 @@ class Task(NamedTuple):
     topology: Topology
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
-        """The same task with `changes` of `runtime`.
+        """Return the same task with `changes` of `runtime`.
 
         Where these change the size of another axis, `data` takes the chips that are left.
         """
@@ -85,7 +85,7 @@ class Estimate(NamedTuple):
         return self.known + scale * self.guessed
 
     def scale(self, needs: float) -> float:
-        """The `scale` at which `memory` is what the compiler says the step needs; 1 if untold."""
+        """Return the `scale` at which `memory` is what the compiler says the step needs; 1 if untold."""
         return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
 
 
@@ -116,7 +116,7 @@ def _analytic(task: Task) -> dict[str, Any]:
 
 
 def estimate(task: Task) -> Estimate:
-    """What compiling the task would tell, roughly; UserError where the batch does not divide.
+    """Estimate what compiling the task would tell; UserError where the batch does not divide.
 
     Good enough for the order in which settings are tried.
     """
@@ -183,7 +183,7 @@ def estimate(task: Task) -> Estimate:
 
 
 def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
-    """(changes of `runtime`, estimate) for every combination of `knobs` that the run divides by.
+    """Yield (changes of `runtime`, estimate) for each combination of `knobs` that the run allows.
 
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
@@ -253,7 +253,7 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[dict[str, Any]]:
-    """The least changes after which a refused step fits, compiled; rows of `tried`, refusals too.
+    """Return the least changes after which a refused step fits, compiled, and refusals on the way.
 
     One setting is changed, or several where one is not enough; at most `budget` rows. The estimates
     are scaled to what the compiler said of the refused step.
@@ -282,7 +282,7 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
 
 
 def likely_change(task: Task) -> dict[str, Any] | None:
-    """The least change after which the estimate fits; {} if it does now, None if none is enough."""
+    """Return the least change after which the estimate fits; {} if it does now, None for none."""
     usable = task.topology.chip.hbm_usable
     # The settings as they are come first: then there is nothing to change.
     if estimate(task).memory() <= usable:
@@ -312,7 +312,7 @@ def _saves(changes: Mapping[str, Any], task: Task) -> bool:
 
 
 def search(task: Task, budget: int) -> list[dict[str, Any]]:
-    """The `budget` settings of the shortest estimated step, compiled: rows of `tried`, best first.
+    """Return the `budget` settings of the shortest estimated step, compiled, best first.
 
     Best is what has the lowest of its highest floor and libtpu's estimate, whichever is larger,
     then the lowest sum of floors. A refusal corrects the estimate of what is left to try.
@@ -342,18 +342,18 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
 
 
 def _times(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns seconds of a step that fits: (highest floor or libtpu's estimate, sum of floors)."""
+    """Return seconds of a step that fits: (highest floor or libtpu's estimate, sum of floors)."""
     floors = row['floor_s'].values()
     return max(row['libtpu_s'] or 0.0, *floors), sum(floors)
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """Changes of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
+    """Return changes of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
     return ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in changes.items())
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """A row of `tried` as a line of text."""
+    """Return a row of `tried` as a line of text."""
     changes = settings(row['changes']) or 'as given'
     mesh = 'x'.join(str(n) for n in row['mesh'].values())
     if not row['fits']:

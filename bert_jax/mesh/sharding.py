@@ -24,7 +24,7 @@ BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 
 
 def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
-    """The mesh (data, fsdp, model) over all devices.
+    """Make the mesh (data, fsdp, model) over all devices.
 
     UserError where the sizes do not multiply to their number, and for several slices of a TPU.
     """
@@ -51,7 +51,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
 
 
 def of_devices_here(runtime: RuntimeConfig) -> RuntimeConfig:
-    """The settings for what does not train: a mesh of other devices is left out of them.
+    """Return the settings for what does not train: a mesh of other devices is left out of them.
 
     What a model was trained on says nothing of where it is read.
     """
@@ -62,7 +62,7 @@ def of_devices_here(runtime: RuntimeConfig) -> RuntimeConfig:
 
 
 def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
-    """The devices as an array of `shape`; of a TPU so that neighbours in it are linked.
+    """Return the devices as an array of `shape`; of a TPU so that neighbours in it are linked.
 
     jax.make_mesh would give a mesh axis nothing but whole axes of a v4, v5p or v6e, and refuse
     most shapes: here an axis of the torus may be shared by several of the mesh.
@@ -87,7 +87,7 @@ def check_divides(
     accumulation: int,
     setting: str,
 ) -> None:
-    """Raises UserError unless each micro-batch splits evenly over the mesh's batch axes."""
+    """Raise UserError unless each micro-batch splits evenly over the mesh's batch axes."""
     shards = mesh.shape['data'] * mesh.shape['fsdp']
     if batch_size % (shards * accumulation):
         raise UserError(
@@ -107,7 +107,7 @@ def free_axes() -> tuple[str, ...]:
 
 
 def constrain_rows(x: jax.Array) -> jax.Array:
-    """Keeps x [B, ...] split by rows over the current mesh; x itself where no mesh is set."""
+    """Keep x [B, ...] split by rows over the current mesh; x itself where no mesh is set."""
     axes = tuple(axis for axis in BATCH if axis in free_axes())
     if not axes:
         return x
@@ -115,12 +115,12 @@ def constrain_rows(x: jax.Array) -> jax.Array:
 
 
 def names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The mesh axes of an entry of a PartitionSpec."""
+    """Return the mesh axes of an entry of a PartitionSpec."""
     return (axes,) if isinstance(axes, str) else axes or ()
 
 
 def path_of(key_path: tuple[Any, ...]) -> str:
-    """A leaf's key path as text: 'encoder/layers/query/kernel'."""
+    """Return a leaf's key path as text: 'encoder/layers/query/kernel'."""
     return jax.tree_util.keystr(key_path, simple=True, separator='/')
 
 
@@ -148,17 +148,17 @@ def platform_of(mesh: Mesh | AbstractMesh) -> str:
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
-    """The sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
+    """Return the sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
 def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
-    """The sharding of what is whole on every device."""
+    """Return the sharding of what is whole on every device."""
     return NamedSharding(mesh, P())
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
-    """The ranges [start, stop) of global rows that this process must supply, in order, merged."""
+    """Return the merged ranges [start, stop) of global rows that this process must supply."""
     # Where `model` spans processes, several of them supply the same rows; devices of one process
     # that lie along it have the same range, and neighbours along the batch touch.
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
@@ -173,7 +173,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
 
 
 def place(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
-    """Puts this process's rows of a batch on its devices, as global arrays of `batch_size` rows."""
+    """Put this process's rows of a batch on its devices, as arrays of `batch_size` rows."""
     # Each process has only its own rows; jax puts them together without any of them moving.
     sharding = batch_sharding(mesh)
     return {

@@ -41,9 +41,9 @@ POOLER_SITE = (1 << 20) + 1  # dropout site beyond those of any depth, and the h
 
 
 class Embeddings(nn.Module):
-    """Word + segment + position embeddings, then layer norm, dropout, and where they are narrower
-    than the blocks a dense layer to their width.
+    """Word + segment + position embeddings, then layer norm and dropout.
 
+    Where they are narrower than the blocks, a dense layer follows to their width.
     modeling.py:408-520, :362; google-research/albert modeling.py:1083-1086.
     """
 

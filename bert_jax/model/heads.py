@@ -42,8 +42,7 @@ class EncoderModel(nn.Module):
     def encode(
         self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """The encoder's results for a batch: hidden states [B, T, H], pooled, and the word table
-        [V, E] that it shares, if any.
+        """Return hidden states [B, T, H], the pooled token, and the word table [V, E], if shared.
 
         pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
         """
@@ -219,7 +218,7 @@ class Choice(EncoderModel):
 
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
-        """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
+        """Return logits [B, C] of a batch whose inputs are [B, C, T], C inputs an example."""
         # The encoder knows rows alone: B examples of C inputs are B C rows, and their pooled
         # outputs come back as [B, C] scores. Sizes of rows may be symbolic (export), hence
         # *examples.

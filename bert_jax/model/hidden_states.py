@@ -29,7 +29,7 @@ def make_features(
     compute_dtype: jnp.dtype,
     dtype: jnp.dtype,
 ) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
-    """A function of (encoder's parameters, batch) that gives {'features': [B, T, K, H]} in `dtype`.
+    """Return a function of (encoder's parameters, batch) -> {'features': [B, T, K, H]} in `dtype`.
 
     Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
     positions, [CLS] and [SEP] among them. UserError for no layer, one that is not there, or

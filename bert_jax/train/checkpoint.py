@@ -120,7 +120,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: str | epath.PathLike, keep: int = 3, keep_every: int | None = None):
-        """Opens the folder; keeps the newest `keep`, and the best of those saved with a score.
+        """Open the folder; keep the newest `keep`, and the best of those saved with a score.
 
         keep_every: steps that are a multiple of it are kept too.
         """
@@ -151,7 +151,7 @@ class Checkpoints:
         )
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, oldest first."""
+        """Return the steps that have a checkpoint, oldest first."""
         return sorted(self._manager.all_steps())
 
     def is_best(self, score: Score | None) -> bool:
@@ -169,12 +169,12 @@ class Checkpoints:
         score: Score | None = None,
         required: bool = True,
     ) -> None:
-        """Saves `state` in the background, once the save before is on the disk.
+        """Save `state` in the background, once the save before is on the disk.
 
         meta: JSON values kept beside it; score: of the state, higher is better, kept too unless it
         is not a number. NoRoom
         where the disk is too full for it, or was for the save before; where a save need not be
-        (`must`) a warning takes its place.
+        (`required`) a warning takes its place.
         """
         # One save at a time: what went wrong with the last one is told before the next begins.
         self._finish()
@@ -215,7 +215,7 @@ class Checkpoints:
             self._failed(step, error)
 
     def _finish(self) -> None:
-        """Waits for the save under way; if the disk was full, raises or warns as it asked for."""
+        """Wait for the save under way; if the disk was full, raise or warn as it asked for."""
         step, self._under_way = self._under_way, None
         if step is None:
             return
@@ -242,13 +242,13 @@ class Checkpoints:
         self._unsaved(step, error)
 
     def _unsaved(self, step: int, error: NoRoom) -> None:
-        """Raises NoRoom where the save must be; else warns, and training goes on."""
+        """Raise NoRoom where the save must be; else warn, and training goes on."""
         if self._required:
             raise NoRoom(f'{error}; {_newest(self._folder.parent)}') from None
         logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
 
     def check_room(self, state: TrainState, saves: int, required: bool = True) -> None:
-        """Raises NoRoom, or without `must` warns, if the disk is too small for `saves` more saves.
+        """Raise NoRoom, or warn unless `required`, if the disk is too small for `saves` more saves.
 
         What will be kept of them is the newest, the best, and one that is being written while the
         one it replaces is still there.
@@ -274,7 +274,7 @@ class Checkpoints:
             logging.warning('%s', error)
 
     def _check_room(self, need: int, what: str) -> None:
-        """Raises NoRoom, telling `what`, unless `need` bytes and a tenth more are free."""
+        """Raise NoRoom, telling `what`, unless `need` bytes and a tenth more are free."""
         if '://' in os.fspath(self._folder) or not need:
             return
         need = int(need * 1.1)  # the disk's own blocks and folders
@@ -317,7 +317,7 @@ class Checkpoints:
         return None
 
     def params(self, step: int) -> dict[str, Any] | None:
-        """The parameters alone of `step`, as numpy arrays; None, and set aside, if damaged."""
+        """Return the parameters alone of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
         try:
             return patiently(os.fspath(path), functools.partial(_load_params, path))
@@ -329,7 +329,7 @@ class Checkpoints:
             return None
 
     def _set_aside(self, step: int, fault: str) -> None:
-        """Renames a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
+        """Rename a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
         # The first free name: a step that is damaged twice leaves two folders.
         names = itertools.chain(
             [f'{step}.damaged'], (f'{step}.damaged-{n}' for n in itertools.count(2))
@@ -388,7 +388,7 @@ class Checkpoints:
         return standing(self._folder.parent, step)
 
     def close(self) -> None:
-        """Waits for the save under way and releases orbax's threads."""
+        """Wait for the save under way and release orbax's threads."""
         try:
             self._finish()
         finally:
@@ -407,7 +407,7 @@ class Checkpoints:
 
 
 def ranked(score: Sequence[float] | None) -> Score | None:
-    """A score that competes for the best: None for none, and for one with a NaN in it."""
+    """Return a score that competes for the best: None for none, and for one with a NaN in it."""
     return None if score is None or any(map(math.isnan, score)) else tuple(score)
 
 
@@ -429,7 +429,7 @@ def _newest(workdir: str | epath.PathLike) -> str:
 
 
 def _beside_params(state: TrainState) -> dict[str, Any]:
-    """What a checkpoint holds of a state besides its parameters."""
+    """Return what a checkpoint holds of a state besides its parameters."""
     # The entry for parameters stays, empty: older checkpoints have it.
     return {
         'params': None,
@@ -450,7 +450,7 @@ def _size(state: TrainState) -> int:
 
 
 def _read_meta(folder: epath.Path) -> dict[str, Any]:
-    """What was saved beside the arrays, as JSON values; Damaged where it is not whole."""
+    """Return what was saved with the arrays, as JSON values; Damaged where it is not whole."""
     meta = json_object(folder / 'meta' / 'metadata')
     if not isinstance(meta.get('fingerprints'), dict):
         raise Damaged('meta/metadata has no fingerprints')
@@ -466,13 +466,13 @@ def _checksum(meta: dict[str, Any]) -> int:
 
 
 def _compare(read: dict[str, int], promised: dict[str, int]) -> None:
-    """Raises Damaged unless what was read has the fingerprints that were saved with it."""
+    """Raise Damaged unless what was read has the fingerprints that were saved with it."""
     if wrong := [name for name in promised if read.get(name) != promised[name]]:
         raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
 
 
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
-    """Steps of which a workdir has a checkpoint, oldest first."""
+    """Return the steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     if not folder.exists():
         return []
@@ -514,7 +514,7 @@ def load_params(
 
 
 def _load_params(folder: epath.Path) -> dict[str, Any]:
-    """The parameters in a checkpoint's folder, as numpy arrays; Damaged if they do not verify."""
+    """Return the parameters in a checkpoint's folder; Damaged if they do not verify."""
     can_be_listed(folder)
     promised = _read_meta(folder)['fingerprints']
 

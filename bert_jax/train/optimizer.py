@@ -58,7 +58,7 @@ def is_stacked(path: str) -> bool:
 
 
 def decay_mask(params: Any) -> Any:
-    """A tree like `params`, True for the leaves that weight decay touches."""
+    """Return a tree like `params`, True for the leaves that weight decay touches."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: NOT_DECAYED.search(path_of(path)) is None, params
     )
@@ -168,7 +168,7 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
 
 
 def layer_rates(config: OptimizerConfig, params: Any) -> Any:
-    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves.
+    """Return what each leaf's learning rate is multiplied by: a number, or [L, 1, ...] of a stack.
 
     0 where it is frozen. With d = layer_decay, heads and pooler have 1, block i of L (from 0) has
     d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
@@ -213,7 +213,7 @@ def _times(factors: Any) -> optax.GradientTransformation:
 
 
 def make_optimizer(config: Optimizer, h: Hparams, step: Any) -> optax.GradientTransformation:
-    """The optax transformation of one step, `step` counted from 0; `h` and `step` may be traced.
+    """Return the optax transformation of step `step`, from 0; it and `h` may be traced.
 
     Frozen parameters do not count in the norm, and neither decay nor move. One's own transformation
     is taken as it is, with its own schedule, clipping and decay; `h` and `step` are nothing to it.

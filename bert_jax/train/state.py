@@ -58,7 +58,7 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
 
 
 def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
-    """(what training a model changes, what it leaves as it is) of the model's parameters.
+    """Divide a model's parameters into (what training changes, what it leaves as it is).
 
     The latter, the frozen tree, is what tuning leaves alone and what is computed from the
     vocabulary; None where all are trained. Blocks lie in both as they do in `params`: a stacked
@@ -87,7 +87,7 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
 
 
 def joined(params: Any, frozen: Any) -> Any:
-    """A model's parameters of what is trained and what is frozen, as `split` has made them."""
+    """Return a model's parameters of what is trained and what is frozen, as `split` has made them."""
     if frozen is None:
         return params
     # A leaf in both trees is a stack, of which the frozen blocks are the lower ones.
@@ -113,7 +113,7 @@ def parameter_count(params: Any, config: ModelConfig) -> int:
 
 
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
-    """A state at step 0 around given parameters, and `frozen` ones beside them."""
+    """Return a state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
@@ -128,7 +128,7 @@ def create_state(
     shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
 ) -> TrainState:
-    """A fresh state, made on the mesh: no device ever holds what is not its part.
+    """Return a fresh state, made on the mesh: no device ever holds what is not its part.
 
     model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
     of the optimizer, or an optax one of your own; encoder: the model's, whose arrays that are not
@@ -148,7 +148,7 @@ def abstract_state(
     shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
 ) -> TrainState:
-    """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
+    """Return what create_state would make, as ShapeDtypeStructs with their shardings."""
     state = state_shapes(model, config, encoder)
 
     # Both trees have the same structure: each leaf meets its own sharding.
@@ -158,7 +158,7 @@ def abstract_state(
 
 @functools.lru_cache(maxsize=1)
 def state_shapes(model: Any, config: Optimizer, encoder: ModelConfig | None = None) -> TrainState:
-    """A train state's shapes, without places; kept, as a search asks for one model's often."""
+    """Return a train state's shapes, without places; kept, as a search asks for them often."""
     return jax.eval_shape(functools.partial(_make, model, config, encoder), np.uint32(0))
 
 

@@ -33,7 +33,7 @@ _MASKING_STREAM = 2
 
 
 def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
-    """The key of one step and one use of random numbers."""
+    """Return the key of one step and one use of random numbers."""
     stream_key = jax.random.fold_in(jax.random.key(seed, impl=generator), stream)
     return jax.random.fold_in(stream_key, step)
 

@@ -43,7 +43,7 @@ class AttentionMask(NamedTuple):
     packs_BS: jax.Array | None = None
 
     def bias(self) -> jax.Array:
-        """What is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32."""
+        """Return what is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32."""
         # [B, 1, S] without packs: one line of keys for all queries of a row.
         seen_BTS = self.keys_BS[:, None, :] > 0
         if self.packs_BS is not None:
@@ -51,7 +51,7 @@ class AttentionMask(NamedTuple):
         return jnp.where(seen_BTS, 0.0, MASKED)[:, None]
 
     def numbers(self) -> tuple[jax.Array, jax.Array]:
-        """The same as numbers of queries and of keys [B, S]: a query sees keys of its number.
+        """Return the mask as numbers of queries and of keys [B, S]: a query sees keys of its number.
 
         Without packs every query sees what is no padding.
         """
@@ -67,7 +67,7 @@ def choose(
     packed: bool = False,
     platform: str | None = None,
 ) -> str:
-    """What computes the attention of rows of `seq_len` tokens, as runtime.attention names it.
+    """Return what computes the attention of rows of `seq_len` tokens, as runtime.attention names it.
 
     The one that runtime.attention names; for 'auto' a fused kernel where one can be had and
     sequences are long. UserError where the named one cannot be had. platform: 'cpu', 'gpu' or

@@ -77,7 +77,7 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
 
 
 def dot_general(dtype: str | None) -> Callable[..., jax.Array]:
-    """The product whose sides are read as `dtype`; None: jax.lax's own."""
+    """Return the product whose sides are read as `dtype`; None: jax.lax's own."""
     return jax.lax.dot_general if dtype is None else reading_as(dtype)
 
 
