@@ -52,7 +52,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
 
 
 def parameter_count(model: ModelConfig, pretraining: bool = True) -> int:
-    """Return the number of all parameters; without `pretraining` of the encoder and its pooler alone.
+    """Return the number of all parameters, or of the encoder and its pooler alone.
 
     BERT-base: 110,106,428 in pre-training, 109,482,240 for its encoder with pooler.
     """

@@ -85,7 +85,7 @@ class Estimate(NamedTuple):
         return self.known + scale * self.guessed
 
     def scale(self, needs: float) -> float:
-        """Return the `scale` at which `memory` is what the compiler says the step needs; 1 if untold."""
+        """Return the `scale` at which `memory` is what the compiler says; 1 if untold."""
         return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
 
 

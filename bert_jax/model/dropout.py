@@ -133,7 +133,7 @@ def dropout(
 
 
 def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> jax.Array:
-    """Return a mask of `shape` [B, ...], true for a share of `keep` / 2**bits, named by key and row.
+    """Return a mask [B, ...], true for a share of `keep` / 2**bits, named by key and row.
 
     Each evaluation of Threefry gives a number to each of some parts of the last axis but one: the
     tokens, which are not split over devices. Every operation is elementwise, so the compiler

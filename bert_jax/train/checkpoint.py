@@ -317,7 +317,7 @@ class Checkpoints:
         return None
 
     def params(self, step: int) -> dict[str, Any] | None:
-        """Return the parameters alone of `step`, as numpy arrays; None, and set aside, if damaged."""
+        """Return the parameters of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
         try:
             return patiently(os.fspath(path), functools.partial(_load_params, path))

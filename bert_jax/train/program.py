@@ -134,11 +134,10 @@ def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
     """What `fresh_state` would make, as ShapeDtypeStructs with their shardings."""
-    # No runtime setting changes a shape; without them the shapes of one model are traced once.
+    # One runtime setting changes shapes; without the others those of one model are traced once.
     shards = sharding.shards_update(config.runtime, mesh)
-    return abstract_state(
-        heads.Pretraining(config.encoder), config.optimizer, mesh, shards, config.encoder
-    )
+    model = heads.Pretraining(config.encoder, scan=config.runtime.scan_layers)
+    return abstract_state(model, config.optimizer, mesh, shards, config.encoder)
 
 
 def argument_shapes(

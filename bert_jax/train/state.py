@@ -87,7 +87,7 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
 
 
 def joined(params: Any, frozen: Any) -> Any:
-    """Return a model's parameters of what is trained and what is frozen, as `split` has made them."""
+    """Return a model's parameters of what is trained and what is frozen, from `split`."""
     if frozen is None:
         return params
     # A leaf in both trees is a stack, of which the frozen blocks are the lower ones.

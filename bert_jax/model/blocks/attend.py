@@ -51,7 +51,7 @@ class AttentionMask(NamedTuple):
         return jnp.where(seen_BTS, 0.0, MASKED)[:, None]
 
     def numbers(self) -> tuple[jax.Array, jax.Array]:
-        """Return the mask as numbers of queries and of keys [B, S]: a query sees keys of its number.
+        """Return numbers of queries and of keys [B, S]: a query sees keys of its number.
 
         Without packs every query sees what is no padding.
         """
@@ -67,7 +67,7 @@ def choose(
     packed: bool = False,
     platform: str | None = None,
 ) -> str:
-    """Return what computes the attention of rows of `seq_len` tokens, as runtime.attention names it.
+    """Return what computes attention of `seq_len` tokens, as runtime.attention names it.
 
     The one that runtime.attention names; for 'auto' a fused kernel where one can be had and
     sequences are long. UserError where the named one cannot be had. platform: 'cpu', 'gpu' or
