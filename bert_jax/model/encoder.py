@@ -203,7 +203,7 @@ class Encoder(nn.Module):
                 hidden.append(_fresh(fields, name, len(numbers), hidden[-1], rows))
                 continue
             through = self._in_a_loop if self.scan else self._unrolled
-            run = functools.partial(_run, Block(*fields, parent=None), rows)
+            run: _Run = functools.partial(_run, Block(*fields, parent=None), rows)
             # XLA sees by itself what is cheaper made again than kept, but not across a loop.
             if self.scan or self.remat != 'none':
                 policy = REMAT_POLICIES[self.remat]
