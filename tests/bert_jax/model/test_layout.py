@@ -64,6 +64,7 @@ def test_a_checkpoint_of_one_layout_is_one_of_the_other(config, tmp_path):
     for number, (saved, read) in enumerate([states, states[::-1]]):
         with Checkpoints(tmp_path / str(number)) as checkpoints:
             checkpoints.save(saved, {})
+            checkpoints.wait()
             restored, _ = checkpoints.restore(read)
         same(restored, read)
         assert jax.tree.map(lambda leaf: leaf.sharding, restored) == jax.tree.map(
