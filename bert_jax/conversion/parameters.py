@@ -365,8 +365,9 @@ def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str
     shape: those of SHAPE that its format has. UserError where the class needs a part that the model
     lacks, and where its encoder is none that other programs have.
     """
-    # What other programs' BERT has not: a causal mask, a BiLSTM.
-    for name in ('attention', 'bilstm', *(name for name in SHAPE if name not in shape)):
+    # What other programs' BERT has not: a causal mask, a BiLSTM, another kind of block.
+    ours = ('attention', 'bilstm', 'norm', 'use_bias', 'positions')
+    for name in (*ours, *(name for name in SHAPE if name not in shape)):
         if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
             mend = '; --format=stablehlo writes it' if name in SHAPE else ''
             raise UserError(

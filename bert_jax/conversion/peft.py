@@ -41,7 +41,7 @@ from bert_jax.conversion.peft_settings import (
     task_of,
     tuning_of,
 )
-from bert_jax.model.added import is_added, neutral
+from bert_jax.model.peft.method import is_added, neutral
 from bert_jax.train.task_heads import CLASSES, PARTS
 
 Tensors = dict[str, np.ndarray]

@@ -1,9 +1,9 @@
 """Parameters and floating-point operations of a model, counted from its shapes alone.
 
-Owns the arithmetic behind every "parameters", "FLOPs" and MFU that is printed. It builds no
-model; what tuning adds and leaves alone is model/added.py's. Counts are logical: the rows that pad
-the vocabulary table for the hardware are no parameters, and the decoder tied to the word embeddings
-is counted once.
+Owns the arithmetic behind every "parameters", "FLOPs" and MFU that is printed. It computes no
+array; the parts of a block say what they cost, and what tuning adds and leaves alone is
+model/peft's. Counts are logical: the rows that pad the vocabulary table for the hardware are no
+parameters, and the decoder tied to the word embeddings is counted once.
 
     H hidden_size   L num_layers   F intermediate_size   V vocab_size   E embedding_size, or H
     S seq_len       P masked positions a sequence, gathered before the vocabulary projection
@@ -11,50 +11,42 @@ is counted once.
 
 from __future__ import annotations
 
+import functools
+
+import jax
+from flax import traverse_util
+
+from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.model.added import added_by, trained_from
+from bert_jax.model import heads
+from bert_jax.model.blocks.block import parts_of
+from bert_jax.model.peft.registry import method_of
+from bert_jax.train import state
 
 
+@functools.lru_cache(maxsize=64)
 def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
-    """Number of parameters of each part; without `pretraining` of the encoder and its pooler alone.
+    """Return the number of parameters of each part of a model, by the shapes of its arrays.
 
-    Shapes: google-research/bert modeling.py:150-234, run_pretraining.py:243-305.
+    Computed vectors are no parameters.
+
+    Args:
+      model: the encoder; what tuning adds to it is not counted.
+      pretraining: whether the heads of pre-training count, or the encoder and its pooler alone.
     """
-    H, F, V, E = (
-        model.hidden_size,
-        model.intermediate_size,
-        model.vocab_size,
-        model.embedding_width,
-    )
-
-    def dense(inputs: int, outputs: int) -> int:
-        return inputs * outputs + outputs
-
-    # scale and bias; then of a block: query, key, value and output, a norm, the feed-forward part,
-    # a norm.
-    norm, narrow_norm = 2 * H, 2 * E
-    layer = 4 * dense(H, H) + norm + dense(H, F) + dense(F, H) + norm
-    to_hidden = dense(E, H) if model.embedding_size else 0
-    rows = model.position_rows + model.type_vocab_size
-    parts = {
-        'embeddings': model.words.parameters(model) + rows * E + narrow_norm + to_hidden,
-        'layers': model.own_blocks * layer,
-        'pooler': dense(H, H),
-    }
-    # Two directions of four gates, each of H / 2 from H inputs and the H / 2 of its own state.
-    if model.bilstm:
-        parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
-    # A decoder that is the word table is counted above: of its own it has a bias for each word.
-    if pretraining:
-        decoder = V * E - model.words.table(model)
-        parts['mlm_head'] = dense(H, E) + narrow_norm + decoder + V
-        if model.traits.pairs:
-            parts['nsp_head'] = dense(H, 2)
+    plain = model.tuned(TuningConfig())
+    shapes = jax.eval_shape(lambda: state.init_params(heads.Pretraining(plain), 0))
+    computed, parts = model.words.computed, dict[str, int]()
+    for names, leaf in traverse_util.flatten_dict(shapes).items():
+        part = names[1] if names[0] == 'encoder' else f'{names[0]}_head'
+        if '/'.join(names) not in computed and (pretraining or names[0] == 'encoder'):
+            count = state.parameter_count(traverse_util.unflatten_dict({names: leaf}), model)
+            parts[part] = parts.get(part, 0) + count
     return parts
 
 
 def parameter_count(model: ModelConfig, pretraining: bool = True) -> int:
-    """Number of all parameters; without `pretraining` of the encoder and its pooler alone.
+    """Return the number of all parameters, or of the encoder and its pooler alone.
 
     BERT-base: 110,106,428 in pre-training, 109,482,240 for its encoder with pooler.
     """
@@ -73,13 +65,19 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     multiplied too. Blocks that share their weights count each for itself: sharing saves no time.
     """
     H, L, S, E = model.hidden_size, model.num_layers, seq_len, model.embedding_width
-    whole = model.tuning.method == 'full'
+    method = method_of(model)
+    whole = method.trains_matrices
     lowest = 0 if whole else model.tuning.option('frozen_layers')
 
     # The lowest block that is trained may have an input that nothing is trained below.
-    embedded = trained_from('encoder/embeddings/norm/bias', model) is not None
+    embedded = method.trained_from('encoder/embeddings/norm/bias') is not None
     first, rest = _block(model, S, embedded), _block(model, S, True)
-    forward = 2 * (4 * H * H + 2 * H * model.intermediate_size) * S, 4 * H * S * S
+    parts_here = parts_of(model)
+    matrices = [shape for part in parts_here for shape in part.shapes().values()]
+    forward = (
+        2 * S * sum(inputs * outputs for inputs, outputs in matrices),
+        sum(part.flops(S) for part in parts_here),
+    )
     layers, attention = (
         lowest * below + at_first + (L - lowest - 1) * above
         for below, at_first, above in zip(forward, first, rest, strict=True)
@@ -87,7 +85,7 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
     # any method; its decoder is the word table, which tuning leaves alone.
-    pooler = 6 if trained_from('encoder/pooler/kernel', model) is not None else 4
+    pooler = 6 if method.trained_from('encoder/pooler/kernel') is not None else 4
     parts = {
         'layers': layers,
         'attention': attention,
@@ -107,28 +105,32 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
 
 
 def _block(model: ModelConfig, seq_len: int, reached: bool) -> tuple[int, int]:
-    """FLOPs of one sequence in a block that is trained: (of weights, of attention's two products).
+    """Return the FLOPs of one sequence in a block that is trained.
 
-    reached: whether the gradient of its input is needed.
+    They are (of products with weights, of attention's two products).
+
+    Args:
+      model: the encoder.
+      seq_len: S.
+      reached: whether the gradient of the block's input is needed.
     """
-    H, F, S = model.hidden_size, model.intermediate_size, seq_len
-    added, own = added_by(model), 2 if model.tuning.method == 'full' else 0
+    method, S = method_of(model), seq_len
+    of_matrix = 2 if method.trains_matrices else 0
     weights = attention = 0
 
     # In the order of the forward pass: behind the first that something is trained at, all need the
     # gradient of what they multiply.
-    for names, inputs, outputs in (
-        (('query', 'key', 'value'), H, H),
-        (('attention_output',), H, H),
-        (('intermediate',), H, F),
-        (('output',), F, H),
-    ):
-        for name in names:
-            weights += (2 + 2 * reached + own) * inputs * outputs * S
-            weights += 6 * added.weights(name, inputs, outputs) * S
-        reached = reached or added.begins in names
-        if 'query' in names:
-            attention = (4 + 8 * reached) * H * S * S
+    for part in parts_of(model):
+        shapes = part.shapes()
+        for names in (part.columns, part.rows):
+            for name in names:
+                inputs, outputs = shapes[name]
+                weights += (2 + 2 * reached + of_matrix) * inputs * outputs * S
+                weights += 6 * method.weights(name, inputs, outputs) * S
+            reached = reached or method.begins in names
+            # Products of activations come between the matrices, and have two gradients.
+            if names is part.columns:
+                attention += (1 + 2 * reached) * part.flops(S)
     return weights, attention
 
 

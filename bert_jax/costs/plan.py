@@ -24,7 +24,7 @@ from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops, hlo, memory, overheads, reading
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import construction, sharding
-from bert_jax.model import splits
+from bert_jax.model import partition
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
@@ -72,7 +72,7 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     device = AbstractDevice(chip.name, None, chip.platform)
     mesh = construction.abstract_mesh(runtime, topology.name, topology.chips, device)
     # Raises where an axis would split nothing. What it warns of the run itself says.
-    splits.left_whole(config.model, runtime)
+    partition.left_whole(config.model, runtime)
     for i, phase in enumerate(config.phases):
         sharding.check_divides(
             mesh, phase.batch_size, runtime.accumulation, f'phases.{i}.batch_size'

@@ -23,7 +23,8 @@ from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops, memory, plan
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
-from bert_jax.model.attention import attention
+from bert_jax.model.blocks import attend
+from bert_jax.model.blocks.block import parts_of
 from bert_jax.model.embeddings import padded_vocab
 
 _REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
@@ -97,11 +98,13 @@ def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool 
     the probabilities'; what is between is made again. With 'dots' the products' outputs, with
     'full' the layer's input.
     """
-    H, F = model.hidden_size, model.intermediate_size
-    masks = 0 if scanned else 2 * H + scores
+    parts, H = parts_of(model), model.hidden_size
+    outputs = sum(part.kept() for part in parts)
+    # A sub-layer's dropout has a mask for each number of its output.
+    masks = 0 if scanned else len(parts) * H + scores
     return {
-        'none': width * (6 * H + F + scores) + masks,
-        'dots': width * (6 * H + F),
+        'none': width * (outputs + scores) + masks,
+        'dots': width * outputs,
         'full': width * H,
     }[remat]
 
@@ -132,8 +135,9 @@ def estimate(task: Task) -> Estimate:
 
     # Memory: what the layers keep of the tokens at hand, one layer in full where it is made again,
     # the embeddings with their norm's input in float32, and the logits in float32 and in `width`.
-    fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
-    scores = 0 if fused else model.num_heads * phase.seq_len
+    fused = attend.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
+    parts = parts_of(model)
+    scores = 0 if fused else sum(part.scores(phase.seq_len) for part in parts)
     of_all = model.num_layers * kept(model, scores, runtime.remat, width, runtime.scan_layers)
     if runtime.remat != 'none':
         of_all += kept(model, scores, 'none', width, runtime.scan_layers)
@@ -172,7 +176,7 @@ def _sent(task: Task, mesh: Mapping[str, int], weights: float, tokens: int, widt
     """Return the bytes that a chip sends in a step.
 
     Over `data` it reduces the gradients; over `fsdp` it scatters them, and gathers the parameters
-    forward and backward; over `model` it reduces the outputs of two products a layer, forward and
+    forward and backward; over `model` it reduces the outputs of a product a sub-layer, forward and
     backward.
 
     Args:
@@ -186,7 +190,8 @@ def _sent(task: Task, mesh: Mapping[str, int], weights: float, tokens: int, widt
     # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
     ring = lambda n: (n - 1) / n
     of_fsdp = weights * mesh['fsdp']  # parameters of one part of `model`
-    of_layer = 4 * 2 * ring(mesh['model']) * tokens * model.hidden_size * width
+    summed = sum(part.shapes()[name][1] for part in parts_of(model) for name in part.rows)
+    of_layer = 2 * 2 * ring(mesh['model']) * tokens * summed * width
     return (
         2 * ring(mesh['data']) * weights
         + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * accumulation * width / 4)

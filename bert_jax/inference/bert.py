@@ -34,7 +34,7 @@ from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
-from bert_jax.model import heads
+from bert_jax.model import heads, layout
 from bert_jax.model.hidden_states import Pool
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
@@ -244,7 +244,7 @@ class Bert:
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:
         """Put the parameters on the device, when they are first asked for."""
-        return jax.device_put(self.params)
+        return jax.device_put(layout.separate(self.params))
 
     def _as(self, head: str) -> Model:
         return self.source.bert._replace(architecture=HEADS[head].class_in(self.config.family))

@@ -20,6 +20,7 @@ from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.mesh import sharding
+from bert_jax.model import layout, partition
 from bert_jax.runs.finetuning.data_collator import (
     DataCollator,
     PlannedBatch,
@@ -32,7 +33,7 @@ from bert_jax.runs.finetuning.data_collator import (
 LENGTHS = (32, 64, 128, 256, 512)
 _FEW = 8  # rows of the batches that what is left over goes in
 # Arrays of the host and the same on the devices, by the identity of the former.
-Resident: TypeAlias = dict[int, tuple[np.ndarray, jax.Array]]
+Resident: TypeAlias = dict[tuple[int, tuple[int, ...]], tuple[np.ndarray, jax.Array]]
 _TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
 
 _process: list[int] = []  # the one that the devices were first used in
@@ -59,13 +60,16 @@ def placed(params: Any, resident: Resident) -> tuple[Any, int]:
 
     def place(array: np.ndarray, shard: jax.sharding.NamedSharding) -> jax.Array:
         nonlocal added
-        if id(array) not in resident:
-            resident[id(array)] = array, jax.device_put(array, shard)
-            added += memory.held(resident[id(array)][1])
-        return resident[id(array)][1]
+        # Blocks are views of a stack, new ones at each call: they are known by their memory.
+        key = array.ctypes.data, array.shape
+        if key not in resident:
+            resident[key] = array, jax.device_put(array, shard)
+            added += memory.held(resident[key][1])
+        return resident[key][1]
 
     mesh = sharding.make_mesh(RuntimeConfig())
-    return jax.tree.map(place, params, sharding.shardings(params, mesh)), added
+    params = layout.separate(params)
+    return jax.tree.map(place, params, partition.shardings(params, mesh)), added
 
 
 class InferenceEngine:

@@ -25,7 +25,6 @@ from bert_jax.mesh.sharding import (
     names_of,
     path_of,
     platform_of,
-    shardings,
     shards_update,
 )
 
@@ -93,9 +92,8 @@ def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[st
 
 def per_data_shard(
     summed: Callable[..., Any],
-    params: Any,
+    shardings: Any,
     rows: P,
-    shard_optimizer: bool = False,
     dtype: jnp.dtype = jnp.float32,
     all_to_all: bool = False,
 ) -> Callable[..., Any]:
@@ -106,11 +104,10 @@ def per_data_shard(
 
     Args:
       summed: the gradients and sums of a batch.
-      params: what the gradients are of.
+      shardings: NamedShardings of what the gradients are of. Where params are split over `data`,
+        `summed` is given them whole, and each part is left with its own share of their gradients:
+        together that moves what adding up whole gradients does.
       rows: how the leaves of a batch are cut over `data`.
-      shard_optimizer: whether params are split over `data`. Then `summed` is given them whole, and
-        each part is left with its own share of their gradients: together that moves what adding up
-        whole gradients does.
       dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
         is added up in the dtype that `summed` gives it.
       all_to_all: whether the parts send each other their pieces of a kernel's gradient, and each
@@ -121,9 +118,7 @@ def per_data_shard(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
         return summed
-    axes = jax.tree.map(
-        _axis_over_data, shardings({'params': params}, mesh, shard_optimizer)['params']
-    )
+    axes = jax.tree.map(_axis_over_data, shardings)
 
     def gathered(path, x, axis):
         sent = x.astype(dtype) if _is_kernel(path) else x

@@ -63,7 +63,7 @@ class Generator(NamedTuple):
         return keep
 
     def scale(self, rate: float) -> float:
-        """What the places that are kept are multiplied by: exact, and not 1 / (1 - rate)."""
+        """Return what the places that are kept are multiplied by: exact, and not 1 / (1 - rate)."""
         return (1 << self.bits) / self.keeps(rate)
 
 
@@ -78,7 +78,7 @@ GENERATORS = {
 
 
 def rounded(rates: Mapping[str, float | None], dropout_rng: str) -> list[str]:
-    """A line for each of the rates, by setting, that the generator's bits make another one of.
+    """Return a line for each rate, by setting, that the generator's bits make another one of.
 
     From a fiftieth on: 26/256 for 0.1 is none.
     """
@@ -133,7 +133,7 @@ def dropout(
 
 
 def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> jax.Array:
-    """A mask of `shape` [B, ...], true for a share of `keep` / 2**bits, named by key and row.
+    """Return a mask [B, ...], true for a share of `keep` / 2**bits, named by key and row.
 
     Each evaluation of Threefry gives a number to each of some parts of the last axis but one: the
     tokens, which are not split over devices. Every operation is elementwise, so the compiler

@@ -17,10 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.products import dot_general
+from bert_jax.model.blocks.feed_forward import ACTIVATIONS
+from bert_jax.model.blocks.norms import LayerNorm
+from bert_jax.model.blocks.products import dense, dot_general
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import padded_vocab, table_init, words_of
-from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense
+from bert_jax.model.encoder import Encoder, Packing
 
 # What a model is given: {name of a column: array of B rows}.
 Batch = Mapping[str, jax.Array]
@@ -40,8 +42,7 @@ class EncoderModel(nn.Module):
     def encode(
         self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """The encoder's results for a batch: hidden states [B, T, H], pooled, and the word table
-        [V, E] that it shares, if any.
+        """Return hidden states [B, T, H], the pooled token, and the word table [V, E], if shared.
 
         pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
         """
@@ -128,7 +129,7 @@ class Pretraining(EncoderModel):
         # A left-to-right language model says the next token: it is read from the state before the
         # token, which has not seen it (section 5.1). A BiLSTM on top has seen both sides.
         positions_BP = batch['masked_lm_positions']
-        if self.config.attention == 'left_to_right' and not self.config.bilstm:
+        if self.config.is_causal and not self.config.bilstm:
             positions_BP = jnp.maximum(positions_BP - 1, 0)
         mlm_BPV = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(
             x_BTH, word_VE, positions_BP
@@ -217,7 +218,7 @@ class Choice(EncoderModel):
 
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
-        """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
+        """Return logits [B, C] of a batch whose inputs are [B, C, T], C inputs an example."""
         # The encoder knows rows alone: B examples of C inputs are B C rows, and their pooled
         # outputs come back as [B, C] scores. Sizes of rows may be symbolic (export), hence
         # *examples.

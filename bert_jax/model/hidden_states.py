@@ -29,7 +29,7 @@ def make_features(
     compute_dtype: jnp.dtype,
     dtype: jnp.dtype,
 ) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
-    """A function of (encoder's parameters, batch) that gives {'features': [B, T, K, H]} in `dtype`.
+    """Return a function of (encoder's parameters, batch) -> {'features': [B, T, K, H]} in `dtype`.
 
     Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
     positions, [CLS] and [SEP] among them. UserError for no layer, one that is not there, or
@@ -53,14 +53,10 @@ def make_features(
     encoder = Encoder(config, compute_dtype)
 
     def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        # The encoder sows what it computed: the embeddings once, the blocks stacked along L.
         inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
         _, state = encoder.apply({'params': params}, *inputs, mutable=['intermediates'])
-        seen = state['intermediates']
-        embedded = seen['hidden'][0]
-        # Of groups that share weights the blocks are two axes: groups, and blocks in each.
-        blocks = seen['layers']['hidden'][0].reshape(-1, *embedded.shape)
-        x_LBTH = jnp.concatenate([embedded[None], blocks])
+        # The encoder sows what it computed: the embeddings, then each block.
+        x_LBTH = jnp.stack(state['intermediates']['hidden'])
         # Python's modulo makes -1 the last of count + 1 entries.
         x_KBTH = jnp.stack([x_LBTH[layer % (count + 1)] for layer in layers]).astype(jnp.float32)
         # [1, B, T, 1], beside [K, B, T, H].

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
-from bert_jax.model.bilstm import BiLSTM
+from bert_jax.model.blocks.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
 
 
 def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
-    """The layers that FeatureConfig.features names in an encoder of `num_layers` blocks.
+    """Return the layers that FeatureConfig.features names in an encoder of `num_layers` blocks.
 
     0 is the embeddings' output, i that of block i. "All" are the blocks, as in Table 7 ("all 12
     layers"), without the embeddings. UserError where there are too few blocks.

@@ -8,6 +8,7 @@ Only what is proven damaged is skipped (checkpoint_faults.py), and it is set asi
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -31,6 +32,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.configs.errors import UserError
 from bert_jax.mesh.sharding import path_of
+from bert_jax.model import layout
 from bert_jax.train.checkpoint_faults import (
     Damaged,
     NoRoom,
@@ -52,30 +54,37 @@ Score = tuple[float, ...]
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
-def _fingerprint(leaf: jax.Array) -> jax.Array:
-    """uint32 sum, wrapped around, of each element's bits x an odd weight of its index in the leaf.
+def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
+    """Return the uint32 sum of each element's bits x an odd weight of its index in its leaf.
 
-    The same on every mesh; any one flipped bit changes it.
+    The sum wraps around. It is the same on every mesh; any one flipped bit changes it. number: that
+    of the slice of a stack which `leaf` is.
     """
     # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
     bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
     index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
     for axis, size in enumerate(leaf.shape):
         index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    index = index + np.uint32(number * leaf.size % 2**32)
     # 2654435761 is Knuth's multiplicative constant (2**32 over the golden ratio): near indices get
     # weights far apart, and elements that change places change the sum.
     return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
 
 
 @jax.jit
-def _fingerprints(tree: Any) -> Any:
-    return jax.tree.map(_fingerprint, tree)
+def _fingerprints(tree: Any) -> list[jax.Array]:
+    numbers = [number for _, number in layout.origins(tree)]
+    return list(map(_fingerprint, jax.tree.leaves(tree), numbers))
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """{path: uint32 fingerprint} of every leaf of a tree of arrays, computed on its devices."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprints(tree)))
-    return {path_of(path): int(value) for path, value in flat}
+    """Return {path: uint32 fingerprint} of every leaf at rest, computed on its devices."""
+    of_leaves: collections.Counter[str] = collections.Counter()
+    for (path, _), value in zip(
+        layout.origins(tree), jax.device_get(_fingerprints(tree)), strict=True
+    ):
+        of_leaves[path] += int(value)
+    return {path: value % 2**32 for path, value in of_leaves.items()}
 
 
 class _NewestAndBest:
@@ -111,7 +120,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: str | epath.PathLike, keep: int = 3, keep_every: int | None = None):
-        """Opens the folder; keeps the newest `keep`, and the best of those saved with a score.
+        """Open the folder; keep the newest `keep`, and the best of those saved with a score.
 
         keep_every: steps that are a multiple of it are kept too.
         """
@@ -142,7 +151,7 @@ class Checkpoints:
         )
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, oldest first."""
+        """Return the steps that have a checkpoint, oldest first."""
         return sorted(self._manager.all_steps())
 
     def is_best(self, score: Score | None) -> bool:
@@ -160,12 +169,12 @@ class Checkpoints:
         score: Score | None = None,
         required: bool = True,
     ) -> None:
-        """Saves `state` in the background, once the save before is on the disk.
+        """Save `state` in the background, once the save before is on the disk.
 
         meta: JSON values kept beside it; score: of the state, higher is better, kept too unless it
         is not a number. NoRoom
         where the disk is too full for it, or was for the save before; where a save need not be
-        (`must`) a warning takes its place.
+        (`required`) a warning takes its place.
         """
         # One save at a time: what went wrong with the last one is told before the next begins.
         self._finish()
@@ -182,7 +191,8 @@ class Checkpoints:
         record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
         record['checksum'] = _checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
-        params, rest = state.params, _beside_params(state)
+        at_rest = layout.stacked(state)
+        params, rest = at_rest.params, _beside_params(at_rest)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             rest=ocp.args.StandardSave(rest),
@@ -205,7 +215,7 @@ class Checkpoints:
             self._failed(step, error)
 
     def _finish(self) -> None:
-        """Waits for the save under way; if the disk was full, raises or warns as it asked for."""
+        """Wait for the save under way; if the disk was full, raise or warn as it asked for."""
         step, self._under_way = self._under_way, None
         if step is None:
             return
@@ -232,13 +242,13 @@ class Checkpoints:
         self._unsaved(step, error)
 
     def _unsaved(self, step: int, error: NoRoom) -> None:
-        """Raises NoRoom where the save must be; else warns, and training goes on."""
+        """Raise NoRoom where the save must be; else warn, and training goes on."""
         if self._required:
             raise NoRoom(f'{error}; {_newest(self._folder.parent)}') from None
         logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
 
     def check_room(self, state: TrainState, saves: int, required: bool = True) -> None:
-        """Raises NoRoom, or without `must` warns, if the disk is too small for `saves` more saves.
+        """Raise NoRoom, or warn unless `required`, if the disk is too small for `saves` more saves.
 
         What will be kept of them is the newest, the best, and one that is being written while the
         one it replaces is still there.
@@ -264,7 +274,7 @@ class Checkpoints:
             logging.warning('%s', error)
 
     def _check_room(self, need: int, what: str) -> None:
-        """Raises NoRoom, telling `what`, unless `need` bytes and a tenth more are free."""
+        """Raise NoRoom, telling `what`, unless `need` bytes and a tenth more are free."""
         if '://' in os.fspath(self._folder) or not need:
             return
         need = int(need * 1.1)  # the disk's own blocks and folders
@@ -307,7 +317,7 @@ class Checkpoints:
         return None
 
     def params(self, step: int) -> dict[str, Any] | None:
-        """The parameters alone of `step`, as numpy arrays; None, and set aside, if damaged."""
+        """Return the parameters of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
         try:
             return patiently(os.fspath(path), functools.partial(_load_params, path))
@@ -319,7 +329,7 @@ class Checkpoints:
             return None
 
     def _set_aside(self, step: int, fault: str) -> None:
-        """Renames a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
+        """Rename a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
         # The first free name: a step that is damaged twice leaves two folders.
         names = itertools.chain(
             [f'{step}.damaged'], (f'{step}.damaged-{n}' for n in itertools.count(2))
@@ -337,7 +347,9 @@ class Checkpoints:
 
     def _restore_step(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """(state, meta) of that step; Damaged, or orbax's own error, if it does not verify."""
-        frozen, target = target.frozen, target._replace(frozen=None)
+        frozen, goal = target.frozen, target._replace(frozen=None)
+        target = jax.tree.map(_struct, goal)
+        target = layout.stacked(target)
 
         # What forbids looking is no damage, and orbax could not tell the two apart.
         can_be_listed(self._folder / str(step))
@@ -365,7 +377,7 @@ class Checkpoints:
         state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
         # Last, on the devices where they will be used: what was read is what was saved, bit by bit.
         _compare(fingerprints(state), promised)
-        return state._replace(frozen=frozen), meta
+        return layout.like(state, goal)._replace(frozen=frozen), meta
 
     def wait(self) -> None:
         """Blocks until the last save is on disk; raises what went wrong with it."""
@@ -376,7 +388,7 @@ class Checkpoints:
         return standing(self._folder.parent, step)
 
     def close(self) -> None:
-        """Waits for the save under way and releases orbax's threads."""
+        """Wait for the save under way and release orbax's threads."""
         try:
             self._finish()
         finally:
@@ -395,7 +407,7 @@ class Checkpoints:
 
 
 def ranked(score: Sequence[float] | None) -> Score | None:
-    """A score that competes for the best: None for none, and for one with a NaN in it."""
+    """Return a score that competes for the best: None for none, and for one with a NaN in it."""
     return None if score is None or any(map(math.isnan, score)) else tuple(score)
 
 
@@ -417,7 +429,7 @@ def _newest(workdir: str | epath.PathLike) -> str:
 
 
 def _beside_params(state: TrainState) -> dict[str, Any]:
-    """What a checkpoint holds of a state besides its parameters."""
+    """Return what a checkpoint holds of a state besides its parameters."""
     # The entry for parameters stays, empty: older checkpoints have it.
     return {
         'params': None,
@@ -427,13 +439,18 @@ def _beside_params(state: TrainState) -> dict[str, Any]:
     }
 
 
+def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return an array's shape and place, without its numbers."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
 def _size(state: TrainState) -> int:
     """Bytes of all arrays of a state that a checkpoint holds."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state._replace(frozen=None)))
 
 
 def _read_meta(folder: epath.Path) -> dict[str, Any]:
-    """What was saved beside the arrays, as JSON values; Damaged where it is not whole."""
+    """Return what was saved with the arrays, as JSON values; Damaged where it is not whole."""
     meta = json_object(folder / 'meta' / 'metadata')
     if not isinstance(meta.get('fingerprints'), dict):
         raise Damaged('meta/metadata has no fingerprints')
@@ -449,13 +466,13 @@ def _checksum(meta: dict[str, Any]) -> int:
 
 
 def _compare(read: dict[str, int], promised: dict[str, int]) -> None:
-    """Raises Damaged unless what was read has the fingerprints that were saved with it."""
+    """Raise Damaged unless what was read has the fingerprints that were saved with it."""
     if wrong := [name for name in promised if read.get(name) != promised[name]]:
         raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
 
 
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
-    """Steps of which a workdir has a checkpoint, oldest first."""
+    """Return the steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     if not folder.exists():
         return []
@@ -497,7 +514,7 @@ def load_params(
 
 
 def _load_params(folder: epath.Path) -> dict[str, Any]:
-    """The parameters in a checkpoint's folder, as numpy arrays; Damaged if they do not verify."""
+    """Return the parameters in a checkpoint's folder; Damaged if they do not verify."""
     can_be_listed(folder)
     promised = _read_meta(folder)['fingerprints']
 

@@ -1,10 +1,10 @@
 """What is done with a gradient: clipping, AdamW or LAMB by name, decay, freezing, layer-wise rates.
 
 Sources: google-research/bert optimization.py; ALBERT lamb_optimizer.py; MLPerf training
-lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Blocks are
-stacked in this model, a leaf under `layers` being [L, ...] (of blocks that share their weights one
-for each group, which is one variable in ALBERT's code too), and nothing here may show it: trust
-ratios, rates and freezing act on each block's slice. The learning rate itself is schedule.py's.
+lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Where blocks
+are stacked, a leaf under `layers` being [L, ...] (of blocks that share their weights one for each
+group, which is one variable in ALBERT's code too), nothing here may show it: trust ratios, rates
+and freezing act on each block's slice. The learning rate itself is schedule.py's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import embeddings
 from bert_jax.configs.schema import OptimizerConfig
 from bert_jax.mesh.sharding import path_of
+from bert_jax.model import layout
 from bert_jax.model.threefry import FEWER_ROUNDS, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
 
@@ -55,11 +56,11 @@ LAMB = {
 
 def is_stacked(path: str) -> bool:
     """Whether the leaf at `path` holds all blocks, its first axis being L."""
-    return '/layers/' in f'/{path}'
+    return '/layers/' in f'/{path}' and layout.parse(path)[1] is None
 
 
 def decay_mask(params: Any) -> Any:
-    """A tree like `params`, True for the leaves that weight decay touches."""
+    """Return a tree like `params`, True for the leaves that weight decay touches."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: NOT_DECAYED.search(path_of(path)) is None, params
     )
@@ -95,8 +96,14 @@ def _in_bfloat16(
     key = (jnp.asarray(h.seed, jnp.uint32), jnp.asarray(step, jnp.uint32))
 
     def kept(moments: Any, first: int) -> Any:
+        # Named as at rest, so that the layout of blocks changes no bit.
         leaves, tree = jax.tree.flatten(moments)
-        rounded = [_rounded(x, key, first + 2 * i) for i, x in enumerate(leaves)]
+        origins = layout.origins(moments)
+        numbers = {path: i for i, path in enumerate(dict.fromkeys(path for path, _ in origins))}
+        rounded = [
+            _rounded(x, key, first + 2 * numbers[path], number)
+            for x, (path, number) in zip(leaves, origins, strict=True)
+        ]
         return jax.tree.unflatten(tree, rounded)
 
     def init(params):
@@ -114,14 +121,18 @@ def _in_bfloat16(
     return optax.GradientTransformation(init, update)
 
 
-def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int) -> jax.Array:
-    """x, float32, as bfloat16: up or down with chances that leave its mean as it is."""
+def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: int) -> jax.Array:
+    """Return x, float32, as bfloat16: up or down with chances that leave its mean as it is.
+
+    leaf, number: x is slice `number` of that leaf at rest.
+    """
     # A place's number counts row-major, wherever the place lies.
     place = sum(
         jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) * jnp.uint32(math.prod(x.shape[i + 1 :]))
         for i in range(x.ndim)
     )
-    word, _ = threefry(key, (jnp.asarray(place, jnp.uint32), jnp.uint32(leaf)), FEWER_ROUNDS)
+    place = jnp.asarray(place, jnp.uint32) + np.uint32(number * x.size % 2**32)
+    word, _ = threefry(key, (place, jnp.uint32(leaf)), FEWER_ROUNDS)
     # bfloat16 is the upper half of float32: a random lower half carries into it, or does not. What
     # is no number stays what it is.
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (word >> 16)
@@ -159,15 +170,20 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
 
 
 def layer_rates(config: OptimizerConfig, params: Any) -> Any:
-    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves.
+    """Return what each leaf's learning rate is multiplied by: a number, or [L, 1, ...] of a stack.
 
     0 where it is frozen. With d = layer_decay, heads and pooler have 1, block i of L (from 0) has
     d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
     there are.
     """
-    # L is read from the stacked leaves; 0 for a model without blocks.
-    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)
+    # L is read from stacks, or from the blocks' numbers; 0 for a model without blocks.
+    blocks = 0
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        number = layout.parse(path_of(path))[1]
+        if number is not None:
+            blocks = max(blocks, number + 1)
+        elif is_stacked(path_of(path)):
+            blocks = max(blocks, leaf.shape[0])
     if config.freeze_layers > blocks:
         raise UserError(
             f'optimizer.freeze_layers={config.freeze_layers}: the model has {blocks} layers'
@@ -178,6 +194,8 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
 
     def rate(path, leaf):
         name = path_of(path)
+        if (number := layout.parse(name)[1]) is not None:
+            return of_block[number]
         if is_stacked(name):
             return of_block.reshape(-1, *(1,) * (leaf.ndim - 1))
         if EMBEDDINGS.search(name):
@@ -197,7 +215,7 @@ def _times(factors: Any) -> optax.GradientTransformation:
 
 
 def make_optimizer(config: Optimizer, h: Hparams, step: Any) -> optax.GradientTransformation:
-    """The optax transformation of one step, `step` counted from 0; `h` and `step` may be traced.
+    """Return the optax transformation of step `step`, from 0; it and `h` may be traced.
 
     Frozen parameters do not count in the norm, and neither decay nor move. One's own transformation
     is taken as it is, with its own schedule, clipping and decay; `h` and `step` are nothing to it.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
-from bert_jax.model.attention import attention
+from bert_jax.model.blocks import attend
 from bert_jax.model.dropout import rounded
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
@@ -44,7 +44,7 @@ class InputKind(NamedTuple):
 class PretrainingProgram(NamedTuple):
     """One phase's program.
 
-    kernel: what computes attention (attention.choose).
+    kernel: what computes attention (attend.choose).
     objective: what is minimised, of (params, batch).
     train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
     eval_step: jitted (params, batch) -> metrics; params are all of the model's, frozen ones too.
@@ -70,7 +70,7 @@ def pretraining_program(
     """
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
-    kernel = attention.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
+    kernel = attend.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
     # A plan has no records; a family without pairs has no head to train on them.
     nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
     objective = losses.pretraining_objective(pretraining_model(config, kernel), nsp)
@@ -133,11 +133,10 @@ def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
     """What `fresh_state` would make, as ShapeDtypeStructs with their shardings."""
-    # No runtime setting changes a shape; without them the shapes of one model are traced once.
+    # One runtime setting changes shapes; without the others those of one model are traced once.
     shards = sharding.shards_update(config.runtime, mesh)
-    return abstract_state(
-        heads.Pretraining(config.encoder), config.optimizer, mesh, shards, config.encoder
-    )
+    model = heads.Pretraining(config.encoder, scan=config.runtime.scan_layers)
+    return abstract_state(model, config.optimizer, mesh, shards, config.encoder)
 
 
 def argument_shapes(

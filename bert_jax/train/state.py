@@ -16,10 +16,13 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import path_of, shardings
-from bert_jax.model.added import is_added, neutral, trained_from
+from bert_jax.mesh.sharding import path_of
+from bert_jax.model import layout
 from bert_jax.model.embeddings import first_words, padded_vocab
-from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
+from bert_jax.model.partition import shardings
+from bert_jax.model.peft.method import is_added, neutral
+from bert_jax.model.peft.registry import method_of
+from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.schedule import Hparams
 
 
@@ -28,7 +31,7 @@ class TrainState(NamedTuple):
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
     now; frozen: weights that the steps read and never change, None where all are trained. They have
-    no moments and are in no checkpoint; which they are is model/added.py's and
+    no moments and are in no checkpoint; which they are is model/peft's and
     model/embeddings.py's.
     """
 
@@ -56,34 +59,36 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
 
 
 def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
-    """(what training a model changes, what it leaves as it is) of the model's parameters.
+    """Divide a model's parameters into (what training changes, what it leaves as it is).
 
     The latter, the frozen tree, is what tuning leaves alone and what is computed from the
-    vocabulary; None where all are trained. A stacked leaf that is trained from some block on is in
-    both: its blocks below are frozen. `joined` puts them together again.
+    vocabulary; None where all are trained. Blocks lie in both as they do in `params`: a stacked
+    leaf that is trained from some block on is in both, its blocks below frozen. `joined` puts them
+    together again.
     """
-    computed = config.words.computed
-    if config.tuning.method == 'full' and not computed:
+    computed, method = config.words.computed, method_of(config)
+    if method.trains_matrices and not computed:
         return params, None
     trained, frozen = {}, {}
+    # Stacks begin with the block above those that are frozen whole.
     below = config.tuning.frozen_layers or 0
-    for names, leaf in traverse_util.flatten_dict(params).items():
-        path = '/'.join(names)
-        start = None if path in computed else trained_from(path, config)
-        if start is None:
-            frozen[names] = leaf
-            continue
-        # Stacks begin with the block above those that are frozen whole.
-        start = start - below if is_stacked(path) else 0
-        trained[names] = leaf[start:]
-        if start:
-            kept = jnp.full_like(leaf[:start], neutral(path)) if is_added(path) else leaf[:start]
-            frozen[names] = kept
-    return traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
+    separate = traverse_util.flatten_dict(layout.separate(params))
+    for names, leaf in separate.items():
+        path, number = layout.parse('/'.join(names))
+        start = None if path in computed else method.trained_from(path)
+        if start is not None and (number is None or number + below >= start):
+            trained[names] = leaf
+        else:
+            is_neutral = start is not None and is_added(path)
+            frozen[names] = jnp.full_like(leaf, neutral(path)) if is_neutral else leaf
+    trees = traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
+    if separate.keys() == traverse_util.flatten_dict(params).keys():
+        return trees
+    return layout.stacked(trees[0]), layout.stacked(trees[1])
 
 
 def joined(params: Any, frozen: Any) -> Any:
-    """A model's parameters of what is trained and what is frozen, as `split` has made them."""
+    """Return a model's parameters of what is trained and what is frozen, from `split`."""
     if frozen is None:
         return params
     # A leaf in both trees is a stack, of which the frozen blocks are the lower ones.
@@ -109,7 +114,7 @@ def parameter_count(params: Any, config: ModelConfig) -> int:
 
 
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
-    """A state at step 0 around given parameters, and `frozen` ones beside them."""
+    """Return a state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
@@ -124,7 +129,7 @@ def create_state(
     shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
 ) -> TrainState:
-    """A fresh state, made on the mesh: no device ever holds what is not its part.
+    """Return a fresh state, made on the mesh: no device ever holds what is not its part.
 
     model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
     of the optimizer, or an optax one of your own; encoder: the model's, whose arrays that are not
@@ -144,7 +149,7 @@ def abstract_state(
     shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
 ) -> TrainState:
-    """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
+    """Return what create_state would make, as ShapeDtypeStructs with their shardings."""
     state = state_shapes(model, config, encoder)
 
     # Both trees have the same structure: each leaf meets its own sharding.
@@ -154,14 +159,14 @@ def abstract_state(
 
 @functools.lru_cache(maxsize=1)
 def state_shapes(model: Any, config: Optimizer, encoder: ModelConfig | None = None) -> TrainState:
-    """A train state's shapes, without places; kept, as a search asks for one model's often."""
+    """Return a train state's shapes, without places; kept, as a search asks for them often."""
     return jax.eval_shape(functools.partial(_make, model, config, encoder), np.uint32(0))
 
 
 def _make(
     model: Any, config: Optimizer, encoder: ModelConfig | None, seed: jax.Array
 ) -> TrainState:
-    params, frozen = init_params(model, seed), None
+    params, frozen = layout.for_model(init_params(model, seed), model), None
     if encoder is not None:
         params, frozen = split(params, encoder)
     return fresh_state(params, config, frozen)
@@ -178,9 +183,12 @@ def load_params_into(
     # Only what is replaced is compared: with a subtree the rest of the source may be anything.
     old = params if subtree is None else {subtree: params[subtree]}
     new = source if subtree is None else {k: v for k, v in source.items() if k == subtree}
-    shape_of = lambda tree: {
-        path_of(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-    }
+    new = layout.stacked(dict(new))
+
+    def shape_of(tree: Any) -> dict[str, tuple[int, ...]]:
+        flat, _ = jax.tree_util.tree_flatten_with_path(jax.eval_shape(layout.stacked, tree))
+        return {path_of(path): tuple(leaf.shape) for path, leaf in flat}
+
     wanted, given = shape_of(old), shape_of(new)
     # All names and shapes at once, so that the message can tell how much differs, not only the
     # first.
@@ -197,7 +205,7 @@ def load_params_into(
 
     # In the dtype of the leaf that it replaces, and straight to the devices where that lies.
     placed = jax.tree.map(
-        lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, dict(new)
+        lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, layout.like(new, old)
     )
     return {**params, **placed}
 
@@ -211,7 +219,8 @@ def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> Trai
     if state.frozen is None:
         return state
     given = traverse_util.flatten_dict(dict(params))
-    wanted = {names: given[names] for names in traverse_util.flatten_dict(state.frozen)}
+    at_rest = jax.eval_shape(layout.stacked, state.frozen)
+    wanted = {names: given[names] for names in traverse_util.flatten_dict(at_rest)}
     frozen = load_params_into(state.frozen, traverse_util.unflatten_dict(wanted), name)
     return state._replace(frozen=frozen)
 
@@ -229,7 +238,7 @@ def load_encoder(
     layers = encoder['layers']
     if below:
         cut = {
-            'below_layers': jax.tree.map(lambda leaf: leaf[:below], layers),
+            layout.BELOW: jax.tree.map(lambda leaf: leaf[:below], layers),
             'layers': jax.tree.map(lambda leaf: leaf[below:], layers),
         }
         encoder = {**encoder, **cut}
@@ -239,6 +248,7 @@ def load_encoder(
     def placed(own: Any, given: Any) -> Any:
         fresh = traverse_util.flatten_dict(own)
         added = {names: leaf for names, leaf in fresh.items() if is_added('/'.join(names))}
+        added = traverse_util.flatten_dict(layout.stacked(traverse_util.unflatten_dict(added)))
         given = traverse_util.unflatten_dict(traverse_util.flatten_dict(given) | added)
         return load_params_into(own, given, name, 'encoder')
 

@@ -7,7 +7,7 @@ it was but for the step counter, so that data and schedule go on. Reads nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,7 +19,8 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.configs.schema import OptimizerConfig
 from bert_jax.mesh.exchange import is_by_parts, per_data_shard
 from bert_jax.mesh.sharding import constrain_rows
-from bert_jax.model.dropout import GENERATORS, DropoutRng
+from bert_jax.model.dropout import GENERATORS, DropoutRng, Generator
+from bert_jax.model.partition import places_of
 from bert_jax.train.losses import Batch, MetricSums, Objective
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.optimizer import Optimizer, make_optimizer
@@ -32,7 +33,7 @@ _MASKING_STREAM = 2
 
 
 def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
-    """The key of one step and one use of random numbers."""
+    """Return the key of one step and one use of random numbers."""
     stream_key = jax.random.fold_in(jax.random.key(seed, impl=generator), stream)
     return jax.random.fold_in(stream_key, step)
 
@@ -60,112 +61,142 @@ def make_train_step(
     dtype: jnp.dtype = jnp.float32,
     all_to_all: bool = False,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
-    """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
+    """Return step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
-    optimizer: its settings, or an optax one of your own, whose schedule counts the steps that were
-      not discarded.
-    masking: where given, the batch comes unmasked, and each step draws its own masks.
-    shard_optimizer: whether the state's weights and moments are split over `data`, as
-      sharding.shards_update says; dtype: of the objective's arithmetic, in which weights are then
-      gathered; all_to_all: how gradients are then added up, as exchange.is_all_to_all says.
     Among the metrics are loss, grad_norm, param_norm and bad_steps, and of an optimizer by settings
     learning_rate; loss is what is minimised, and takes the place of an objective's own `loss`. The
     batch has `input_ids` [B, ...], by which its rows are counted.
+
+    Args:
+      objective: what is minimised.
+      optimizer: its settings, or an optax one of your own, whose schedule counts the steps that
+        were not discarded.
+      accumulation: the micro-batches of a step, one after the other.
+      masking: where given, the batch comes unmasked, and each step draws its own masks.
+      dropout_rng: the generator of dropout's masks, one of GENERATORS.
+      shard_optimizer: whether the state's weights and moments are split over `data`, as
+        sharding.shards_update says.
+      dtype: of the objective's arithmetic, in which weights are then gathered.
+      all_to_all: how gradients are then added up, as exchange.is_all_to_all says.
     """
+    generator = GENERATORS[dropout_rng]
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
         # What is drawn in this step: a mask of dropout and of tokens is named by (seed, stream,
         # step, row), so nothing random is carried from step to step, and a resumed run draws the
         # same.
-        generator = GENERATORS[dropout_rng]
         key = _key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
         rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
 
         # Masks come before the micro-batches are cut: which tokens are predicted must not depend on
         # how the batch is summed.
         if masking is not None:
-            masked = masking.draw(
-                batch, _key(h.seed, _MASKING_STREAM, state.step), constrain_rows(rows_B)
-            )
+            masking_key = _key(h.seed, _MASKING_STREAM, state.step)
+            masked = masking.draw(batch, masking_key, constrain_rows(rows_B))
             batch = jax.tree.map(constrain_rows, masked)
 
         # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
         # its share of the batch's, and accumulation changes nothing but memory.
         denominators = objective.weights(batch)
-
-        def loss(params, shared, micro):
-            (key, denominators, frozen), (rows, row_numbers) = shared, micro
-            sums = objective.sums(
-                joined(params, frozen),
-                jax.tree.map(constrain_rows, rows),
-                DropoutRng(key, row_numbers, generator),
-            )
-            return sum(sums[name][0] / weight for name, weight in denominators.items()), sums
-
-        gradient = jax.grad(loss, has_aux=True)
-
-        # Gradients and metric sums of all micro-batches, one after the other; zeros of the right
-        # shapes are where the sums begin. `shared`: what all micro-batches have in common.
-        def total(params, shared, micros):
-            # In the dtype of the weights, whatever they were gathered in.
-            fixed = jax.tree.map(lambda x, own: x.astype(own.dtype), params, state.params), shared
-            first_micro = jax.tree.map(lambda x: x[0], micros)
-            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, *fixed, first_micro))
-            add_next = lambda sofar, micro: (_add(sofar, gradient(*fixed, micro)), None)
-            return jax.lax.scan(add_next, zeros, micros)[0]
+        summed = _gradient(objective, generator)
 
         # Rows lie along the first axis, [B, ...], or below the micro-batches' [n, B / n, ...].
-        summed, rows, cut = gradient, (batch, rows_B), P('data')
+        rows, cut = (batch, rows_B), P('data')
         if accumulation > 1:
-            summed, rows, cut = total, _split(rows, accumulation), P(None, 'data')
+            summed, rows = _total(summed, state.params), _split(rows, accumulation)
+            cut = P(None, 'data')
         if is_by_parts(accumulation, shard_optimizer, dropout_rng):
-            summed = per_data_shard(summed, state.params, cut, shard_optimizer, dtype, all_to_all)
+            places = places_of(state.params, shard_optimizer)
+            summed = per_data_shard(summed, places, cut, dtype, all_to_all)
         grads, sums = summed(state.params, (key, denominators, state.frozen), rows)
-
-        # Of the whole batch: the loss, the norm of the gradient before it is clipped, and whether
-        # both are numbers. One NaN anywhere reaches the loss or the norm.
-        loss_value = sum(sums[name][0] / weight for name, weight in denominators.items())
-        norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(loss_value) & jnp.isfinite(norm)
-
-        # The update is computed in any case and taken only where all is finite: the choice is made
-        # on the device, so that the host need not look at this step before it sends the next.
-        updates, opt_state = make_optimizer(optimizer, h, state.step).update(
-            grads, state.opt_state, state.params
-        )
-        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
-        params = keep(optax.apply_updates(state.params, updates), state.params)
-
-        # In a row: the host stops a run that does not recover, which a single bad batch is not.
-        bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
-
-        # Scalars of the step have weight 1, so that the meter averages them like any other metric.
-        one = jnp.ones(())
-        scalars = {
-            'loss': loss_value,
-            'grad_norm': norm,
-            'param_norm': optax.tree.norm(params),
-        }
-        if isinstance(optimizer, OptimizerConfig):
-            scalars['learning_rate'] = learning_rate(optimizer, h, state.step)
-        metrics = {
-            **sums,
-            **{k: (v, one) for k, v in scalars.items()},
-            'bad_steps': (bad_steps.astype(jnp.float32), one),
-        }
-
-        # The step counts a discarded step too: data and schedule go on.
-        return (
-            state._replace(
-                params=params,
-                opt_state=keep(opt_state, state.opt_state),
-                step=state.step + 1,
-                bad_steps=bad_steps,
-            ),
-            metrics,
-        )
+        return _applied(state, grads, sums, _loss(sums, denominators), optimizer, h)
 
     return train_step
+
+
+def _loss(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the loss of a batch, or the share of a part of it."""
+    shares = [sums[name][0] / weight for name, weight in denominators.items()]
+    return sum(shares[1:], shares[0])
+
+
+def _gradient(objective: Objective, generator: Generator) -> Callable[..., Any]:
+    """Return a function of (params, shared, rows) -> (gradients, metric sums).
+
+    shared is what all micro-batches have in common: (key of dropout, denominators, frozen weights);
+    rows is (batch, its rows' numbers).
+    """
+
+    def loss(params, shared, micro):
+        (key, denominators, frozen), (rows, row_numbers) = shared, micro
+        sums = objective.sums(
+            joined(params, frozen),
+            jax.tree.map(constrain_rows, rows),
+            DropoutRng(key, row_numbers, generator),
+        )
+        return _loss(sums, denominators), sums
+
+    return jax.grad(loss, has_aux=True)
+
+
+def _total(gradient: Callable[..., Any], state_params: Any) -> Callable[..., Any]:
+    """Return `gradient` summed over micro-batches, one after the other."""
+
+    def total(params, shared, micros):
+        # In the dtype of the weights, whatever they were gathered in.
+        params = jax.tree.map(lambda x, kept: x.astype(kept.dtype), params, state_params)
+        first_micro = jax.tree.map(lambda x: x[0], micros)
+        # Zeros of the right shapes are where the sums begin.
+        shapes = jax.eval_shape(gradient, params, shared, first_micro)
+        zeros = jax.tree.map(jnp.zeros_like, shapes)
+        add_next = lambda sofar, micro: (_add(sofar, gradient(params, shared, micro)), None)
+        return jax.lax.scan(add_next, zeros, micros)[0]
+
+    return total
+
+
+def _applied(
+    state: TrainState,
+    grads: Any,
+    sums: MetricSums,
+    loss: jax.Array,
+    optimizer: Optimizer,
+    h: Hparams,
+) -> tuple[TrainState, MetricSums]:
+    """Return the state after an update by `grads`, if all is finite, and the step's metrics."""
+    # Of the whole batch: the norm of the gradient before it is clipped, and whether it and the loss
+    # are numbers. One NaN anywhere reaches the loss or the norm.
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+
+    # The update is computed in any case and taken only where all is finite: the choice is made on
+    # the device, so that the host need not look at this step before it sends the next.
+    updates, opt_state = make_optimizer(optimizer, h, state.step).update(
+        grads, state.opt_state, state.params
+    )
+    keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+    params = keep(optax.apply_updates(state.params, updates), state.params)
+
+    # In a row: the host stops a run that does not recover, which a single bad batch is not.
+    bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
+
+    # Scalars of the step have weight 1, so that they are averaged like any other metric.
+    scalars = {
+        'loss': loss,
+        'grad_norm': norm,
+        'param_norm': optax.tree.norm(params),
+        'bad_steps': bad_steps.astype(jnp.float32),
+    }
+    if isinstance(optimizer, OptimizerConfig):
+        scalars['learning_rate'] = learning_rate(optimizer, h, state.step)
+    # The step counts a discarded step too: data and schedule go on.
+    after = state._replace(
+        params=params,
+        opt_state=keep(opt_state, state.opt_state),
+        step=state.step + 1,
+        bad_steps=bad_steps,
+    )
+    return after, {**sums, **{name: (value, jnp.ones(())) for name, value in scalars.items()}}
 
 
 # By platform, what the compiler is told: to exchange a block's weights and gradients while another

@@ -2,7 +2,7 @@
 
 Owns the settings of the encoder; the methods of
 parameter-efficient tuning by name, which options each of them reads, and those options' defaults.
-What a method adds to a block, and what of it is trained, is bert_jax/model/added.py's.
+What a method adds to a block, and what of it is trained, is bert_jax/model/peft's.
 
 Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);
 houlsby, Houlsby et al. 2019 (google-research/adapter-bert); pfeiffer, Pfeiffer et al. 2021
@@ -132,7 +132,7 @@ class TuningConfig(Section):
     @property
     def consistent(self) -> bool:
         """Whether answers of classes are held against those by other draws (AdaMix)."""
-        return self.method == 'adamix' and self.option('consistency')
+        return 'consistency' in DEFAULTS[self.method] and self.option('consistency')
 
     def fitted(self, layers: int, hidden_size: int, intermediate_size: int) -> TuningConfig:
         """Return the same with every option that the method reads stated, for a model's shape.
@@ -142,14 +142,14 @@ class TuningConfig(Section):
         if self.method == 'full':
             return self
         options = {name: self.option(name) for name in DEFAULTS[self.method]}
-        # In proportion to 4 and 5 of the 24 blocks of BERT-large, which the paper calls 4-9.
-        if self.method == 'spafit':
-            if options['frozen_layers'] is None:
-                options['frozen_layers'] = layers // 6
-            if options['bias_layers'] is None:
-                options['bias_layers'] = layers * 9 // 24 - layers // 6
-        if 'width' in options and options['width'] is None:
-            options['width'] = max(1, hidden_size // 16)
+        # The depths are SPAFIT's, in proportion to 4 and 5 of the 24 blocks of BERT-large, which
+        # the paper calls 4-9.
+        by_shape = {
+            'frozen_layers': layers // 6,
+            'bias_layers': layers * 9 // 24 - layers // 6,
+            'width': max(1, hidden_size // 16),
+        }
+        options |= {k: v for k, v in by_shape.items() if k in options and options[k] is None}
 
         # What was set may fit no model of this shape.
         if 'rank' in options:
@@ -254,6 +254,30 @@ class ModelConfig(Section):
         is_later=True,
     )
 
+    norm: Literal['post', 'pre'] = option(
+        'post',
+        'where layers are normalised; post: after each residual sum (the paper); pre: on what each'
+        ' sub-layer reads, and once more after the last block',
+        is_later=True,
+    )
+    use_bias: bool = option(
+        True,
+        "whether the blocks' dense layers and the encoder's norms have biases; the pooler and heads"
+        ' always have them',
+        is_later=True,
+    )
+    positions: Literal['learned', 'none'] = option(
+        'learned',
+        'learned: a trained vector for each position (the paper); none: the model is not given the'
+        ' order of tokens',
+        is_later=True,
+    )
+
+    @property
+    def is_causal(self) -> bool:
+        """Tell whether no token sees what comes after it."""
+        return self.attention == 'left_to_right'
+
     @property
     def traits(self) -> Family:
         """The entry of its family: by what it differs from others."""
@@ -350,6 +374,12 @@ class ModelConfig(Section):
         shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
         if tuning.method == 'full':
             return ModelConfig(**shape)
+        trains_biases = {'biases', 'bias_layers'} & DEFAULTS[tuning.method].keys()
+        if trains_biases and not self.use_bias:
+            raise UserError(
+                f'tuning.method={tuning.method} trains biases, and this encoder has none'
+                ' (model.use_bias=false): take another method'
+            )
         fitted = tuning.fitted(self.num_layers, self.hidden_size, self.intermediate_size)
         depths = [name for name in ('frozen_layers', 'bias_layers') if getattr(fitted, name)]
         if self.num_groups and depths:

@@ -82,13 +82,12 @@ def numpy_bilstm(p, x, lengths):
 
 
 def norm(x, n, eps=1e-12):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * n[
-        'scale'
-    ] + n['bias']
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt(x.var(-1, keepdims=True) + eps) * n['scale'] + n.get('bias', 0)
 
 
 def dense(x, d):
-    return x @ d['kernel'] + d['bias']
+    return x @ d['kernel'] + d.get('bias', 0)
 
 
 def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
@@ -99,9 +98,13 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     """
     linear = linear or (lambda layer, name, x: dense(x, layer[name]))
     norms = {'attention_output': 'attention_norm', 'output': 'output_norm'}
+    is_pre = c.norm == 'pre'
     residual = residual or (
-        lambda layer, name, x, out: norm(x + out, layer[norms[name]], c.layer_norm_eps)
+        lambda layer, name, x, out: (
+            x + out if is_pre else norm(x + out, layer[norms[name]], c.layer_norm_eps)
+        )
     )
+    read = lambda layer, name, x: norm(x, layer[norms[name]], c.layer_norm_eps) if is_pre else x
     as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
     p = as64(p)
     e, layers = p['encoder']['embeddings'], p['encoder']['layers']
@@ -109,7 +112,7 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     x = (
         e['word'][batch['input_ids']]
         + e['segment'][batch['segment_ids']]
-        + e['position'][: batch['input_ids'].shape[1]]
+        + (e['position'][: batch['input_ids'].shape[1]] if 'position' in e else 0)
     )
     x = norm(x, e['norm'], c.layer_norm_eps)
     x = dense(x, e['to_hidden']) if 'to_hidden' in e else x
@@ -119,7 +122,9 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
         # The group of block i (google-research/albert modeling.py:1089-1110).
         layer = jax.tree.map(lambda w, i=i: w[i * len(w) // c.num_layers], layers)
         q, k, v = (
-            linear(layer, n, x).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3)
+            linear(layer, n, read(layer, 'attention_output', x))
+            .reshape(B, T, c.num_heads, D)
+            .transpose(0, 2, 1, 3)
             for n in ('query', 'key', 'value')
         )
         scores = (
@@ -132,8 +137,9 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
         probs /= probs.sum(-1, keepdims=True)
         context = (probs @ v).transpose(0, 2, 1, 3).reshape(B, T, H)
         x = residual(layer, 'attention_output', x, linear(layer, 'attention_output', context))
-        h = ACTIVATION[c.hidden_act](linear(layer, 'intermediate', x))
+        h = ACTIVATION[c.hidden_act](linear(layer, 'intermediate', read(layer, 'output', x)))
         x = residual(layer, 'output', x, linear(layer, 'output', h))
+    x = norm(x, p['encoder']['final_norm'], c.layer_norm_eps) if is_pre else x
     if c.bilstm:
         x = numpy_bilstm(p['encoder']['bilstm'], x, batch['input_mask'].sum(1))
     at = batch['input_mask'].sum(1) - 1 if c.attention == 'left_to_right' else 0

@@ -21,8 +21,10 @@ from bert_jax.inference.extractor import Extractor, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.model import hidden_states
-from bert_jax.model.attention.attention import AttentionMask
-from bert_jax.model.encoder import Embeddings, Layer
+from bert_jax.model.blocks.attend import AttentionMask
+from bert_jax.model.blocks.block import Block
+from bert_jax.model.blocks.part import Rows
+from bert_jax.model.encoder import Embeddings
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 
@@ -32,12 +34,10 @@ TEXTS = ['Unables, who?', 'paris', '', 'the  capital of France. ' * 14, 'what is
 @functools.partial(jax.jit, static_argnums=0)
 def blocks(c, params, ids, segments):
     x, _ = Embeddings(c, jnp.float32).apply({'params': params['embeddings']}, ids, segments, None)
-    states = [x]
+    states, rows = [x], Rows(AttentionMask(jnp.ones_like(ids)), None, None)
     for i in range(c.num_layers):
         block = jax.tree.map(lambda leaf: leaf[i], params['layers'])
-        x, _ = Layer(c, jnp.float32).apply(
-            {'params': block}, x, i, AttentionMask(jnp.ones_like(ids)), None
-        )
+        x, _ = Block(c, jnp.float32).apply({'params': block}, x, i, rows)
         states.append(x)
     return jnp.stack(states)
 

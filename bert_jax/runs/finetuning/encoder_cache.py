@@ -25,6 +25,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.mesh import sharding
+from bert_jax.model import partition
 from bert_jax.model.hidden_states import make_features
 from bert_jax.runs.finetuning.data_collator import DataCollator, bucket_by_length, run
 from bert_jax.runs.sources.source import Source
@@ -112,7 +113,7 @@ class WordStates:
         # The encoder in float32, over all devices.
         logging.info('%s: %d rows through %s', self._folder, missing.sum(), self._source.where)
         encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
-        params = jax.device_put(params, sharding.shardings(params, mesh))
+        params = partition.put(params, mesh)
 
         # In the plan of all rows, so that a later call with others compiles nothing new.
         finished = 0

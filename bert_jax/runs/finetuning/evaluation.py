@@ -25,6 +25,7 @@ from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from bert_jax.input_pipeline.text.whole_text import read_json
 from bert_jax.mesh import sharding
+from bert_jax.model import partition
 from bert_jax.runs.finetuning.data_collator import (
     DataCollator,
     bucket_by_length,
@@ -222,7 +223,7 @@ class TaskEvaluator:
         self.examples = task.examples(self.split)
         runtime, params = sharding.of_devices_here(config.runtime), self._source.params
         mesh = sharding.make_mesh(runtime)
-        self._params = jax.device_put(params, sharding.shardings(params, mesh))
+        self._params = partition.put(params, mesh, runtime.scan_layers)
         model = task_heads.make_model(
             task.head, self._source.model, task.num_outputs, config.head_dropout, runtime
         )

@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.tasks import Predictions
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
 from bert_jax.mesh import exchange, sharding
-from bert_jax.model import dropout
+from bert_jax.model import dropout, layout, partition
 from bert_jax.runs.finetuning import data_collator, evaluation
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
@@ -315,12 +315,13 @@ class FineTuner(Generic[C]):
         shards = sharding.shards_update(runtime, mesh)
 
         def init(seed: Any) -> TrainState:
-            params, frozen = self.approach.split(config, init_params(model, seed, token))
+            fresh = init_params(model, seed, token)
+            params, frozen = self.approach.split(config, layout.for_model(fresh, model))
             return fresh_state(params, fixed, frozen)
 
         # Shapes alone, without memory: what the shardings are made of.
         state = jax.eval_shape(init, np.uint32(0))
-        shardings = sharding.shardings(state, mesh, shards)
+        shardings = partition.shardings(state, mesh, shards)
         step = make_train_step(
             task_heads.make_objective(head, trained),
             fixed,

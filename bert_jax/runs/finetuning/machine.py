@@ -14,7 +14,7 @@ from absl import logging
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.mesh import determinism, program_cache, sharding
-from bert_jax.model import splits
+from bert_jax.model import partition
 from bert_jax.runs.supervision.signals import StopSignal
 from bert_jax.runs.workdir import running
 
@@ -87,6 +87,6 @@ def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sha
     mesh = sharding.make_mesh(runtime)
 
     # What the mesh leaves whole is no mistake, but costs memory: logged once, not with each run.
-    for warning in splits.left_whole(model, runtime):
+    for warning in partition.left_whole(model, runtime):
         logging.warning('%s', warning)
     return mesh

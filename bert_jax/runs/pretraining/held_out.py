@@ -19,6 +19,7 @@ from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import construction, sharding
+from bert_jax.model import partition
 from bert_jax.runs.finetuning.data_collator import eval_batch_size
 from bert_jax.runs.finetuning.evaluation import check_writable, config_hash, write_result
 from bert_jax.runs.pretraining.records import check_model_reads
@@ -100,7 +101,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     stream = RecordStream(
         data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size)
     )
-    params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
+    params = partition.put(source.params, mesh, config.runtime.scan_layers)
     inputs = word_vectors.inputs(config.model, tokenizer)
 
     # Every record once; the last batch is filled up with rows of weight 0.

@@ -198,11 +198,11 @@ def _planned_phase(
 def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
     """Return what is planned on what, in the order in which it is read."""
     from bert_jax.costs import flops, plan
-    from bert_jax.model import splits
+    from bert_jax.model import partition
     from bert_jax.train.program import departures
 
     abstract = plan.abstract_mesh(config, topology)
-    warnings = splits.left_whole(config.model, config.runtime), departures(config, abstract)
+    warnings = partition.left_whole(config.model, config.runtime), departures(config, abstract)
     chip = ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')
     return {
         'config': config.name,

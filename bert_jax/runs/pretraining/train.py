@@ -22,7 +22,7 @@ from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import determinism, processes, sharding
-from bert_jax.model.attention import attention
+from bert_jax.model.blocks import attend
 from bert_jax.runs.finetuning.machine import mesh_of
 from bert_jax.runs.pretraining import baselines, dry_run, held_out, same_run
 from bert_jax.runs.pretraining.records import Records
@@ -76,9 +76,7 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
         sharding.check_divides(
             mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size'
         )
-        attention.choose(
-            config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed
-        )
+        attend.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
     for line in departures(config, mesh):
         logging.warning('%s', line)
     return mesh

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.conversion import peft
-from bert_jax.conversion.tuned import FOLDED, folded
+from bert_jax.conversion.tuned import folded
+from bert_jax.model.peft.registry import method_of
 from bert_jax.runs.sources.source import fold, read_source
 from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir
@@ -37,10 +38,10 @@ def merge(folder: str, output: str) -> str:
     workdir.check(flag='workdir')
     config, model = workdir.config(), workdir.model_config()
     method = model.tuning.method
-    experts = model.tuning.option('experts') if method == 'adamix' else None
+    experts = model.tuning.experts
     if not isinstance(config, FinetuneConfig) or method == 'full' or experts == 1:
         raise UserError(f'--workdir={folder}: nothing is left to fold in it: use it as it is')
-    if method not in FOLDED and not experts:
+    if not method_of(model).folds and not experts:
         raise UserError(
             f'--workdir={folder}: adapters ({method}) are layers of their own and fit into no'
             " weights of BERT's: use it as it is, or bert-export --format=stablehlo"

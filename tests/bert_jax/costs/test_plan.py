@@ -17,7 +17,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.costs import overheads, plan, search
 from bert_jax.costs.chips import CHIPS, topology
-from bert_jax.model import splits
+from bert_jax.model import partition
 
 BASE = 110_106_428
 WHOLE = 'runtime.shard_optimizer=false'  # each chip has all of the state
@@ -168,7 +168,7 @@ def test_a_mesh_that_does_not_divide_is_refused():
 def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(changes, message):
     runtime = apply(PretrainConfig(), [f'runtime.{changes}']).runtime
     with pytest.raises(UserError, match=f'runtime.{changes} {message}'):
-        splits.left_whole(ModelConfig(), runtime)
+        partition.left_whole(ModelConfig(), runtime)
 
 
 class Compiler:

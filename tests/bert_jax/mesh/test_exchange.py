@@ -18,6 +18,7 @@ from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import exchange
 from bert_jax.mesh.exchange import is_all_to_all, per_data_shard
 from bert_jax.mesh.sharding import make_mesh
+from bert_jax.model import partition
 
 V5E, V6E, V5P = ('TPU v5 lite', 'tpu'), ('TPU v6 lite', 'tpu'), ('TPU v5', 'tpu')
 GPU = ('NVIDIA H100', 'gpu')
@@ -73,9 +74,8 @@ def test_each_device_has_its_own_share_of_the_sum_in_however_many_steps(
         return jax.tree.map(lambda x: rows.sum() * x, whole), rows.sum()
 
     with jax.set_mesh(make_mesh(RuntimeConfig())):
-        by_parts = per_data_shard(
-            summed, params, P('data'), shard_optimizer=True, all_to_all=all_to_all
-        )
+        places = partition.places_of(params, True)
+        by_parts = per_data_shard(summed, places, P('data'), all_to_all=all_to_all)
         gradients, total = jax.jit(by_parts)(params, jnp.zeros(()), rows)
     assert total == rows.sum()
     for got, x in zip(jax.tree.leaves(gradients), jax.tree.leaves(params), strict=True):

@@ -12,7 +12,6 @@ import pytest
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.costs import search
-from bert_jax.costs.flops import parameter_count
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.embeddings import padded_vocab
@@ -65,32 +64,7 @@ def test_each_token_has_the_row_of_its_segment_and_gives_it_its_gradient(rows):
     assert used == [row <= max(rows - 2, 0) for row in range(rows)]
 
 
-def test_padding_to_a_longer_length_changes_no_real_position():
-    model, batch = heads.Encoder(CONFIG), make_batch(CONFIG)
-    params = noisy_params(heads.Pretraining(CONFIG))['encoder']
-    apply = jax.jit(model.apply)
-    short = apply(
-        {'params': params}, batch['input_ids'], batch['input_mask'], batch['segment_ids']
-    )[0]
-    longer = [
-        np.pad(batch[k], ((0, 0), (0, 8))) for k in ('input_ids', 'input_mask', 'segment_ids')
-    ]
-    long = apply({'params': params}, *longer)[0]
-    real = batch['input_mask'].astype(bool)
-    np.testing.assert_allclose(np.asarray(long)[:, :16][real], np.asarray(short)[real], atol=1e-5)
-
-
-def test_scan_and_remat_change_nothing():
-    batch, params = make_batch(CONFIG), noisy_params(heads.Pretraining(CONFIG))
-    want = jax.jit(heads.Pretraining(CONFIG).apply)({'params': params}, batch)[1]
-    for remat, scan in (('none', True), ('full', False), ('dots', True)):
-        got = jax.jit(heads.Pretraining(CONFIG, jnp.float32, remat, scan).apply)(
-            {'params': params}, batch
-        )[1]
-        np.testing.assert_allclose(got, want, atol=1e-6)
-
-
-@pytest.mark.parametrize('method', ['full', 'lora', 'houlsby'])
+@pytest.mark.parametrize('method', ['full', 'lora'])
 def test_gradients_of_scanned_blocks_are_those_of_unrolled_ones(method):
     """With dropout, whose masks a scanned block draws again, and with what tuning adds."""
     config = CONFIG.tuned(TuningConfig(method))
@@ -151,6 +125,3 @@ def test_initial_parameters_are_berts():
     assert padded_vocab(1000) == 1024 and not word[1000:].any() and word[:1000].any(axis=1).all()
     assert np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1)
     assert not np.asarray(params['nsp']['bias']).any()
-    # Rows of the table and entries of the output bias that stand for no word.
-    padding = 24 * (128 + 1)
-    assert sum(x.size for x in jax.tree.leaves(params)) - padding == parameter_count(model.config)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.encoder import LayerNorm
+from bert_jax.model.blocks.norms import LayerNorm
 
 H, EPSILON = 256, 1e-12
 

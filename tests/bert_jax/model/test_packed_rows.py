@@ -7,16 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
 from bert_jax.model.encoder import Encoder, Packing
 from bert_jax.train import losses
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.packed import S, pack
+from tests.helpers.tiny import tiny_config
 
-CONFIG = ModelConfig(
-    vocab_size=300, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position=24
-)
+CONFIG = tiny_config(vocab_size=300)
 
 
 def test_packed_losses_and_gradients_equal_unpacked_ones():

@@ -17,7 +17,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.schema import (
     FinetuneConfig,
-    ModelConfig,
     OptimizerConfig,
     PretrainConfig,
     TuningConfig,
@@ -27,18 +26,9 @@ from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.hidden_states import make_features
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
+from tests.helpers.tiny import tiny_config
 
-SHARED = ModelConfig(
-    vocab_size=60,
-    hidden_size=16,
-    num_layers=4,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=16,
-    family='albert',
-    embedding_size=6,
-    num_groups=2,
-)
+SHARED = tiny_config(vocab_size=60, num_layers=4, family='albert', embedding_size=6, num_groups=2)
 APART = dataclasses.replace(SHARED, num_groups=None)
 
 
@@ -61,7 +51,7 @@ def test_forward_equals_numpy(groups):
 
 
 HOW = [('none', False), ('dots', True), ('full', False)]
-ADDED = ['bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3', 'adamix']
+ADDED = ['lora', 'pfeiffer', 'adamix']
 
 
 @pytest.mark.parametrize(
@@ -125,14 +115,6 @@ def test_published_shapes_have_their_parameters(name, encoder):
     assert flops.parameter_count(config.model, pretraining=False) == encoder
     o = config.optimizer
     assert (o.algorithm, o.peak_lr, o.warmup_steps) == ('lamb_albert', 1.76e-3, 3125)
-
-
-def test_what_is_counted_is_what_is_trained():
-    params = noisy_params(heads.Pretraining(SHARED))
-    padded = (128 - 60) * (6 + 1)
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) - padded == flops.parameter_count(
-        SHARED
-    )
 
 
 def test_sharing_saves_parameters_and_no_flops():

@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import sharding
-from bert_jax.model.attention.attention import AttentionMask, attend
+from bert_jax.model.blocks.attend import AttentionMask, attend
 from bert_jax.model.dropout import GENERATORS, DropoutRng
 
 # 3 rows in the global batch: masks are named by them. Padding comes last.
@@ -32,7 +32,7 @@ class Case(NamedTuple):
     width: int = 64
     rate: float = 0.1
     generator: str = 'threefry'
-    left_to_right: bool = False
+    causal: bool = False
     packed: bool = False
     dtype: str = 'float32'
     tolerance: float = 2e-5
@@ -59,7 +59,7 @@ def outputs_and_gradients(case: Case, kernel: str):
         rng = DropoutRng(jax.random.key(3), rows, GENERATORS[case.generator])
 
         def total(qkv):
-            out = attend(*qkv, mask, case.rate, rng, 7, case.left_to_right, kernel)
+            out = attend(*qkv, mask, case.rate, rng, 7, case.causal, kernel)
             return jnp.sum(out.astype(jnp.float32) * weights), out
 
         gradients, out = jax.grad(total, has_aux=True)(qkv)
@@ -75,7 +75,7 @@ def outputs_and_gradients(case: Case, kernel: str):
         Case(rate=0.0),
         Case(tokens=256, heads=4, width=32),
         Case(heads=3, width=128, generator='threefry_8bit'),
-        Case(heads=4, generator='threefry13', left_to_right=True),
+        Case(heads=4, generator='threefry13', causal=True),
         Case(packed=True, rate=0.5),
         # Masks that fill more than one row of words, and turns of a loop that four do not divide.
         Case(tokens=384, generator='threefry_8bit'),

@@ -223,13 +223,12 @@ def test_weights_and_moments_are_split_over_data_too_where_asked():
     both = state.params['encoder'], state.opt_state[1].mu['encoder']
     share = lambda leaf: leaf.sharding.shard_shape(leaf.shape)
     for tree in both:
-        layers = tree['layers']
-        # Of [384, 32]; [2, 32, 64] by width and model; [2, 64, 32] by model and fsdp: along the
-        # first axis of the matrix, never along the layers.
+        block = tree['layers']['1']
+        # Of [384, 32]; [32, 64] by width and model; [64, 32] by model and fsdp.
         assert share(tree['embeddings']['word']) == (48, 32)
-        assert share(layers['intermediate']['kernel']) == (2, 8, 32)
-        assert share(layers['output']['kernel']) == (2, 16, 16)
-        assert share(layers['intermediate']['bias']) == (2, 32)  # small: on every part of data
+        assert share(block['intermediate']['kernel']) == (8, 32)
+        assert share(block['output']['kernel']) == (16, 16)
+        assert share(block['intermediate']['bias']) == (32,)  # small: on every part of data
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
 from bert_jax.input_pipeline.tasks.base import trim
 from bert_jax.mesh import sharding
-from bert_jax.model import heads
+from bert_jax.model import heads, partition
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
@@ -129,7 +129,7 @@ def test_choices_on_a_mesh():
     alone = sums(params, batch, dropout_rng)
     mesh = sharding.make_mesh(RuntimeConfig(fsdp=2, model_parallel=4))
     with jax.set_mesh(mesh):
-        placed = jax.device_put(params, sharding.shardings(params, mesh))
+        placed = jax.device_put(params, partition.shardings(params, mesh))
         together = sums(placed, sharding.place(batch, mesh, ROWS), dropout_rng)
     np.testing.assert_allclose(together['loss'], alone['loss'], rtol=2e-6)
     # Dropout is on.

@@ -33,15 +33,9 @@ from tests.helpers.numpy_bert import (
     norm,
     numpy_forward,
 )
+from tests.helpers.tiny import tiny_config
 
-SMALL = ModelConfig(
-    vocab_size=100,
-    hidden_size=16,
-    num_layers=4,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=32,
-)
+SMALL = tiny_config(num_layers=4)
 BASE = ModelConfig()
 LARGE = ModelConfig(hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096)
 EVERY_METHOD = (

@@ -43,7 +43,7 @@ class AttentionMask(NamedTuple):
     packs_BS: jax.Array | None = None
 
     def bias(self) -> jax.Array:
-        """What is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32."""
+        """Return what is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32."""
         # [B, 1, S] without packs: one line of keys for all queries of a row.
         seen_BTS = self.keys_BS[:, None, :] > 0
         if self.packs_BS is not None:
@@ -51,7 +51,7 @@ class AttentionMask(NamedTuple):
         return jnp.where(seen_BTS, 0.0, MASKED)[:, None]
 
     def numbers(self) -> tuple[jax.Array, jax.Array]:
-        """The same as numbers of queries and of keys [B, S]: a query sees keys of its number.
+        """Return numbers of queries and of keys [B, S]: a query sees keys of its number.
 
         Without packs every query sees what is no padding.
         """
@@ -67,7 +67,7 @@ def choose(
     packed: bool = False,
     platform: str | None = None,
 ) -> str:
-    """What computes the attention of rows of `seq_len` tokens, as runtime.attention names it.
+    """Return what computes attention of `seq_len` tokens, as runtime.attention names it.
 
     The one that runtime.attention names; for 'auto' a fused kernel where one can be had and
     sequences are long. UserError where the named one cannot be had. platform: 'cpu', 'gpu' or
@@ -114,13 +114,13 @@ def _obstacle(
             ' runtime.shard_optimizer=false'
         )
     if name == 'tpu_fused':
-        from bert_jax.model.attention import tpu_fused
+        from bert_jax.model.blocks import tpu_fused
 
         if runtime.dropout_rng == 'rbg' and model.attention_dropout > 0:
             return 'draws masks by their names: set runtime.dropout_rng=threefry'
         parts = runtime.model_parallel
         return tpu_fused.obstacle(seq_len, model.hidden_size // parts, model.num_heads // parts)
-    if model.attention == 'left_to_right':
+    if model.is_causal:
         return 'lets every token see all others: it is not for model.attention=left_to_right'
     if model.attention_dropout > 0:
         return (
@@ -157,13 +157,13 @@ def attend(
     rate: float,
     dropout_rng: DropoutRng | None,
     site: int | jax.Array,
-    left_to_right: bool = False,
+    causal: bool = False,
     kernel: str = 'xla',
 ) -> jax.Array:
     """Attention's output [B, T, N, D]; scores and softmax are float32.
 
     Paper section 3; modeling.py:694-749. `rate` is the dropout on probabilities; with
-    `left_to_right` a query sees nothing right of it either. `kernel` is one of `choose`; cudnn and
+    `causal` a query sees nothing right of it either. `kernel` is one of `choose`; cudnn and
     tpu_flash have neither.
     """
     if kernel == 'cudnn':
@@ -177,7 +177,7 @@ def attend(
         return _tpu_flash(q_BTND, k_BSND, v_BSND, attention_mask)
     if kernel == 'tpu_fused' and q_BTND.shape[1] % _TPU_BLOCK == 0:
         rng = dropout_rng if rate else None
-        return _tpu_fused(q_BTND, k_BSND, v_BSND, attention_mask, rate, rng, site, left_to_right)
+        return _tpu_fused(q_BTND, k_BSND, v_BSND, attention_mask, rate, rng, site, causal)
 
     # What the kernels fuse, step by step. Scores come out of the product in float32: in bfloat16 a
     # sum over D loses what softmax is to compare.
@@ -189,7 +189,7 @@ def attend(
     # Padding gets a large negative number and not -inf: a row that is padding alone (the end of an
     # evaluation) would be NaN.
     bias_B1TS = attention_mask.bias()
-    if left_to_right:
+    if causal:
         # tri is true at and left of the diagonal: key position at most query position.
         past_TS = jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)
         bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
@@ -253,13 +253,13 @@ def _tpu_fused(
     rate: float,
     dropout_rng: DropoutRng | None,
     site: int | jax.Array,
-    left_to_right: bool,
+    causal: bool,
 ) -> jax.Array:
     """Attention's output [B, T, N, D] by our own kernel, each device with its own rows and heads.
 
     There is dropout where there is a `dropout_rng`.
     """
-    from bert_jax.model.attention.tpu_fused import Fused, Names, fused_attention
+    from bert_jax.model.blocks.tpu_fused import Fused, Names, fused_attention
 
     # Where nothing is dropped the names are zeros that nothing reads.
     key_2, rows_B = jnp.zeros(2, jnp.uint32), jnp.zeros(len(q_BTND), jnp.uint32)
@@ -276,7 +276,7 @@ def _tpu_fused(
         here = jax.lax.axis_index('model') if heads_are_split else 0
         names = Names(key_2, rows_B, jnp.full(1, here * N, jnp.int32))
         q, k, v = (x.reshape(B, T, N * D) for x in (q_BTND, k_BSND, v_BSND))
-        fused = Fused(N, MASKED, rate, generator, left_to_right)
+        fused = Fused(N, MASKED, rate, generator, causal)
         return fused_attention(fused, q, k, v, queries_BT, keys_BS, names).reshape(B, T, N, D)
 
     run = _on_each_device(local, rows=3)

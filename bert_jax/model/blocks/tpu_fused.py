@@ -39,7 +39,7 @@ class Fused(NamedTuple):
     """What the kernel is compiled for.
 
     heads: how many there are here. masked: what is added to the scores of keys that are not seen.
-    rate: of dropout, 0 for none; generator: of its bits. left_to_right: a query sees nothing right
+    rate: of dropout, 0 for none; generator: of its bits. causal: a query sees nothing right
     of it.
     """
 
@@ -47,7 +47,7 @@ class Fused(NamedTuple):
     masked: float
     rate: float
     generator: Generator
-    left_to_right: bool
+    causal: bool
 
 
 class Names(NamedTuple):
@@ -223,9 +223,9 @@ def _product(a: jax.Array, b: jax.Array, axes: tuple[int, int] = (1, 0)) -> jax.
 
 
 def _bias(queries: Any, keys: Any, fused: Fused) -> jax.Array:
-    """What is added to the scores of a row [T, S]: 0 where a query sees a key."""
+    """Return what is added to the scores of a row [T, S]: 0 where a query sees a key."""
     seen_TS = queries[0] == keys[0]
-    if fused.left_to_right:
+    if fused.causal:
         query, key = (jax.lax.broadcasted_iota(jnp.int32, seen_TS.shape, i) for i in (0, 1))
         seen_TS = seen_TS & (key <= query)
     return jnp.where(seen_TS, 0.0, fused.masked)
@@ -239,7 +239,7 @@ def _probs(q_TD: jax.Array, k_SD: jax.Array, bias_TS: jax.Array) -> jax.Array:
 
 
 def _draw(kept: Any, masks: Any, key: Any, row: Any, head: Any, fused: Fused) -> None:
-    """Writes into `kept` [T, S] what dropout multiplies by: 0, or the inverse of the share kept.
+    """Write into `kept` [T, S] what dropout multiplies by: 0, or the inverse of the share kept.
 
     And into `masks` [W, S] the same, a bit a place. The numbers are those of dropout.py for heads
     [B, N, T, S]; key: two words, row: of the global batch, head: its number among all. An
@@ -268,7 +268,7 @@ def _draw(kept: Any, masks: Any, key: Any, row: Any, head: Any, fused: Fused) ->
 
 
 def _unpack(kept: Any, masks: Any, fused: Fused) -> None:
-    """Writes into `kept` [T, S] what `_draw` did, from the masks that it left."""
+    """Write into `kept` [T, S] what `_draw` did, from the masks that it left."""
     parts, tokens = fused.generator.parts, kept.shape[0]
     part, scale = tokens // parts, jnp.float32(fused.generator.scale(fused.rate))
 
@@ -284,7 +284,7 @@ def _unpack(kept: Any, masks: Any, fused: Fused) -> None:
 
 
 def _each_eight_rows(part: int, some: Callable[..., None]) -> None:
-    """Calls `some` with 0, 1, ...: the number of each eight rows of a part.
+    """Call `some` with 0, 1, ...: the number of each eight rows of a part.
 
     Four turns of the loop as one: their work fills each other's gaps. As libtpu packs its code
     that is a quarter less time; no chip has confirmed it.

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bert_jax.mesh.products import dot_general
+from bert_jax.model.blocks.products import dot_general
 
 RNG = np.random.RandomState(0)
 X, KERNEL = RNG.normal(size=(3, 4, 8)).astype('f'), RNG.normal(size=(8, 5)).astype('f')

@@ -4,8 +4,8 @@ A TPU multiplies float32 so by itself. On a CPU with instructions for bfloat16 (
 servers since 2023; avx512_bf16, in AMD's since 2022) it is worth the trouble of saying so: each of
 the three products of a dense layer, forward and for both gradients, takes between a third and a
 sixth of the time with AMX. XLA uses them where both sides are bfloat16 and the result is float32;
-asked for a result in bfloat16, it multiplies in float32. Owns the rule and its gradient; knows no
-layer.
+asked for a result in bfloat16, it multiplies in float32. Owns the rule and its gradient, and the
+dense layer that takes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from bert_jax.configs.schema import ModelConfig
 
 
 @functools.cache  # one function for each dtype, so that equal modules are equal
@@ -74,5 +77,28 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
 
 
 def dot_general(dtype: str | None) -> Callable[..., jax.Array]:
-    """The product whose sides are read as `dtype`; None: jax.lax's own."""
+    """Return the product whose sides are read as `dtype`; None: jax.lax's own."""
     return jax.lax.dot_general if dtype is None else reading_as(dtype)
+
+
+def dense(
+    config: ModelConfig,
+    features: int,
+    dtype: jnp.dtype,
+    name: str,
+    matmul_dtype: str | None = None,
+    use_bias: bool = True,
+) -> nn.Dense:
+    """Make a dense layer, `features` wide, initialised as BERT's: truncated normal, zero bias.
+
+    Parameters are float32, arithmetic is in `dtype` (modeling.py:375), and its product reads both
+    sides as `matmul_dtype`.
+    """
+    return nn.Dense(
+        features,
+        use_bias,
+        dtype=dtype,
+        kernel_init=jax.nn.initializers.truncated_normal(config.initializer_range),
+        dot_general=dot_general(matmul_dtype),
+        name=name,
+    )

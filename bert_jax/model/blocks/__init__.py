@@ -1,0 +1,1 @@
+"""The parts of which an encoder's blocks are composed."""

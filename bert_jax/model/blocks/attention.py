@@ -1,0 +1,83 @@
+"""Self-attention as a part of a block: a class for each value of `model.attention`.
+
+What computes the scores, plain jax or a fused kernel, is attend.py's.
+
+Dims: as in model/encoder.py.
+"""
+
+from __future__ import annotations
+
+import jax
+
+from bert_jax.model.blocks.attend import attend
+from bert_jax.model.blocks.part import Linear, Part, Rows
+from bert_jax.model.blocks.positions import POSITIONS
+
+
+class SelfAttention(Part):
+    """Every token attends to all tokens of its example (paper section 3; modeling.py:694-749)."""
+
+    columns = ('query', 'key', 'value')
+    rows = ('attention_output',)
+    norm = 'attention_norm'
+    causal = False
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Return the shapes of four square matrices."""
+        H = self.config.hidden_size
+        return dict.fromkeys(self.columns + self.rows, (H, H))
+
+    def split_sizes(self) -> dict[str, int]:
+        """Return the number of heads: each device has whole ones."""
+        return {'num_heads': self.config.num_heads}
+
+    def flops(self, seq_len: int) -> int:
+        """Return the FLOPs of queries by keys and of probabilities by values, 2 S^2 H each.
+
+        Causal attention counts in full, because the masked half is multiplied too.
+        """
+        return 4 * self.config.hidden_size * seq_len * seq_len
+
+    def kept(self) -> int:
+        """Return the numbers of the matrices' outputs and of the context of the heads."""
+        return super().kept() + self.config.hidden_size
+
+    def scores(self, seq_len: int) -> int:
+        """Return a score for each head and key."""
+        return self.config.num_heads * seq_len
+
+    def __call__(
+        self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
+    ) -> jax.Array:
+        """Return the heads' contexts, put side by side and multiplied: see Part."""
+        c, (B, T, H) = self.config, x_BTH.shape
+        # [B, T, H] -> [B, T, N, D]: query, key and value of all heads are one product each.
+        q_BTND, k_BTND, v_BTND = (
+            linear(name, x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
+            for name in self.columns
+        )
+        turned = POSITIONS[c.positions](c).turned
+        out_BTND = attend(
+            turned(q_BTND, rows.position_ids_BT),
+            turned(k_BTND, rows.position_ids_BT),
+            v_BTND,
+            rows.mask,
+            c.attention_dropout,
+            rows.dropout_rng,
+            site,
+            self.causal,
+            kernel,
+        )
+        return linear('attention_output', out_BTND.reshape(B, T, H))
+
+
+class CausalSelfAttention(SelfAttention):
+    """No token sees what comes after it (paper section 5.1)."""
+
+    causal = True
+
+
+ATTENTIONS: dict[str, type[SelfAttention]] = {
+    'bidirectional': SelfAttention,
+    'left_to_right': CausalSelfAttention,
+}

@@ -1,0 +1,44 @@
+"""The feed-forward part of a block: a class and an activation for each value of `hidden_act`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+
+from bert_jax.model.blocks.part import Linear, Part, Rows
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    'gelu_tanh': functools.partial(nn.gelu, approximate=True),
+    'gelu_erf': functools.partial(nn.gelu, approximate=False),
+    'relu': nn.relu,
+}
+
+
+class FeedForward(Part):
+    """Two dense layers with an activation between them (modeling.py:855-870)."""
+
+    columns = ('intermediate',)
+    rows = ('output',)
+    norm = 'output_norm'
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Return the shapes of a wide matrix and of one back."""
+        H, wide = self.config.hidden_size, self.config.intermediate_size
+        return {'intermediate': (H, wide), 'output': (wide, H)}
+
+    def split_sizes(self) -> dict[str, int]:
+        """Return the width between the two layers."""
+        return {'intermediate_size': self.config.intermediate_size}
+
+    def __call__(
+        self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
+    ) -> jax.Array:
+        """Return the output of the second layer: see Part."""
+        del rows, site, kernel
+        return linear('output', ACTIVATIONS[self.config.hidden_act](linear('intermediate', x_BTH)))
+
+
+FEED_FORWARDS: dict[str, type[Part]] = dict.fromkeys(ACTIVATIONS, FeedForward)

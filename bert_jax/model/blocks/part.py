@@ -1,0 +1,89 @@
+"""What a part of a block says of itself: its matrices, how they are split, what they cost.
+
+Owns the interface by which a block, sharding rules, counts of FLOPs and estimates of memory read a
+part; they list no matrix by hand. Which parts there are is attention.py's and feed_forward.py's.
+
+Dims: as in model/encoder.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.model.blocks.attend import AttentionMask
+from bert_jax.model.dropout import DropoutRng
+
+# linear(name, x): the product of x and the part's matrix of that name, with its bias.
+Linear = Callable[[str, jax.Array], jax.Array]
+
+
+class Rows(NamedTuple):
+    """What the blocks are told of the rows of a batch.
+
+    mask: which keys a query sees; position_ids_BT: where each token is in its example, or None
+    where positions count from 0; dropout_rng: None outside of training.
+    """
+
+    mask: AttentionMask
+    position_ids_BT: jax.Array | None
+    dropout_rng: DropoutRng | None
+
+
+class Part:
+    """A part of a block: the branch of one residual sum.
+
+    Attributes:
+      columns: names of the matrices that read the part's input. The mesh axis `model` splits their
+        outputs.
+      rows: names of the matrices that read what is made of these. `model` splits their inputs, so
+        that their products are sums over it. The last one's output is the part's.
+      norm: the name of the sub-layer's norm.
+    """
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    norm = ''
+
+    def __init__(self, config: ModelConfig):
+        """Make the part of an encoder of this shape."""
+        self.config = config
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Return the (inputs, outputs) of each matrix by name."""
+        raise NotImplementedError
+
+    def split_sizes(self) -> dict[str, int]:
+        """Return the settings, by name, that runtime.model_parallel must divide to split it."""
+        raise NotImplementedError
+
+    def flops(self, seq_len: int) -> int:
+        """Return the FLOPs of a sequence in products of activations, forward."""
+        del seq_len
+        return 0
+
+    def kept(self) -> int:
+        """Return how many numbers of a token the backward pass needs: the matrices' outputs."""
+        return sum(outputs for _, outputs in self.shapes().values())
+
+    def scores(self, seq_len: int) -> int:
+        """Return how many attention scores of a token the backward pass needs."""
+        del seq_len
+        return 0
+
+    def __call__(
+        self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
+    ) -> jax.Array:
+        """Return what is added to x [B, T, H].
+
+        Args:
+          linear: computes a product with a matrix of the part.
+          x_BTH: the sub-layer's input.
+          rows: what is known of the batch.
+          site: the dropout site of the part's own.
+          kernel: what computes attention, one of attend.choose.
+        """
+        raise NotImplementedError

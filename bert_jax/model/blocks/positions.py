@@ -1,0 +1,75 @@
+"""How a model knows the order of tokens: a class for each value of `model.positions`.
+
+Dims: as in model/encoder.py.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.configs.schema import ModelConfig
+
+
+class Positions:
+    """No positions: nothing is added to the embeddings, and queries and keys stay as they are."""
+
+    def __init__(self, config: ModelConfig):
+        """Make the positions of an encoder of this shape."""
+        self.config = config
+
+    def added(
+        self,
+        module: nn.Module,
+        seq_len: int,
+        position_ids_BT: jax.Array | None,
+        input_mask_BT: jax.Array | None,
+    ) -> jax.Array | None:
+        """Return what is added to the embeddings, [B, T, E] or [1, T, E]; None for nothing.
+
+        Args:
+          module: the embeddings, whose parameters a table of positions is one of.
+          seq_len: T.
+          position_ids_BT: a token's position in its example; None: they count from 0.
+          input_mask_BT: 0 where there is padding; None: there is none.
+        """
+        del module, seq_len, position_ids_BT, input_mask_BT
+        return None
+
+    def turned(self, x_BTND: jax.Array, position_ids_BT: jax.Array | None) -> jax.Array:
+        """Return queries or keys [B, T, N, D] as the scores of attention read them."""
+        del position_ids_BT
+        return x_BTND
+
+
+class LearnedPositions(Positions):
+    """A row of trained weights for each position (the paper; modeling.py:480-520)."""
+
+    def added(
+        self,
+        module: nn.Module,
+        seq_len: int,
+        position_ids_BT: jax.Array | None,
+        input_mask_BT: jax.Array | None,
+    ) -> jax.Array:
+        """Return the rows of the tokens' positions: see Positions."""
+        c = self.config
+        normal = jax.nn.initializers.truncated_normal(c.initializer_range)
+        position_TE = module.param('position', normal, (c.position_rows, c.embedding_width))
+        # Rows of one example take T positions in order, which is a slice and not a gather.
+        first = c.traits.first_position
+        if position_ids_BT is None:
+            positions_BTE = position_TE[None, first : first + seq_len]
+        else:
+            positions_BTE = position_TE[position_ids_BT + first]
+        # RoBERTa's padding is all at the row before its first token's, which is not trained
+        # (transformers modeling_roberta.py): losses over all positions read its hidden states.
+        if first and input_mask_BT is not None:
+            padding_E = jax.lax.stop_gradient(position_TE[first - 1])
+            is_real_BT1 = input_mask_BT[..., None] > 0
+            positions_BTE = jnp.where(is_real_BT1, positions_BTE, padding_E[None, None])
+        return positions_BTE
+
+
+POSITIONS: dict[str, type[Positions]] = {'learned': LearnedPositions, 'none': Positions}

@@ -1,0 +1,176 @@
+"""How the parameters of blocks lie: one stack for all of them, or arrays of their own for each.
+
+At rest, in files and wherever parameters are walked by path, a leaf below `layers` is stacked, [L,
+...] (of blocks that share their weights one for each group). A program that unrolls its blocks
+reads an array of its own for each, `layers/0/query/kernel`: a slice of a stack costs it a copy.
+Owns the way between both, for parameters and for what has their form, such as moments.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.mesh.sharding import path_of
+
+# The lowest blocks lie apart where tuning leaves them alone (model/encoder.py).
+BELOW = 'below_layers'
+STACKS = (BELOW, 'layers')
+_NUMBERED = re.compile(r'(?<=layers/)(\d+)/')
+
+Blocks = Mapping[str, Any]
+
+
+def parse(path: str) -> tuple[str, int | None]:
+    """Return (a leaf's path at rest, the number of its block in the stack, None of a stack)."""
+    number = _NUMBERED.search(path)
+    return _NUMBERED.sub('', path), int(number[1]) if number else None
+
+
+def is_separate(blocks: Any) -> bool:
+    """Tell whether the tree below a name of STACKS has a block for each number."""
+    return isinstance(blocks, Mapping) and bool(blocks) and all(name.isdigit() for name in blocks)
+
+
+def block(blocks: Blocks, number: int) -> Any:
+    """Return the parameters of one block, whichever way they lie."""
+    if is_separate(blocks):
+        return blocks[str(number)]
+    return jax.tree.map(lambda leaf: leaf[number], blocks)
+
+
+def stacked(tree: Any) -> Any:
+    """Return a tree with stacks in place of separate blocks.
+
+    A leaf that some blocks lack is stacked of those that have it. Leaves may be arrays of numpy or
+    on devices, traced, or ShapeDtypeStructs; what lay on a mesh stays split as it was.
+    """
+    return _converted(tree, lambda blocks: _stack(blocks) if is_separate(blocks) else blocks)
+
+
+def separate(tree: Any) -> Any:
+    """Return a tree with separate blocks in place of stacks, of which each leaf has all blocks."""
+
+    def apart(blocks: Blocks) -> Blocks:
+        if is_separate(blocks):
+            return blocks
+        count = jax.tree.leaves(blocks)[0].shape[0]
+        return {str(number): block(blocks, number) for number in range(count)}
+
+    return _converted(tree, apart)
+
+
+def for_program(tree: Any, is_scanned: bool) -> Any:
+    """Return a tree as a program reads it, which has its blocks in a loop or one by one."""
+    return stacked(tree) if is_scanned else separate(tree)
+
+
+def for_model(tree: Any, model: Any) -> Any:
+    """Return a tree as a model reads it; as it is where the model has no choice, `scan`."""
+    scan = getattr(model, 'scan', None)
+    return tree if scan is None else for_program(tree, scan)
+
+
+def like(tree: Any, target: Any) -> Any:
+    """Return a tree of stacks with its blocks separate where they are so in `target`.
+
+    The leaves of `target` say which blocks have them, and on which devices they go.
+    """
+
+    def convert(node: Any, goal: Any) -> Any:
+        if not isinstance(node, Mapping):
+            return node
+        return {
+            name: _apart(below, goal[name])
+            if name in STACKS and is_separate(goal[name])
+            else convert(below, goal[name])
+            for name, below in node.items()
+        }
+
+    return jax.tree.map(convert, tree, target, is_leaf=lambda node: isinstance(node, Mapping))
+
+
+def origins(tree: Any) -> list[tuple[str, int]]:
+    """Return (path at rest, number in the stack there) of each leaf in order; 0 of a whole leaf."""
+    paths = [parse(path_of(path)) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for path, number in paths:
+        numbers[path].append(number or 0)
+    return [(path, sorted(numbers[path]).index(number or 0)) for path, number in paths]
+
+
+def _converted(tree: Any, change: Callable[[Blocks], Blocks]) -> Any:
+    """Return a tree with `change` of all that is below a name of STACKS."""
+
+    def convert(node: Any) -> Any:
+        if not isinstance(node, Mapping):
+            return node
+        return {
+            name: change(below) if name in STACKS and isinstance(below, Mapping) else convert(below)
+            for name, below in node.items()
+        }
+
+    return jax.tree.map(convert, tree, is_leaf=lambda node: isinstance(node, Mapping))
+
+
+def _stack(blocks: Blocks) -> Any:
+    flat = [traverse_util.flatten_dict(blocks[name]) for name in sorted(blocks, key=int)]
+    leaves = defaultdict(list)
+    for each in flat:
+        for names, leaf in each.items():
+            leaves[names].append(leaf)
+    return traverse_util.unflatten_dict({names: _joined(of) for names, of in leaves.items()})
+
+
+def _joined(leaves: Sequence[Any]) -> Any:
+    """Return arrays of one shape as one, [n, ...]."""
+    first = leaves[0]
+    sharding = None if isinstance(first, jax.core.Tracer) else getattr(first, 'sharding', None)
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, P(None, *sharding.spec))
+    if isinstance(first, jax.ShapeDtypeStruct):
+        shape = (len(leaves), *first.shape)
+        return jax.ShapeDtypeStruct(shape, first.dtype, sharding=sharding)
+    if isinstance(first, np.ndarray):
+        return np.stack(leaves)
+    if sharding is None:
+        return jnp.stack(leaves)
+    return _stack_to(sharding)(*leaves)
+
+
+@functools.cache
+def _stack_to(sharding: Any) -> Callable[..., jax.Array]:
+    """Return the function that stacks arrays so that the result is split as `sharding` says."""
+    return jax.jit(lambda *leaves: jnp.stack(leaves), out_shardings=sharding)
+
+
+@functools.cache
+def _cut_to(places: tuple[Any, ...]) -> Callable[[jax.Array], list[jax.Array]]:
+    """Return the function that gives the slices of a stack, which lie as `places` say."""
+    return jax.jit(list, out_shardings=list(places))
+
+
+def _apart(stack: Blocks, blocks: Blocks) -> Blocks:
+    """Return a stack's blocks, of which each has the leaves that it has in `blocks`."""
+    goals: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
+    for number in sorted(blocks, key=int):
+        for names, leaf in traverse_util.flatten_dict(blocks[number]).items():
+            goals[names][number] = leaf
+    separated: dict[str, dict[tuple[str, ...], Any]] = {number: {} for number in blocks}
+    for names, leaf in traverse_util.flatten_dict(dict(stack)).items():
+        pieces: Sequence[Any] = leaf
+        if isinstance(leaf, jax.Array):
+            pieces = _cut_to(tuple(goal.sharding for goal in goals[names].values()))(leaf)
+        for number, piece in zip(goals[names], pieces, strict=True):
+            separated[number][names] = piece
+    return {number: traverse_util.unflatten_dict(leaves) for number, leaves in separated.items()}

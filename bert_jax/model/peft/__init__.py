@@ -1,0 +1,1 @@
+"""Parameter-efficient tuning: a file for each method, and the registry of them."""

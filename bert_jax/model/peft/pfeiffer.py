@@ -1,0 +1,29 @@
+"""An adapter after the feed-forward part (Pfeiffer et al. 2021)."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+
+from bert_jax.model.peft.method import Context, Efficient, Function, bottleneck
+
+
+class Pfeiffer(Efficient):
+    """total + W2 relu(W1 norm(total) + b1) + b2 in place of the feed-forward part's residual sum.
+
+    AdapterHub's 'pfeiffer': both norms are the block's own.
+    """
+
+    begins = 'output'
+    folds = False
+
+    def weights(self, name: str, inputs: int, outputs: int) -> int:
+        """Return the weights of an adapter's two matrices: see Method."""
+        return 2 * self.tuning.option('width') * outputs if name == 'output' else 0
+
+    def total(self, name: str, context: Context, total: jax.Array, norm: Function) -> jax.Array:
+        """Return the sum and the adapter's change of it: see Method."""
+        if name != 'output':
+            return total
+        init, width = nn.initializers.normal(0.02), self.tuning.option('width')
+        return total + bottleneck(name, norm(total), width, nn.relu, init, context.dtype)

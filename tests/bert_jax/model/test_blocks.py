@@ -1,0 +1,57 @@
+"""The parts of a block by name, and what they say of themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model import TuningConfig
+from bert_jax.conversion import huggingface
+from bert_jax.costs import flops
+from bert_jax.model import heads
+from bert_jax.model.blocks.block import parts_of
+from bert_jax.model.partition import RULES
+from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
+from tests.helpers.tiny import tiny_config
+
+PRE = tiny_config(norm='pre', use_bias=False, positions='none')
+
+
+@pytest.mark.parametrize('config', [PRE, tiny_config(norm='pre'), tiny_config(use_bias=False)])
+@pytest.mark.parametrize('scan', [False, True])
+def test_forward_equals_numpy(config, scan):
+    model, batch = heads.Pretraining(config, scan=scan), make_batch(config)
+    params = noisy_params(model)
+    mlm, nsp = jax.jit(model.apply)({'params': params}, batch)
+    _, _, want_mlm, want_nsp = numpy_forward(params, config, batch)
+    np.testing.assert_allclose(mlm[..., : config.vocab_size], want_mlm, atol=5e-5)
+    np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
+
+
+def test_a_part_names_all_matrices_of_its_block():
+    layers = noisy_params(heads.Pretraining(PRE))['encoder']['layers']
+    shapes = {name: shape for part in parts_of(PRE) for name, shape in part.shapes().items()}
+    assert {k: v['kernel'].shape[1:] for k, v in layers.items() if 'kernel' in v} == shapes
+    assert not any('bias' in leaves for leaves in layers.values())
+    assert {'final_norm', 'embeddings', 'layers', 'pooler'} == flops.parameters(PRE).keys() - {
+        'mlm_head',
+        'nsp_head',
+    }
+    assert any('query|key|value|intermediate' in pattern for pattern, _ in RULES)
+
+
+def test_settings_that_files_lack_are_not_written(tmp_path):
+    plain = tiny_config()
+    assert not {'norm', 'use_bias', 'positions'} & schema.to_dict(plain).keys()
+    assert 'norm=' not in repr(PRE)
+    assert schema.from_dict(schema.ModelConfig, schema.to_dict(PRE)) == PRE
+    model = huggingface.Model(dataclasses.replace(plain, norm='pre'), {}, 'BertModel')
+    with pytest.raises(UserError, match='model.norm=pre has no place in'):
+        huggingface.write(tmp_path / 'out', model)
+    with pytest.raises(UserError, match='bitfit trains biases, and this encoder has none'):
+        PRE.tuned(TuningConfig('bitfit'))
