@@ -21,6 +21,7 @@ from jax import export
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, brief
 from bert_jax.mesh.sharding import path_of
+from bert_jax.model import layout
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, PARTS
 
@@ -46,22 +47,26 @@ def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
 
 
 def filled_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
-    """`params` with zeros for the arrays of `module` that it lacks.
+    """Return `params` with zeros for the arrays of `module` that it lacks.
 
-    Those are of the parts that are not among those `read`, whose output no program computes.
-    UserError where others are missing.
+    Only parts that are not `read` may be missing: no program computes their output.
+
+    Raises:
+      UserError: other arrays are missing.
     """
     # Shapes alone are needed: the module is traced, not computed.
     wanted, given = flat(jax.eval_shape(lambda: init_params(module, 0))), flat(params)
+    at_rest = {layout.parse(path)[0] for path in given}
+    absent = {path: leaf for path, leaf in wanted.items() if path not in at_rest}
     unread = tuple(part.path for name, part in PARTS.items() if name not in read)
-    if missing := [path for path in wanted if path not in given and not path.startswith(unread)]:
+    if missing := [path for path in absent if not path.startswith(unread)]:
         raise UserError(f'this model lacks {brief(missing)}: its weights are not whole')
-    zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted.items()}
+    zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in absent.items()}
     return nested(zeros | given)
 
 
 def flat(params: Mapping[str, Any]) -> dict[str, Any]:
-    """{'encoder/layers/query/kernel': array}: the names of the weights in a file."""
+    """Return the weights by the names that files have: {'encoder/layers/query/kernel': array}."""
     return {path_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
 
 

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from bert_jax.conversion.huggingface import read
-from bert_jax.inference import Predictor
+from bert_jax.inference import Predictor, export
 from bert_jax.input_pipeline.records import shards
-from bert_jax.launch import export
 from bert_jax.runs.sources import source
 from bert_jax.runs.sources.merged import merge
 from bert_jax.runs.workdir.metrics import read_metrics
@@ -108,7 +107,7 @@ def test_a_lora_run_is_merged(old):
 
 def test_a_run_is_exported_as_it_was(old):
     model = source.plain(source.read_source(str(old / 'tuned')))
-    export.export(model.bert, model.tokenizer, 'huggingface', str(old / 'again'))
+    export.write(model.bert, model.tokenizer, 'huggingface', str(old / 'again'))
     for name in ('vocab.txt', 'tokenizer_config.json', 'model.safetensors'):
         assert (old / 'again' / name).read_bytes() == (old / 'huggingface' / name).read_bytes()
     settings = [

@@ -15,7 +15,7 @@ from bert_jax.reports.quickstart.commands import say
 from bert_jax.reports.quickstart.next_steps import Step, next_steps
 from bert_jax.reports.quickstart.results import fill_in, gather
 from bert_jax.reports.quickstart.stages import sweeps
-from bert_jax.runs.finetuning.results import aligned
+from bert_jax.runs.finetuning.sweep import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

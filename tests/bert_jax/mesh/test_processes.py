@@ -23,6 +23,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.mesh import processes as distributed
 from bert_jax.mesh import roll_call
+from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train.checkpoint import load_params
 
@@ -231,7 +232,7 @@ def test_a_process_that_is_killed_is_named_by_all_others_which_end_to_be_started
     found[dead].kill()
     for process, (code, text) in enumerate(ends(found)):
         if process != dead:
-            assert code == distributed.TRY_AGAIN and text.count('\n') == 1
+            assert code == TRY_AGAIN and text.count('\n') == 1
             assert f'process {dead} of 3 is gone' in text
 
 
@@ -239,7 +240,7 @@ def test_process_0_ends_after_the_others_since_the_end_of_its_service_would_abor
     first, second, third = members('stuck', 'stuck', 'late')
     second.kill()
     first.wait(60)
-    assert third.poll() == distributed.TRY_AGAIN
+    assert third.poll() == TRY_AGAIN
     assert [text.count('gone') for _, text in ends([first, second, third])] == [1, 0, 1]
 
 
@@ -255,7 +256,7 @@ def test_a_mistake_that_ends_one_process_ends_the_others_with_its_line(wrong):
 def test_a_defect_in_one_process_keeps_its_traceback_and_is_named_in_the_others():
     (code, text), (other, named) = ends(members('fail', 'stuck'))
     assert code == 1 and 'Traceback' in text
-    assert other == distributed.TRY_AGAIN
+    assert other == TRY_AGAIN
     assert 'process 0 of 2 has ended: RuntimeError: a defect' in named
 
 
@@ -336,7 +337,7 @@ time.sleep(60)
 def test_watchdog_ends_a_process_in_which_nothing_moves():
     program = """
 import time
-from bert_jax.mesh.processes import watchdog
+from bert_jax.runs.supervision.watchdog import watchdog
 with watchdog(0.02) as beat:  # 1.2 seconds
     for _ in range(20):
         time.sleep(0.1)
@@ -347,7 +348,7 @@ with watchdog(0.02) as beat:  # 1.2 seconds
     done = subprocess.run(
         [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == distributed.TRY_AGAIN and done.stdout == 'alive\n'
+    assert done.returncode == TRY_AGAIN and done.stdout == 'alive\n'
     assert (
         'no step was done for 0.02 minutes' in done.stderr and 'time.sleep' in done.stderr
     ) or 'Thread' in done.stderr

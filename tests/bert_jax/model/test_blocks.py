@@ -49,7 +49,7 @@ def test_settings_that_files_lack_are_not_written(tmp_path):
     plain = tiny_config()
     assert not {'norm', 'use_bias', 'positions'} & schema.to_dict(plain).keys()
     assert 'norm=' not in repr(PRE)
-    assert schema.from_dict(schema.ModelConfig, schema.to_dict(PRE)) == PRE
+    assert schema.ModelConfig.from_json(schema.to_dict(PRE)) == PRE
     model = huggingface.Model(dataclasses.replace(plain, norm='pre'), {}, 'BertModel')
     with pytest.raises(UserError, match='model.norm=pre has no place in'):
         huggingface.write(tmp_path / 'out', model)

@@ -161,7 +161,7 @@ def test_a_model_with_a_table_is_what_it_was():
     """Its settings are written and named as before there was a choice; its weights are the same."""
     assert not {'embedding', 'hash_ngrams'} & schema.to_dict(PLAIN).keys()
     assert 'embedding' not in repr(PLAIN)
-    read = schema.from_dict(ModelConfig, schema.to_dict(PLAIN))
+    read = ModelConfig.from_json(schema.to_dict(PLAIN))
     assert read == PLAIN and read.embedding == 'table'
     params = jax.eval_shape(lambda: init_params(heads.Pretraining(PLAIN), 0))
     assert set(params['mlm']) == {'transform', 'norm', 'bias'}

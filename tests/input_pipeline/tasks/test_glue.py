@@ -95,9 +95,11 @@ def run_folder(folder, glue, task, score, splits=('dev', 'test'), step=3):
 @pytest.fixture
 def small(monkeypatch):
     """A site whose test sets are those of `glue`."""
-    monkeypatch.setattr(
-        glue_suite, '_ROWS', {name: 2 if name in ('AX', 'WNLI') else 3 for name in glue_suite._ROWS}
-    )
+    files = {
+        name: (*expected[:2], 2 if name in ('AX', 'WNLI') else 3)
+        for name, expected in glue_suite._FILES.items()
+    }
+    monkeypatch.setattr(glue_suite, '_FILES', files)
 
 
 @pytest.fixture
