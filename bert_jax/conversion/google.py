@@ -51,16 +51,16 @@ _SLOT_OF = re.compile(
 )
 
 
-def prefix_of(where: str | os.PathLike) -> str | None:
+def prefix_of(source: str | os.PathLike) -> str | None:
     """Return the common beginning of the files of the checkpoint that a path names, if any.
 
-    `where`: a folder with a bert_config.json or albert_config.json, the beginning of the files'
+    `source`: a folder with a bert_config.json or albert_config.json, the beginning of the files'
     names (DIR/bert_model.ckpt), or one of the files. Such a file beside a config.json and no
     checkpoint is left over, as in folders of the Hub. UserError where a folder has several
     checkpoints, none of them bert_model.ckpt or model.ckpt-best.
     """
     # The most exact reading first: one of the files, or their common beginning; then a folder.
-    path = epath.Path(where)
+    path = epath.Path(source)
     # Any of the three files stands for all: the ending goes.
     path = path.with_name(_FILE.sub('', path.name)) if path.name else path
     if path.name and path.with_name(path.name + '.index').exists():
@@ -88,8 +88,8 @@ def prefix_of(where: str | os.PathLike) -> str | None:
 
 def _family_in(folder: epath.Path) -> str | None:
     """Return the family whose file of settings is in a folder."""
-    found = (name for name, release in RELEASES.items() if (folder / release.config).exists())
-    return next(found, None)
+    families = (name for name, release in RELEASES.items() if (folder / release.config).exists())
+    return next(families, None)
 
 
 def shape(prefix: str) -> ModelConfig:
@@ -136,8 +136,8 @@ def read(prefix: str) -> Reading:
 
     # The first head whose parts are all there; weights of an encoder alone are BertModel's.
     family = [head for head in HEADS.values() if head.is_in(config.family)]
-    known = (head for head in family if head.google and set(head.google) <= set(parts))
-    architecture = next(known, HEADS['encoder']).class_in(config.family)
+    heads_there = (head for head in family if head.google and set(head.google) <= set(parts))
+    architecture = next(heads_there, HEADS['encoder']).class_in(config.family)
 
     # What was changed on the way is told.
     dtypes = {str(array.dtype) for array in tensors.values()} - {'float32'}
@@ -151,7 +151,7 @@ def read(prefix: str) -> Reading:
     return Reading(model, layout.our_names(), slots, tuple(remarks))
 
 
-def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
+def write(folder_path: str | os.PathLike, model: Model) -> tuple[str, ...]:
     """Write the file of settings and the checkpoint into a directory.
 
     Returns the parts that the model's class has no place for, which are left out. UserError where
@@ -160,13 +160,13 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     # First everything that their code could not read back: nothing is written then.
     if model.config.family not in RELEASES:
         raise UserError(
-            f'{where}: google-research/bert has no {model.config.traits.name}:'
+            f'{folder_path}: google-research/bert has no {model.config.traits.name}:'
             ' --format=huggingface writes it'
         )
     release = RELEASES[model.config.family]
-    left_out = parameters.left_out(model, str(where), release.settings)
+    left_out = parameters.left_out(model, str(folder_path), release.settings)
     model = parameters.without_mapping(model)
-    config = _stated(model.config, str(where))
+    config = _stated(model.config, str(folder_path))
     head = CLASSES[model.architecture]
     if not head.google:
         alone = HEADS['encoder'].class_in(model.config.family)
@@ -187,7 +187,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
         )
 
     # Weights before settings: a folder whose config is there is whole.
-    folder = epath.Path(where)
+    folder = epath.Path(folder_path)
     folder.mkdir(parents=True, exist_ok=True)
     # every checkpoint of the reference has a pooler
     parts = {*head.parts, *({'pooler'} & set(model.parts))}
@@ -200,7 +200,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     return left_out
 
 
-def _stated(config: ModelConfig, where: str) -> ModelConfig:
+def _stated(config: ModelConfig, path: str) -> ModelConfig:
     """Return a shape as its release says it: what is none here by its number.
 
     Raises:
@@ -210,7 +210,7 @@ def _stated(config: ModelConfig, where: str) -> ModelConfig:
         return config
     if config.embedding_size == config.hidden_size:
         raise UserError(
-            f'{where}: model.embedding_size={config.embedding_size} is as wide as the blocks, and'
+            f'{path}: model.embedding_size={config.embedding_size} is as wide as the blocks, and'
             ' google-research/albert has no layer between them then: --format=huggingface writes it'
         )
     return dataclasses.replace(

@@ -40,9 +40,9 @@ _WEIGHTS = {
 }
 
 
-def is_name(where: str) -> bool:
-    """Whether `where` may be a model's name: [ORGANISATION/]MODEL[@REVISION]."""
-    return _NAME.fullmatch(where) is not None
+def is_name(name: str) -> bool:
+    """Tell whether `name` may be a model's name: [ORGANISATION/]MODEL[@REVISION]."""
+    return _NAME.fullmatch(name) is not None
 
 
 def fetch(name: str) -> str:

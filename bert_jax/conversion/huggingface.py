@@ -86,26 +86,26 @@ _DTYPES = {
 }
 
 
-def is_directory(where: str | os.PathLike) -> bool:
-    """Whether `where` holds a config.json that is not one of this project's workdirs."""
+def is_directory(folder: str | os.PathLike) -> bool:
+    """Tell whether a folder holds a config.json that is not one of this project's workdirs."""
     # Our workdirs hold a config.json too, with a 'kind', which transformers' never has.
-    path = epath.Path(where) / 'config.json'
+    path = epath.Path(folder) / 'config.json'
     return path.exists() and 'kind' not in read_object(path)
 
 
-def shape(where: str | os.PathLike) -> ModelConfig:
+def shape(path: str | os.PathLike) -> ModelConfig:
     """Return the encoder's shape, by config.json alone; UserError where that is of no BERT."""
-    folder = epath.Path(where)
+    folder = epath.Path(path)
     return _model_config(_settings(folder), folder / 'config.json')
 
 
-def read(where: str | os.PathLike) -> Reading:
+def read(directory: str | os.PathLike) -> Reading:
     """Read a directory of transformers.
 
     Raises:
       UserError: in one line, where it is no BERT, is damaged, or anything in it does not fit.
     """
-    folder = epath.Path(where)
+    folder = epath.Path(directory)
 
     # Settings, then tensors by their names in the file, then by names without that of the family,
     # which differ by class and version.
@@ -141,7 +141,7 @@ def read(where: str | os.PathLike) -> Reading:
 
 
 def write(
-    where: str | os.PathLike, model: Model, token_ids: Mapping[str, int] | None = None
+    path: str | os.PathLike, model: Model, token_ids: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """Write model.safetensors, then config.json, into a directory.
 
@@ -150,9 +150,9 @@ def write(
     the class needs a part that the model lacks.
     """
     theirs = model.config.traits.transformers
-    left_out = parameters.left_out(model, str(where), theirs.settings)
+    left_out = parameters.left_out(model, str(path), theirs.settings)
     model = parameters.with_mapping(model) if 'embedding_size' in theirs.settings else model
-    folder = epath.Path(where)
+    folder = epath.Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         theirs.full(name, model.architecture): array

@@ -178,7 +178,7 @@ class Layout:
         self,
         tensors: Mapping[str, np.ndarray],
         spelled: Mapping[str, str],
-        where: str,
+        source: str,
         settings: str,
     ) -> dict[str, Any]:
         """Return our parameters of arrays by name.
@@ -186,7 +186,7 @@ class Layout:
         Args:
           tensors: {their name: array}.
           spelled: the names as the file has them.
-          where: the model, in errors.
+          source: the model, in errors.
           settings: the file of settings, in errors.
 
         Raises:
@@ -196,11 +196,11 @@ class Layout:
         # the names, the shapes, the values.
         wanted = self.shapes()
         shapes = {name: array.shape for name, array in tensors.items()}
-        _check_fit(wanted, shapes, spelled, where, settings)
+        _check_fit(wanted, shapes, spelled, source, settings)
         finite = lambda array: np.isfinite(array.astype(np.float32)).all()
         if bad := [spelled[name] for name in wanted if not finite(tensors[name])]:
             raise UserError(
-                f'{where}: {brief(bad)}: NaN or infinite values: the file is damaged or its'
+                f'{source}: {brief(bad)}: NaN or infinite values: the file is damaged or its'
                 ' training diverged'
             )
 
@@ -255,8 +255,8 @@ def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[s
     dtype, wanted = jnp.dtype(jnp.float32), set(parts)
     beside = tuple(part.path for part in PARTS.values())
     # Blocks that share their weights once, however often a file says that they are gone through.
-    own = dataclasses.replace(config, num_layers=config.own_blocks)
-    encoder = _shapes(HEADS['encoder'].model(own, dtype, outputs))
+    shallow_config = dataclasses.replace(config, num_layers=config.own_blocks)
+    encoder = _shapes(HEADS['encoder'].model(shallow_config, dtype, outputs))
     shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
     shallow = config.of_depth(1)
@@ -311,7 +311,7 @@ def parts_of(
     )
 
 
-def check_arrays(model: Model, where: str, settings: str) -> None:
+def check_arrays(model: Model, source: str, settings: str) -> None:
     """UserError unless the encoder, and each part that is there, has just the arrays that it needs.
 
     Their shapes are those of model.config, which the file `settings` gave. A part may be absent as
@@ -320,46 +320,46 @@ def check_arrays(model: Model, where: str, settings: str) -> None:
     flat = traverse_util.flatten_dict(model.params, sep='/')
     parts = [n for n, part in PARTS.items() if any(path.startswith(part.path) for path in flat)]
     ours = ('encoder/', *(PARTS[name].path for name in parts))
-    found = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(ours)}
+    shapes_here = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(ours)}
 
     # How many outputs a task has its labels say, or its own bias where they have no names.
     head = CLASSES.get(model.architecture)
-    biases = (found.get(f'{PARTS[part].path}bias', ()) for part in of_task(parts))
+    biases = (shapes_here.get(f'{PARTS[part].path}bias', ()) for part in of_task(parts))
     outputs = next((shape[0] for shape in biases if shape), 2)
     outputs = len(model.labels) or outputs if head and head.labelled else outputs
     wanted = _of_parts(model.config, parts, outputs)
     if 'pooler' not in parts:
         wanted = {path: s for path, s in wanted.items() if not path.startswith('encoder/pooler/')}
-    _check_fit(wanted, found, {path: path for path in found}, where, settings)
+    _check_fit(wanted, shapes_here, {path: path for path in shapes_here}, source, settings)
 
 
 def _check_fit(
     wanted: Mapping[str, tuple],
-    found: Mapping[str, tuple],
+    actual: Mapping[str, tuple],
     spelled: Mapping[str, str],
-    where: str,
+    source: str,
     settings: str,
 ) -> None:
     """UserError unless the arrays found, {name: shape}, are those wanted; see `to_tree`."""
-    if set(wanted) != set(found):
-        missing = set(wanted) - set(found)
-        unknown = {spelled[name] for name in set(found) - set(wanted)}
+    if set(wanted) != set(actual):
+        missing = set(wanted) - set(actual)
+        unknown = {spelled[name] for name in set(actual) - set(wanted)}
         raise UserError(
-            f'{where}: its weights are not those of {settings}: missing {brief(missing)}; not known'
-            f' here {brief(unknown)}: weights and settings must be of one model'
+            f'{source}: its weights are not those of {settings}: missing {brief(missing)}; not'
+            f' known here {brief(unknown)}: weights and settings must be of one model'
         )
     if wrong := [
-        f'{spelled[n]}: {found[n]} in the file, {s} by {settings}'
+        f'{spelled[n]}: {actual[n]} in the file, {s} by {settings}'
         for n, s in wanted.items()
-        if found[n] != s
+        if actual[n] != s
     ]:
         raise UserError(
-            f'{where}: {"; ".join(wrong[:4])} ({len(wrong)} wrong shapes in all): {settings} is of'
+            f'{source}: {"; ".join(wrong[:4])} ({len(wrong)} wrong shapes in all): {settings} is of'
             ' another model'
         )
 
 
-def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str, ...]:
+def left_out(model: Model, source: str, shape: Collection[str] = ()) -> tuple[str, ...]:
     """Return the parts of a model that its class has no place for.
 
     shape: those of SHAPE that its format has. UserError where the class needs a part that the model
@@ -371,7 +371,7 @@ def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str
         if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
             mend = '; --format=stablehlo writes it' if name in SHAPE else ''
             raise UserError(
-                f"{where}: model.{name}={value} has no place in other programs'"
+                f"{source}: model.{name}={value} has no place in other programs'"
                 f' {model.config.traits.name}: this model cannot be written for them{mend}'
             )
     family = model.config.family
@@ -380,22 +380,22 @@ def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str
         raise UserError(
             f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'
         )
-    check_parts(model, where, 'name another class')
+    check_parts(model, source, 'name another class')
     # The opposite is no error: what the class has no place for is left out, and said.
     return tuple(part for part in model.parts if part not in CLASSES[model.architecture].parts)
 
 
-def check_parts(model: Model, where: str, mend: str) -> None:
+def check_parts(model: Model, source: str, mend: str) -> None:
     """UserError, which ends with `mend`, where the model's class needs a part that it lacks."""
     needed = CLASSES[model.architecture].parts if model.architecture in CLASSES else ()
     if lacking := [part for part in needed if part not in model.parts]:
         raise UserError(
-            f'{where}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
+            f'{source}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
             f' have: {mend}'
         )
 
 
-def with_stored_words(model: Model, where: str) -> Model:
+def with_stored_words(model: Model, source: str) -> Model:
     """Return a model that computes its word vectors as one that has them in a table.
 
     So other programs have them. Its masked-LM head, whose decoder is not that table, is left out.
@@ -410,7 +410,7 @@ def with_stored_words(model: Model, where: str) -> Model:
     if model.architecture in CLASSES and 'mlm' in CLASSES[model.architecture].parts:
         encoder = HEADS['encoder'].class_in(model.config.family)
         raise UserError(
-            f'{where}: its masked-LM head has a decoder of its own, and that of'
+            f'{source}: its masked-LM head has a decoder of its own, and that of'
             f' {model.architecture} is the word table: --architecture={encoder} writes the encoder'
         )
     defaults = {name: getattr(ModelConfig, name) for name in ('embedding', *words.options)}

@@ -66,17 +66,17 @@ _WITHIN = re.compile(r'\.modules_to_save\.[^.]+\.(?=[^.]+\.[^.]+$)')
 _END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
 
 
-def is_directory(where: str | os.PathLike) -> bool:
-    """Whether `where` holds an adapter_config.json."""
-    return (epath.Path(where) / _CONFIG).exists()
+def is_directory(path: str | os.PathLike) -> bool:
+    """Tell whether `path` holds an adapter_config.json."""
+    return (epath.Path(path) / _CONFIG).exists()
 
 
-def base_of(where: str | os.PathLike) -> str:
+def base_of(path: str | os.PathLike) -> str:
     """Return the model that an adapter is for; NAME@REVISION where it names both.
 
     UserError where it names none, or another adapter.
     """
-    file = epath.Path(where) / _CONFIG
+    file = epath.Path(path) / _CONFIG
     settings = read_object(file)
     name, revision = settings.get('base_model_name_or_path'), settings.get('revision')
     if not isinstance(name, str) or not name:
@@ -86,16 +86,16 @@ def base_of(where: str | os.PathLike) -> str:
     return f'{name}@{revision}' if revision else name
 
 
-def saved_in(where: str | os.PathLike) -> list[str]:
+def saved_in(path: str | os.PathLike) -> list[str]:
     """Return the modules that an adapter's file holds whole, by the ends of their names."""
-    file = epath.Path(where) / _CONFIG
+    file = epath.Path(path) / _CONFIG
     named = read_object(file).get('modules_to_save') or []
     if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
         raise UserError(f'{file}: modules_to_save={named!r}: must be a list of names of modules')
     return named
 
 
-def read(where: str | os.PathLike, base: Model) -> Reading:
+def read(path: str | os.PathLike, base: Model) -> Reading:
     """Read an adapter onto its base model, which must have no tuning of its own.
 
     Raises:
@@ -103,7 +103,7 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
         it notes that it is of another.
     """
     # Settings, then arrays: those of the method, and those that take the place of the base's own.
-    folder, file = epath.Path(where), epath.Path(where) / _CONFIG
+    folder, file = epath.Path(path), epath.Path(path) / _CONFIG
     settings = read_object(file)
     method = method_of(settings, file)
     by_file_name, remarks = huggingface.tensors_in(folder, *_FILES)
@@ -169,8 +169,12 @@ def _onto_base(
         tensors.pop(name, None)
     # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
     ((table,), _) = _names_in(base.config.family, architecture)('encoder/embeddings/word')
-    own = arrays.get(table.name)
-    if own is not None and 'mlm' in parts and not np.array_equal(own, tensors[table.name]):
+    base_array = arrays.get(table.name)
+    if (
+        base_array is not None
+        and 'mlm' in parts
+        and not np.array_equal(base_array, tensors[table.name])
+    ):
         raise UserError(
             f'{file}: {spelled[table.name]} was trained apart from the masked-LM head of'
             f' {architecture}, and here they are one array: this adapter cannot be represented'
@@ -179,12 +183,12 @@ def _onto_base(
 
 
 def write(
-    where: str | os.PathLike, model: Model, base: Model, name: str, saved: Sequence[str] = ()
+    path: str | os.PathLike, model: Model, base: Model, name: str, saved: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Write what tuning has added to `base`, and the head, into a directory.
 
     Args:
-      where: the directory.
+      path: the directory.
       model: the tuned model.
       base: the encoder that it was tuned on, as transformers reads it by `name`.
       name: NAME@REVISION of a model on the Hub, or a folder.
@@ -196,11 +200,11 @@ def write(
     Raises:
       UserError: peft has no such method, or the base is another.
     """
-    folder, tuning = epath.Path(where), model.config.tuning
+    folder, tuning = epath.Path(path), model.config.tuning
     check_method(tuning)
-    _check_family(model, f'--format=peft: {where}')
+    _check_family(model, f'--format=peft: {path}')
     _check_shape(model, base, name)
-    left_out = parameters.left_out(model, str(where))
+    left_out = parameters.left_out(model, str(path))
     arrays, modules, blocks, has_biases = _contents(model, base, name, saved)
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
@@ -281,12 +285,12 @@ def _contents(
     return arrays, modules, blocks, bool(biases)
 
 
-def _check_family(model: Model, where: str) -> None:
+def _check_family(model: Model, path: str) -> None:
     """UserError for an encoder whose adapters are not built here."""
     if not model.config.traits.has_peft:
         built = ' and '.join(family.name for family in FAMILIES.values() if family.has_peft)
         raise UserError(
-            f'{where}: adapters of peft are built for {built}, and the model is a'
+            f'{path}: adapters of peft are built for {built}, and the model is a'
             f' {model.config.traits.name}: --format=huggingface writes plain weights'
         )
 
@@ -304,12 +308,12 @@ def _check_shape(model: Model, base: Model, name: str) -> None:
 
 def digest(model: Model) -> str:
     """24 hex digits that change with any weight of an encoder, its pooler left out."""
-    own = {name: leaf for name, leaf in model.params['encoder'].items() if name != 'pooler'}
-    found = hashlib.sha256()
-    for path, leaf in sorted(traverse_util.flatten_dict(own, sep='/').items()):
-        found.update(repr((path, leaf.shape)).encode())
-        found.update(np.asarray(leaf, np.float32).tobytes())
-    return found.hexdigest()[:24]
+    base_leaves = {name: leaf for name, leaf in model.params['encoder'].items() if name != 'pooler'}
+    sha = hashlib.sha256()
+    for path, leaf in sorted(traverse_util.flatten_dict(base_leaves, sep='/').items()):
+        sha.update(repr((path, leaf.shape)).encode())
+        sha.update(np.asarray(leaf, np.float32).tobytes())
+    return sha.hexdigest()[:24]
 
 
 def _names_in(family: str, architecture: str) -> NameOf:
@@ -352,8 +356,8 @@ def _canonical(
 def _matrices(names: Collection[str]) -> list[str]:
     """Those of a block's matrices for which there are arrays of a method, in order."""
     ends = (_END.sub('', name) for name in names if _END.search(name))
-    found = {re.sub(r'(?<=^encoder\.layer\.)\d+', '{}', module) for module in ends}
-    return [name for name, module in MODULES.items() if module in found]
+    modules_used = {re.sub(r'(?<=^encoder\.layer\.)\d+', '{}', module) for module in ends}
+    return [name for name, module in MODULES.items() if module in modules_used]
 
 
 def _block(name: str) -> int:
@@ -429,14 +433,16 @@ def _apart(modules: Sequence[str], names: Collection[str]) -> list[str]:
 
     peft wraps both then, and cannot load its own file: the modules in them stand for those.
     """
-    found: dict[str, None] = {}
+    modules_apart: dict[str, None] = {}
     for module in modules:
         held = [n for n in names if _stands_in(n, module)]
         # Of each array the modules that are wrapped, from the outermost to its own.
         wrapped = [re.findall(rf'(?:{"|".join(map(re.escape, modules))})\.', n) for n in held]
-        own = [n.rpartition('.')[0] for n in held] if max(map(len, wrapped), default=0) > 1 else []
-        found |= dict.fromkeys(own or [module] * bool(held))
-    return list(found)
+        wrapped_names = (
+            [n.rpartition('.')[0] for n in held] if max(map(len, wrapped), default=0) > 1 else []
+        )
+        modules_apart |= dict.fromkeys(wrapped_names or [module] * bool(held))
+    return list(modules_apart)
 
 
 def _trained_heads(model: Model, layout: Layout, changed: set[str], whole: set[str]) -> list[str]:

@@ -129,9 +129,9 @@ def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
         for name in sorted(arrays, key=str.encode):
             content = np.ascontiguousarray(arrays[name], '<f4').tobytes()
             shape = b''.join(_field(2, _field(1, size)) for size in arrays[name].shape)
-            place = (_field(4, offset) if offset else b'') + _field(5, len(content))
+            location = (_field(4, offset) if offset else b'') + _field(5, len(content))
             crc = b'\x35' + struct.pack('<I', _masked_crc(content))  # field 6, fixed32
-            entries[name.encode()] = _field(1, _FLOAT32) + _field(2, shape) + place + crc
+            entries[name.encode()] = _field(1, _FLOAT32) + _field(2, shape) + location + crc
             offset += f.write(content)
     # The index last: without it there is no checkpoint.
     epath.Path(f'{prefix}.index').write_bytes(_make_table(entries))

@@ -30,14 +30,14 @@ def assembled(
     encoder: of the source, all numpy; tuned: the run's parameters; config: its model. `name` is the
     run in UserError, where a shape does not fit.
     """
-    own = traverse_util.flatten_dict({'encoder': encoder}, sep='/')
+    encoder_leaves = traverse_util.flatten_dict({'encoder': encoder}, sep='/')
     given = traverse_util.flatten_dict(tuned, sep='/')
     # What tuning trains must be there: else the encoder's own would stand for it.
     trained_from = method_of(config).trained_from
-    trained = {path for path in own if trained_from(path) is not None}
+    trained = {path for path in encoder_leaves if trained_from(path) is not None}
     if missing := trained - given.keys() - config.words.computed:
         raise UserError(f'{name}: missing {brief(missing)}, which its tuning trains: {_MEND}')
-    whole = dict(own)
+    whole = dict(encoder_leaves)
     for path, leaf in given.items():
         leaf = np.asarray(leaf)
         if '/layers/' in path:
@@ -47,12 +47,12 @@ def assembled(
             if is_added(path):
                 before = np.full((below, *leaf.shape[1:]), neutral(path), leaf.dtype)
             else:
-                before = own[path][:below] if path in own else leaf[:0]
+                before = encoder_leaves[path][:below] if path in encoder_leaves else leaf[:0]
             leaf = np.concatenate([before, leaf]) if below else leaf
-        if path in own and own[path].shape != leaf.shape:
+        if path in encoder_leaves and encoder_leaves[path].shape != leaf.shape:
             raise UserError(
-                f'{name}: {path} is {leaf.shape} and {own[path].shape} in its encoder: it was tuned'
-                ' on another'
+                f'{name}: {path} is {leaf.shape} and {encoder_leaves[path].shape} in its encoder:'
+                ' it was tuned on another'
             )
         whole[path] = leaf
 

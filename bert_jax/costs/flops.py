@@ -71,7 +71,7 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
 
     # The lowest block that is trained may have an input that nothing is trained below.
     embedded = method.trained_from('encoder/embeddings/norm/bias') is not None
-    first, rest = _block(model, S, embedded), _block(model, S, True)
+    first, above_first = _block(model, S, embedded), _block(model, S, True)
     parts_here = parts_of(model)
     matrices = [shape for part in parts_here for shape in part.shapes().values()]
     forward = (
@@ -80,7 +80,7 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     )
     layers, attention = (
         lowest * below + at_first + (L - lowest - 1) * above
-        for below, at_first, above in zip(forward, first, rest, strict=True)
+        for below, at_first, above in zip(forward, first, above_first, strict=True)
     )
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with

@@ -33,7 +33,7 @@ from bert_jax.runs.finetuning.data_collator import (
 LENGTHS = (32, 64, 128, 256, 512)
 _FEW = 8  # rows of the batches that what is left over goes in
 # Arrays of the host and the same on the devices, by the identity of the former.
-Resident: TypeAlias = dict[tuple[int, tuple[int, ...]], tuple[np.ndarray, jax.Array]]
+Resident: TypeAlias = dict[Any, tuple[np.ndarray, jax.Array]]
 _TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
 
 _process: list[int] = []  # the one that the devices were first used in
@@ -61,7 +61,7 @@ def placed(params: Any, resident: Resident) -> tuple[Any, int]:
     def place(array: np.ndarray, shard: jax.sharding.NamedSharding) -> jax.Array:
         nonlocal added
         # Blocks are views of a stack, new ones at each call: they are known by their memory.
-        key = array.ctypes.data, array.shape
+        key = (array.ctypes.data, array.shape) if isinstance(array, np.ndarray) else id(array)
         if key not in resident:
             resident[key] = array, jax.device_put(array, shard)
             added += memory.held(resident[key][1])

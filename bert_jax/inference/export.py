@@ -87,17 +87,8 @@ def export(
     # Also the map, as the files say it: what has just been written is what is named.
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
-    reading, left_out = write(
-        model,
-        source.tokenizer,
-        format,
-        output,
-        encoder,
-        sources.saved_in(init_from),
-        length,
-        options.get('texts'),
-        init_from,
-    )
+    arguments = encoder, sources.saved_in(init_from), length, options.get('texts'), init_from
+    reading, left_out = write(model, source.tokenizer, format, output, *arguments)
     if print_map:
         sources.print_names(reading)
     if left_out:

@@ -82,18 +82,18 @@ def rounded(rates: Mapping[str, float | None], dropout_rng: str) -> list[str]:
 
     From a fiftieth on: 26/256 for 0.1 is none.
     """
-    generator, said = GENERATORS[dropout_rng], []
+    generator, warnings = GENERATORS[dropout_rng], []
     for name, rate in rates.items():
         if not rate:
             continue
         had = 1 - generator.keeps(rate) / (1 << generator.bits)
         if abs(had - rate) > _NEAR * rate:
             nearer = ': runtime.dropout_rng=threefry is nearer' if generator.bits < 16 else ''
-            said.append(
+            warnings.append(
                 f'{name}={rate:g} becomes {had:.3g}, which is the nearest to be had of'
                 f' {generator.bits} random bits{nearer}'
             )
-    return said
+    return warnings
 
 
 @flax.struct.dataclass
@@ -145,25 +145,25 @@ def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) ->
     axis = max(len(shape) - 2, 1)
     part = (*shape[:axis], -(-shape[axis] // rng.generator.parts), *shape[axis + 1 :])
     # Each element's place within its row of the part: row-major, the same wherever it lies.
-    place = sum(
+    offset = sum(
         jax.lax.broadcasted_iota(jnp.uint32, part, i) * jnp.uint32(math.prod(part[i + 1 :]))
         for i in range(1, len(part))
     )
     rows = rng.rows_B.reshape(-1, *(1 for _ in part[1:]))
-    kept = parts_kept(key, place, rows, keep, rng.generator)
+    kept = parts_kept(key, offset, rows, keep, rng.generator)
     if len(kept) > _COMPUTED_TOGETHER:
         kept = jax.lax.optimization_barrier(kept)
     return jax.lax.slice_in_dim(jnp.concatenate(kept, axis), 0, shape[axis], axis=axis)
 
 
 def parts_kept(
-    key: Any, place: jax.Array, row: jax.Array, keep: int, generator: Generator
+    key: Any, offset: jax.Array, row: jax.Array, keep: int, generator: Generator
 ) -> list[jax.Array]:
     """Masks of all parts, each with the shape of `place`: which numbers are below `keep`.
 
     key: two words. The counter is (place within a row of the part, global row), both uint32.
     """
-    words, bits = threefry(key, (place, row), generator.rounds), generator.bits
+    words, bits = threefry(key, (offset, row), generator.rounds), generator.bits
     below = jnp.uint32((1 << bits) - 1)
     # The highest bits of a word need no mask: nothing stands above them.
     shifted = [word >> shift if shift else word for word in words for shift in range(0, 32, bits)]

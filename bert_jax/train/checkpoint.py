@@ -8,7 +8,6 @@ Only what is proven damaged is skipped (checkpoint_faults.py), and it is set asi
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
@@ -37,7 +35,9 @@ from bert_jax.train.checkpoint_faults import (
     Damaged,
     NoRoom,
     can_be_listed,
+    compare,
     describe,
+    fingerprints,
     is_damage,
     join_threads,
     json_object,
@@ -49,42 +49,6 @@ from bert_jax.train.state import TrainState
 
 # Compared as a tuple: the first number decides, the next breaks ties.
 Score = tuple[float, ...]
-
-# Bytes of an element -> the unsigned type that holds its bits.
-_WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
-
-
-def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
-    """Return the uint32 sum of each element's bits x an odd weight of its index in its leaf.
-
-    The sum wraps around. It is the same on every mesh; any one flipped bit changes it. number: that
-    of the slice of a stack which `leaf` is.
-    """
-    # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
-    bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
-    index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
-    for axis, size in enumerate(leaf.shape):
-        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
-    index = index + np.uint32(number * leaf.size % 2**32)
-    # 2654435761 is Knuth's multiplicative constant (2**32 over the golden ratio): near indices get
-    # weights far apart, and elements that change places change the sum.
-    return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
-
-
-@jax.jit
-def _fingerprints(tree: Any) -> list[jax.Array]:
-    numbers = [number for _, number in layout.origins(tree)]
-    return list(map(_fingerprint, jax.tree.leaves(tree), numbers))
-
-
-def fingerprints(tree: Any) -> dict[str, int]:
-    """Return {path: uint32 fingerprint} of every leaf at rest, computed on its devices."""
-    of_leaves: collections.Counter[str] = collections.Counter()
-    for (path, _), value in zip(
-        layout.origins(tree), jax.device_get(_fingerprints(tree)), strict=True
-    ):
-        of_leaves[path] += int(value)
-    return {path: value % 2**32 for path, value in of_leaves.items()}
 
 
 class _NewestAndBest:
@@ -192,10 +156,10 @@ class Checkpoints:
         record['checksum'] = _checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
         at_rest = layout.stacked(state)
-        params, rest = at_rest.params, _beside_params(at_rest)
+        params, others = at_rest.params, _beside_params(at_rest)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
-            rest=ocp.args.StandardSave(rest),
+            rest=ocp.args.StandardSave(others),
             meta=ocp.args.JsonSave(record),
         )
 
@@ -256,8 +220,8 @@ class Checkpoints:
         saved = len(self.steps())
         # Keep + 2: the newest, the best if it is older, and the one that is being written. Where
         # some are kept for good all of them are counted: a bound, and such runs save seldom.
-        most = saved + saves if self._keep_every else self._keep + 2
-        more = max(0, min(most, saved + saves) - saved)
+        kept_at_once = saved + saves if self._keep_every else self._keep + 2
+        more = max(0, min(kept_at_once, saved + saves) - saved)
         what = (
             f'{more} more checkpoints of {_size(state) / 1e6:.0f} MB each'
             f' (runtime.keep_checkpoints={self._keep}, the best, one being written; {saved} are'
@@ -365,18 +329,19 @@ class Checkpoints:
             )
 
         # Read into arrays of the target's shapes and shardings, whatever mesh they were saved on.
-        rest = _beside_params(target)
+        others = _beside_params(target)
         read = self._manager.restore(
             step,
             args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(target.params), rest=ocp.args.StandardRestore(rest)
+                params=ocp.args.StandardRestore(target.params),
+                rest=ocp.args.StandardRestore(others),
             ),
         )
         state = TrainState(**{**read['rest'], 'params': read['params']})
         # Whatever containers orbax gives back, the leaves go into the target's own structure.
         state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
         # Last, on the devices where they will be used: what was read is what was saved, bit by bit.
-        _compare(fingerprints(state), promised)
+        compare(fingerprints(state), promised)
         return layout.like(state, goal)._replace(frozen=frozen), meta
 
     def wait(self) -> None:
@@ -461,14 +426,8 @@ def _read_meta(folder: epath.Path) -> dict[str, Any]:
 
 def _checksum(meta: dict[str, Any]) -> int:
     """crc32 of the JSON of all of `meta` but its own checksum."""
-    rest = {name: value for name, value in meta.items() if name != 'checksum'}
-    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
-
-
-def _compare(read: dict[str, int], promised: dict[str, int]) -> None:
-    """Raise Damaged unless what was read has the fingerprints that were saved with it."""
-    if wrong := [name for name in promised if read.get(name) != promised[name]]:
-        raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
+    others = {name: value for name, value in meta.items() if name != 'checksum'}
+    return zlib.crc32(json.dumps(others, sort_keys=True).encode())
 
 
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
@@ -525,7 +484,7 @@ def _load_params(folder: epath.Path) -> dict[str, Any]:
     empty = jax.tree.map(lambda m: np.empty(m.shape, m.dtype), shapes)
     params = reader.restore(folder / 'params', args=ocp.args.StandardRestore(empty))
     # The fingerprints were taken of the whole state: compare those of its `params`.
-    _compare(
+    compare(
         {f'params/{name}': value for name, value in fingerprints(params).items()},
         {name: value for name, value in promised.items() if name.startswith('params/')},
     )

@@ -1,12 +1,14 @@
 """What went wrong with a checkpoint: damage, a fault that may pass, or a full disk.
 
-Owns the words in which orbax and tensorstore say so, and how to read in spite of what may pass. It
-must not know where checkpoints are, or when they are read.
+Owns the fingerprints by which damage is found, the words in which orbax and tensorstore name a
+fault, and how to read in spite of what may pass. It must not know where checkpoints are, or when
+they are read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import errno
 import os
@@ -16,10 +18,14 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError, chain, no_room
 from bert_jax.configs.files.json_object import parse_object
+from bert_jax.model import layout
 
 T = TypeVar('T')
 
@@ -34,6 +40,9 @@ _PASSING = re.compile(
 )
 _OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # tensorstore has no OSError
 
+# Bytes of an element -> the unsigned type that holds its bits.
+_WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+
 
 class NoRoom(UserError):
     """A checkpoint could not be written because the disk is full; the ones before it are whole."""
@@ -47,6 +56,45 @@ class Unreadable(UserError):
 
 class Damaged(Exception):
     """A checkpoint is proven not to hold what was saved."""
+
+
+def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
+    """Return the uint32 sum of each element's bits x an odd weight of its index in its leaf.
+
+    The sum wraps around. It is the same on every mesh; any one flipped bit changes it. number: that
+    of the slice of a stack which `leaf` is.
+    """
+    # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
+    bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
+    index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
+    for axis, size in enumerate(leaf.shape):
+        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    index = index + np.uint32(number * leaf.size % 2**32)
+    # 2654435761 is Knuth's multiplicative constant (2**32 over the golden ratio): near indices get
+    # weights far apart, and elements that change places change the sum.
+    return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
+
+
+@jax.jit
+def _fingerprints(tree: Any) -> list[jax.Array]:
+    numbers = [number for _, number in layout.origins(tree)]
+    return list(map(_fingerprint, jax.tree.leaves(tree), numbers))
+
+
+def fingerprints(tree: Any) -> dict[str, int]:
+    """Return {path: uint32 fingerprint} of every leaf at rest, computed on its devices."""
+    of_leaves: collections.Counter[str] = collections.Counter()
+    for (path, _), value in zip(
+        layout.origins(tree), jax.device_get(_fingerprints(tree)), strict=True
+    ):
+        of_leaves[path] += int(value)
+    return {path: value % 2**32 for path, value in of_leaves.items()}
+
+
+def compare(read: dict[str, int], promised: dict[str, int]) -> None:
+    """Raise Damaged unless what was read has the fingerprints that were saved with it."""
+    if wrong := [name for name in promised if read.get(name) != promised[name]]:
+        raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
 
 
 def describe(error: BaseException) -> str:

@@ -127,12 +127,12 @@ def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: 
     leaf, number: x is slice `number` of that leaf at rest.
     """
     # A place's number counts row-major, wherever the place lies.
-    place = sum(
+    offset = sum(
         jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) * jnp.uint32(math.prod(x.shape[i + 1 :]))
         for i in range(x.ndim)
     )
-    place = jnp.asarray(place, jnp.uint32) + np.uint32(number * x.size % 2**32)
-    word, _ = threefry(key, (place, jnp.uint32(leaf)), FEWER_ROUNDS)
+    offset = jnp.asarray(offset, jnp.uint32) + np.uint32(number * x.size % 2**32)
+    word, _ = threefry(key, (offset, jnp.uint32(leaf)), FEWER_ROUNDS)
     # bfloat16 is the upper half of float32: a random lower half carries into it, or does not. What
     # is no number stays what it is.
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (word >> 16)

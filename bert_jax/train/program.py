@@ -63,7 +63,7 @@ class PretrainingProgram(NamedTuple):
 def pretraining_program(
     config: PretrainConfig, inputs: InputKind, mesh: Mesh, platform: str | None = None
 ) -> PretrainingProgram:
-    """The program of a phase that reads such `inputs`, to be called inside `jax.set_mesh(mesh)`.
+    """Make the program of a phase that reads such `inputs`; call it inside `jax.set_mesh(mesh)`.
 
     platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here. UserError where
     runtime.attention names a kernel that cannot be had.
@@ -98,7 +98,7 @@ def pretraining_program(
 
 
 def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pretraining:
-    """The model as `runtime` has it computed; its parameters are the same with any kernel."""
+    """Return the model as `runtime` computes it; any kernel has the same parameters."""
     runtime = config.runtime
     return heads.Pretraining(
         config.encoder,
@@ -111,7 +111,7 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
 
 
 def departures(config: PretrainConfig, mesh: Mesh) -> list[str]:
-    """What a run of `config` does otherwise than its settings say, a line each."""
+    """List what a run of `config` does otherwise than its settings say."""
     rates = {
         'model.hidden_dropout': config.model.hidden_dropout,
         'model.attention_dropout': config.model.attention_dropout,
@@ -125,14 +125,14 @@ def departures(config: PretrainConfig, mesh: Mesh) -> list[str]:
 
 
 def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
-    """The state that a run of `config` begins with, made on the mesh."""
+    """Make the state that a run of `config` begins with, on the mesh."""
     shards = sharding.shards_update(config.runtime, mesh)
     model = pretraining_model(config)
     return create_state(model, config.seed, config.optimizer, mesh, shards, config.encoder)
 
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
-    """What `fresh_state` would make, as ShapeDtypeStructs with their shardings."""
+    """Return the shapes of `fresh_state`, as ShapeDtypeStructs with their shardings."""
     # One runtime setting changes shapes; without the others those of one model are traced once.
     shards = sharding.shards_update(config.runtime, mesh)
     model = heads.Pretraining(config.encoder, scan=config.runtime.scan_layers)

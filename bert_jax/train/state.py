@@ -53,8 +53,8 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
     config = getattr(model, 'config', None)
     words = first_words(config) if isinstance(config, ModelConfig) else {}
-    own = getattr(model, 'first_inputs', {})
-    batch = dict.fromkeys(names, ids) | words | dict(own) | dict(inputs or {})
+    first_inputs = getattr(model, 'first_inputs', {})
+    batch = dict.fromkeys(names, ids) | words | dict(first_inputs) | dict(inputs or {})
     return model.init(jax.random.key(seed), batch)['params']
 
 
@@ -245,12 +245,12 @@ def load_encoder(
     trained, frozen = split({'encoder': encoder}, config)
 
     # The source has nothing of what is added: that is taken as it is.
-    def placed(own: Any, given: Any) -> Any:
-        fresh = traverse_util.flatten_dict(own)
+    def placed(leaves: Any, given: Any) -> Any:
+        fresh = traverse_util.flatten_dict(leaves)
         added = {names: leaf for names, leaf in fresh.items() if is_added('/'.join(names))}
         added = traverse_util.flatten_dict(layout.stacked(traverse_util.unflatten_dict(added)))
         given = traverse_util.unflatten_dict(traverse_util.flatten_dict(given) | added)
-        return load_params_into(own, given, name, 'encoder')
+        return load_params_into(leaves, given, name, 'encoder')
 
     state = state._replace(params=placed(state.params, trained))
     return state if frozen is None else state._replace(frozen=placed(state.frozen, frozen))

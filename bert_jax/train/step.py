@@ -63,9 +63,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """Return step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
-    Among the metrics are loss, grad_norm, param_norm and bad_steps, and of an optimizer by settings
-    learning_rate; loss is what is minimised, and takes the place of an objective's own `loss`. The
-    batch has `input_ids` [B, ...], by which its rows are counted.
+    Metrics are loss (what is minimised, in place of an objective's own `loss`), grad_norm,
+    param_norm, bad_steps, and learning_rate of an optimizer by settings. Rows are counted by
+    `input_ids` [B, ...].
 
     Args:
       objective: what is minimised.
@@ -82,9 +82,8 @@ def make_train_step(
     generator = GENERATORS[dropout_rng]
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
-        # What is drawn in this step: a mask of dropout and of tokens is named by (seed, stream,
-        # step, row), so nothing random is carried from step to step, and a resumed run draws the
-        # same.
+        # A mask of dropout and of tokens is named by (seed, stream, step, row): nothing random is
+        # carried from step to step, and a resumed run draws the same.
         key = _key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
         rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
 

@@ -325,12 +325,12 @@ class ModelConfig(Section):
                 ' leave them out'
             )
 
-    def check_reads(self, tokenizer: str, where: str) -> None:
-        """UserError where it does not read rows of that kind of tokenizer, which `where` has."""
+    def check_reads(self, tokenizer: str, source: str) -> None:
+        """Raise UserError where it does not read the rows of that tokenizer, which `source` has."""
         kinds = self.words.tokenizers or self.traits.tokenizers
         if tokenizer not in kinds:
             raise UserError(
-                f'{where}: its tokenizer is of kind {tokenizer}, and this {self.traits.name}'
+                f'{source}: its tokenizer is of kind {tokenizer}, and this {self.traits.name}'
                 f' (model.family={self.family}, model.embedding={self.embedding}) reads'
                 f' {" or ".join(kinds)}: take the tokenizer of such a model, or another model'
             )
@@ -371,7 +371,7 @@ class ModelConfig(Section):
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
         """Return the shape with what `tuning` adds; UserError where it does not fit."""
-        shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
+        shape = {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelConfig)}
         if tuning.method == 'full':
             return ModelConfig(**shape)
         trains_biases = {'biases', 'bias_layers'} & DEFAULTS[tuning.method].keys()
@@ -383,11 +383,11 @@ class ModelConfig(Section):
         fitted = tuning.fitted(self.num_layers, self.hidden_size, self.intermediate_size)
         depths = [name for name in ('frozen_layers', 'bias_layers') if getattr(fitted, name)]
         if self.num_groups and depths:
-            found = ' and '.join(f'{name}={getattr(fitted, name)}' for name in depths)
+            stated = ' and '.join(f'{name}={getattr(fitted, name)}' for name in depths)
             mend = ' '.join(f'--set tuning.{name}=0' for name in depths)
             raise UserError(
-                f'tuning.method={tuning.method} with {found} would tell blocks apart, and here they'
-                f' share their weights (model.num_groups={self.num_groups}): {mend}'
+                f'tuning.method={tuning.method} with {stated} would tell blocks apart, and here'
+                f' they share their weights (model.num_groups={self.num_groups}): {mend}'
             )
         return TunedModelConfig(**shape, tuning=fitted)
 

@@ -184,17 +184,22 @@ def recipe(
         }
         by_kind = {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}
         return named.get(task) or by_kind.get(kind, GLUE)
-    own = FAMILIES[source].recipe if source in FAMILIES else None
-    tasks: Collection[str] = own.tasks if own else _README
+    family_recipe = FAMILIES[source].recipe if source in FAMILIES else None
+    tasks: Collection[str] = family_recipe.tasks if family_recipe else _README
     if task not in tasks:
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(tasks)}')
-    if own is None:
+    if family_recipe is None:
         return _README[task]
-    peak_lr, batch_size, epochs, warmup_fraction = own.tasks[task]
+    peak_lr, batch_size, epochs, warmup_fraction = family_recipe.tasks[task]
     config = _config(
-        source, peak_lr, batch_size, epochs, own.max_seq_length, warmup_fraction=warmup_fraction
+        source,
+        peak_lr,
+        batch_size,
+        epochs,
+        family_recipe.max_seq_length,
+        warmup_fraction=warmup_fraction,
     )
-    optimizer = dataclasses.replace(config.optimizer, **own.optimizer)
+    optimizer = dataclasses.replace(config.optimizer, **family_recipe.optimizer)
     return dataclasses.replace(config, optimizer=optimizer)
 
 

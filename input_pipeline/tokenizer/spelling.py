@@ -37,13 +37,13 @@ def vectors(entries: Sequence[str], width: int, ngrams: int = 3) -> np.ndarray:
 
     ngrams: the longest gram n, of which the width must have a column for every k up to n.
     """
-    found = np.zeros((len(entries), width), np.float32)
+    rows = np.zeros((len(entries), width), np.float32)
     seeds = column_seeds(width)
     for first in range(0, len(entries), _ENTRIES):
         part = entries[first : first + _ENTRIES]
         for k, columns in enumerate(partition(width, ngrams), 1):
-            found[first : first + len(part), columns] = _mean_grams(part, k, seeds[columns])
-    return found
+            rows[first : first + len(part), columns] = _mean_grams(part, k, seeds[columns])
+    return rows
 
 
 def partition(width: int, ngrams: int) -> list[slice]:
@@ -74,7 +74,7 @@ def _mean_grams(entries: Sequence[str], k: int, seeds: np.ndarray) -> np.ndarray
     hashes = np.zeros(len(starts), np.int64)
     for offset in range(k):
         hashes = (hashes * PRIME + points[starts + offset]) % MODULUS
-    different, place = np.unique(hashes, return_inverse=True)
+    different, inverse = np.unique(hashes, return_inverse=True)
     numbers = different[:, None] * seeds % MODULUS
     numbers -= MODULUS * (numbers > MODULUS // 2)
 
@@ -83,7 +83,7 @@ def _mean_grams(entries: Sequence[str], k: int, seeds: np.ndarray) -> np.ndarray
     long_enough = np.flatnonzero(counts)
     if long_enough.size:
         begins = (np.cumsum(counts) - counts)[long_enough]
-        sums[long_enough] = np.add.reduceat(numbers[place], begins)
+        sums[long_enough] = np.add.reduceat(numbers[inverse], begins)
     return 2 * sums / np.maximum(counts * MODULUS, 1)[:, None]
 
 

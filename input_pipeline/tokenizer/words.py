@@ -24,9 +24,9 @@ from bert_jax.input_pipeline.tokenizer.models.wordpiece import WordPiece
 CHARACTERS = 16  # of a word that are looked at
 
 
-def content(listed: Sequence[str], known: Sequence[str]) -> bytes:
+def content(listed: Sequence[str], forms: Sequence[str]) -> bytes:
     """Return the text of words.txt."""
-    return ('\n'.join(listed) + '\n\n' + ''.join(f'{word}\n' for word in known)).encode()
+    return ('\n'.join(listed) + '\n\n' + ''.join(f'{word}\n' for word in forms)).encode()
 
 
 def spell(words: Sequence[str]) -> np.ndarray:
@@ -51,7 +51,7 @@ class Words(WordPiece):
 
     def _read(self, vocabulary: bytes, name: str) -> None:
         try:
-            listed, blank, known = vocabulary.decode().partition('\n\n')
+            listed, blank, forms = vocabulary.decode().partition('\n\n')
         except UnicodeDecodeError as error:
             raise UserError(f'{name}: not UTF-8 at byte {error.start}: not words') from error
         if not blank:
@@ -61,7 +61,7 @@ class Words(WordPiece):
             )
 
         # split, not splitlines: that also splits at U+2028 and the like.
-        self.tokens = [*listed.split('\n'), *known.split('\n')[:-1]]
+        self.tokens = [*listed.split('\n'), *forms.split('\n')[:-1]]
         self.vocab_size = listed.count('\n') + 1
         self._ids = {word: i for i, word in enumerate(self.tokens)}
         if len(self._ids) < len(self.tokens) or '' in self._ids:
@@ -79,10 +79,10 @@ class Words(WordPiece):
     def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """(id, characters) of the word, as a list of one."""
         word = token[:CHARACTERS]
-        found = self._ids.get(word)
-        if found is None:
-            found = self._unk_id if self._closed else self._new_id(word)
-        return [(found, len(token))]
+        word_id = self._ids.get(word)
+        if word_id is None:
+            word_id = self._unk_id if self._closed else self._new_id(word)
+        return [(word_id, len(token))]
 
     def spell(self, entry: str) -> list[int]:
         """Return nothing: an entry is no spelling of others."""
@@ -101,18 +101,18 @@ class Words(WordPiece):
 
     def characters(self, ids: np.ndarray) -> np.ndarray:
         """int32 [..., 16]: the code points of words, 0 behind their ends."""
-        known = len(self._spelled)
-        found, since = self._spelled[np.minimum(ids, known - 1)], ids >= known
+        count = len(self._spelled)
+        characters, since = self._spelled[np.minimum(ids, count - 1)], ids >= count
         if since.any():
-            found[since] = self._since()[ids[since] - known]
-        return found
+            characters[since] = self._since()[ids[since] - count]
+        return characters
 
     def _new_id(self, word: str) -> int:
         with self._lock:
-            found = self._ids.setdefault(word, len(self.tokens))
-            if found == len(self.tokens):
+            word_id = self._ids.setdefault(word, len(self.tokens))
+            if word_id == len(self.tokens):
                 self.tokens.append(word)
-            return found
+            return word_id
 
     def _since(self) -> np.ndarray:
         """Return the code points of all words that came up since."""

@@ -51,8 +51,12 @@ class Fused(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The random names of a call: the site's key, uint32 [2]; the examples' rows in the global
-    batch, uint32 [B]; the number of the first head here among all, int32 [1].
+    """The random names of a call.
+
+    Attributes:
+      key_2: the key of the site, uint32.
+      rows_B: the rows of the examples in the global batch, uint32.
+      first_head_1: the number of the first head here among all, int32.
     """
 
     key_2: jax.Array
@@ -251,13 +255,13 @@ def _draw(kept: Any, masks: Any, key: Any, row: Any, head: Any, fused: Fused) ->
     keep, scale = generator.keeps(fused.rate), jnp.float32(generator.scale(fused.rate))
     # Places within eight rows; the first of them is added where it is known.
     places = [jax.lax.broadcasted_iota(jnp.int32, (_SUBLANES, tokens), i) for i in (0, 1)]
-    place = places[0] * tokens + places[1]
+    position = places[0] * tokens + places[1]
     masks[...] = jnp.zeros(masks.shape, masks.dtype)
 
     def some(i: jax.Array, _: None) -> None:
         first = i * _SUBLANES
-        at_place = (place + (head * part + first) * tokens).astype(jnp.uint32)
-        bits = jnp.zeros(place.shape, jnp.uint32)
+        at_place = (position + (head * part + first) * tokens).astype(jnp.uint32)
+        bits = jnp.zeros(position.shape, jnp.uint32)
         for n, mask in enumerate(parts_kept(key, at_place, row, keep, generator)):
             kept[pl.ds(n * part + first, _SUBLANES), :] = jnp.where(mask, scale, jnp.float32(0))
             bits = bits | jnp.where(mask, jnp.uint32(1 << n), jnp.uint32(0))

@@ -1,7 +1,7 @@
 """What a method of tuning may do to a block, and which weights it trains: the interface.
 
 A block asks `linear` for each of its matrix products, `branch` for the output of each sub-layer and
-`total` for each residual sum. Sources and options of the methods: configs/model.py.
+`total` for each residual sum. Sources and options of the methods: configs/model/__init__.py.
 
 Dims: as in model/encoder.py; R rank or bottleneck, M experts.
 """

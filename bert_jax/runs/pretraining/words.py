@@ -50,11 +50,11 @@ class Forms:
 
     def of(self, word: str, *name: int | str) -> list[str]:
         """Return the forms of `word` that are drawn for that name; some may equal it."""
-        most, made = max(1, int(len(word) * self.share)), [word]
+        limit, made = max(1, int(len(word) * self.share)), [word]
         for form in range(1, self.count):
             # From one typo to the most, every number alike.
             changed = word
-            for number in range(1 + digest64('count', *name, form) % most):
+            for number in range(1 + digest64('count', *name, form) % limit):
                 changed = one_typo(changed, self.kinds, *name, form, number)
             made.append(changed)
         return made
@@ -155,8 +155,8 @@ def train(
     def evaluate(step: int, now: state.TrainState) -> loop.EvalResult:
         del step
         rows = evaluation_batches(words.eval, forms, batch_size)
-        found = held_out.measure(eval_step, now.params, map(place, rows))
-        return loop.EvalResult({'split': 'eval', **found}, score=(found['nearest_is_same'],))
+        sums = held_out.measure(eval_step, now.params, map(place, rows))
+        return loop.EvalResult({'split': 'eval', **sums}, score=(sums['nearest_is_same'],))
 
     # What decides the result beside the settings; `words` is the mark of such a folder.
     reads = {

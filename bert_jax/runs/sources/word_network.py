@@ -17,23 +17,23 @@ from bert_jax.train.state import load_params_into
 COMMAND = 'bert-train-retvec'
 
 
-def is_workdir(where: str | None) -> bool:
+def is_workdir(name: str | None) -> bool:
     """Tell whether that is a workdir of bert-train-retvec."""
-    if not where:
+    if not name:
         return False
     # Of the workdirs those alone have words in their data.json.
-    workdir = Workdir(where)
+    workdir = Workdir(name)
     return workdir.data_file.exists() and 'words' in workdir.data()
 
 
-def put_into(params: Mapping[str, Any], where: str) -> dict[str, Any]:
+def put_into(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a model's parameters with the network of that workdir, placed as they were.
 
     Raises:
       UserError: it has no checkpoint yet.
     """
-    network, _ = load_params(where)
+    network, _ = load_params(name)
     embeddings = load_params_into(
-        params['encoder']['embeddings'], network, f'--init_from={where}', Retvec.network
+        params['encoder']['embeddings'], network, f'--init_from={name}', Retvec.network
     )
     return {**params, 'encoder': {**params['encoder'], 'embeddings': embeddings}}

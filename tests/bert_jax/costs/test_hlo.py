@@ -21,9 +21,9 @@ def test_a_generator_that_draws_for_every_chip_is_warned_of():
     from bert_jax.costs import plan
 
     assert hlo.generators(DRAWN) == [((64, 16), 2048), ((8, 4), 64)]
-    (warning,) = plan.random_bits_of_others(hlo.generators(DRAWN), own=8)
+    (warning,) = plan.random_bits_of_others(hlo.generators(DRAWN), own_rows=8)
     assert 'random bits of 64 rows and uses those of its own 8: 1 arrays' in warning
-    assert plan.random_bits_of_others(hlo.generators(DRAWN), own=64) == []  # a single chip
+    assert plan.random_bits_of_others(hlo.generators(DRAWN), own_rows=64) == []  # a single chip
 
 
 def test_what_the_forward_pass_leaves_for_the_backward_pass():
