@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.model import layout
 from bert_jax.train.state import init_params
 
 
@@ -106,7 +107,7 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     )
     read = lambda layer, name, x: norm(x, layer[norms[name]], c.layer_norm_eps) if is_pre else x
     as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
-    p = as64(p)
+    p = layout.stacked(as64(p))
     e, layers = p['encoder']['embeddings'], p['encoder']['layers']
 
     x = (
