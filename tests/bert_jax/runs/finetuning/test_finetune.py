@@ -26,7 +26,6 @@ from bert_jax.configs.presets.finetune import FEATURE_BASED, recipe
 from bert_jax.configs.sweep import grid
 from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.mesh import processes
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
 from bert_jax.runs.finetuning.approach import FineTuning
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
@@ -415,7 +414,7 @@ def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypat
         watched.append(minutes)
         yield lambda: beats.append(None)
 
-    monkeypatch.setattr(processes, 'watchdog', watchdog)
+    monkeypatch.setattr(finetuner, 'watchdog', watchdog)
     changes = ['epochs=4', 'runtime.checkpoint_every=4', 'score_every=5']
     fine_tuner = tuner_of(task_file, encoder)
     fine_tuner.run(
