@@ -138,11 +138,14 @@ def text(node: Function | ast.ClassDef) -> str:
     lines = inspect.cleandoc(ast.get_docstring(node) or '').split('\n')
     written, listed = [], False
     for line in lines:
-        if line in ('Args:', 'Attributes:'):
+        if line in ('Args:', 'Attributes:', 'Raises:', 'Returns:', 'Yields:'):
             listed = True
+            # What is not named by an argument keeps its heading.
+            written += [] if line in ('Args:', 'Attributes:') else [line, '']
             continue
         item = re.match(r'  (\w+): (.*)', line) if listed else None
-        written.append(f'- `{item[1]}`: {item[2]}' if item else line)
+        rest = f'  {line.strip()}' if listed and line.startswith('    ') else line
+        written.append(f'- `{item[1]}`: {item[2]}' if item else rest)
         listed = listed and (line.startswith('  ') or not line)
     return '\n'.join(written) + '\n'
 
