@@ -19,7 +19,7 @@ from bert_jax.conversion import huggingface
 from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import sharding
-from bert_jax.model import heads
+from bert_jax.model import heads, layout
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
@@ -54,7 +54,7 @@ def make(tmp_path):
         checkpoints = checkpoint.Checkpoints(folder)
         checkpoints.save(state, {})
         checkpoints.close()
-        return folder, jax.device_get(state.params)
+        return folder, layout.stacked(jax.device_get(state.params))
 
     return make
 
