@@ -7,6 +7,7 @@ what else a step does, nor how long anything takes.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -30,7 +31,8 @@ class Collective:
     kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
     the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
     each time it runs; count: times a step; shape: its result as the program has it; origin: the
-    operation of the model that it came from.
+    operation of the model that it came from; begins, ends: the instructions that begin it and that
+    have its result, one and the same where nothing can run meanwhile.
     """
 
     kind: str
@@ -40,6 +42,8 @@ class Collective:
     count: int
     shape: str
     origin: str
+    begins: str
+    ends: str
 
     @property
     def sent(self) -> float:
@@ -66,7 +70,7 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
             if kind not in KINDS:
                 continue
             # An asynchronous collective is two instructions; only the second has the plain result.
-            done = computation.done_of.get(part.name, part)
+            done, ended = computation.done_of.get(part.name, part), its.done_of.get(i.name, i)
             axes, size = _groups(part.rest, mesh_shape)
             array_bytes = size_of(done.shape)
             # Either form of a reduce-scatter: TPU's, a reduction that keeps its own share, is still
@@ -75,18 +79,21 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
                 kind = 'reduce-scatter'
             elif kind == 'reduce-scatter':
                 array_bytes *= size
+            names = i.name, (ended if done is part else done).name
             collective = Collective(
-                kind, axes, size, array_bytes, count, plain(done.shape), part.origin
+                kind, axes, size, array_bytes, count, plain(done.shape), part.origin, *names
             )
             # The steps of one collective share a chain and a channel, which others may have too.
             # Some of them may run in every turn of a loop: those that run least often run once
-            # for each collective.
+            # for each collective, and the last of them ends it.
             chain = re.search(r'chain_id="(\d+)"', part.rest)
             channel = re.search(r'channel_id=(\d+)', part.rest)
             key = (kind, f'{chain[1]} {channel and channel[1]}' if chain else part.name)
             row = by_chain.get(key)
             if row is None or row.count > count:
                 by_chain[key] = collective
+            elif row.count == count:
+                by_chain[key] = dataclasses.replace(row, ends=collective.ends)
     return list(by_chain.values())
 
 
