@@ -59,7 +59,7 @@ def test_quickstart(tmp_path, corpus, binary):
     page = (tmp_path / 'run' / 'report.html').read_text()
     assert '<html' in page and len(results['samples']['texts']) == page.count('<mark>') == 6
     commands = first.stdout.split('What to do next')[1].splitlines()
-    commands = [line.strip() for line in commands if ' -m launch.' in line]
+    commands = [line.strip() for line in commands if ' -m bert_jax.launch.' in line]
     assert len(commands) == 4
     root = pathlib.Path(__file__).parents[4]
     for command in commands:
@@ -74,7 +74,7 @@ def test_quickstart(tmp_path, corpus, binary):
     assert (
         second.returncode == 0 and second.stdout.count(': reused, made from the same inputs') == 7
     )
-    assert ' -m bert-train-vocab' not in second.stdout
+    assert 'launch.train_vocab' not in second.stdout
     assert first.stdout.split('\n\n', 1)[1] == second.stdout.split('\n\n', 1)[1]  # the same table
 
 
