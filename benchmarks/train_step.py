@@ -240,10 +240,10 @@ def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
     """-> (program, state, batch on the device), as bert-pretrain makes them."""
     import jax
 
-    from bert_jax.mesh import sharding
+    from bert_jax.mesh import construction, sharding
     from bert_jax.train.program import InputKind, fresh_state, pretraining_program
 
-    mesh = sharding.make_mesh(
+    mesh = construction.make_mesh(
         dataclasses.replace(config.runtime, data_parallel=1), jax.devices()[:1]
     )
     program = pretraining_program(config, InputKind(seq_len, round(0.15 * seq_len)), mesh)

@@ -84,7 +84,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A workdir such as bert-pretrain leaves, of a very small model that knows ENCODER_WORDS."""
     from bert_jax.configs import schema
     from bert_jax.input_pipeline.tokenizer import Tokenizer
-    from bert_jax.mesh import sharding
+    from bert_jax.mesh import construction
     from bert_jax.model import heads
     from bert_jax.runs.workdir.workdir import Workdir
     from bert_jax.train import checkpoint
@@ -114,7 +114,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')
     state = create_state(
-        heads.Pretraining(model), 7, config.optimizer, sharding.make_mesh(config.runtime)
+        heads.Pretraining(model), 7, config.optimizer, construction.make_mesh(config.runtime)
     )
     checkpoints = checkpoint.Checkpoints(folder)
     checkpoints.save(state, {'kind': 'pretrain'})

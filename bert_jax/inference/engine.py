@@ -19,7 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model import layout, partition
 from bert_jax.runs.finetuning.data_collator import (
     DataCollator,
@@ -67,7 +67,7 @@ def placed(params: Any, resident: Resident) -> tuple[Any, int]:
             added += memory.held(resident[key][1])
         return resident[key][1]
 
-    mesh = sharding.make_mesh(RuntimeConfig())
+    mesh = construction.make_mesh(RuntimeConfig())
     params = layout.separate(params)
     return jax.tree.map(place, params, partition.shardings(params, mesh)), added
 
@@ -107,7 +107,7 @@ class InferenceEngine:
         check_process()
 
         # All devices by default: what a model was trained on says nothing of where it serves.
-        self._collate = DataCollator(sharding.make_mesh(RuntimeConfig()), inputs)
+        self._collate = DataCollator(construction.make_mesh(RuntimeConfig()), inputs)
         self._params, self.added_bytes = placed(params, {} if resident is None else resident)
         self._function = counted_jit(function, self.compilations, 'predict')
 

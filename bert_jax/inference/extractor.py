@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.engine import InferenceEngine
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
 from bert_jax.input_pipeline.tasks.features import truncated_lengths
-from bert_jax.input_pipeline.text.record_files import BadRecord
+from bert_jax.input_pipeline.text.record_files import BadRecord, pass_over
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding
 from bert_jax.model import hidden_states as features
@@ -147,12 +146,7 @@ class Extractor:
         for line, record in records:
             # A bad record keeps its place as an empty row, so that row N is still record N.
             if isinstance(record, BadRecord):
-                fault = f'{path}:{line}: {record.reason}'
-                if not skip_bad:
-                    raise UserError(
-                        f'{fault}; mend it, or leave such records out with --skip_bad_records'
-                    )
-                logging.warning('%s', fault)
+                pass_over(f'{path}:{line}: {record.reason}', skip_bad)
                 none = np.empty(0, np.int32)
                 rows.append(Row(none, none, none, none, none, 0, record.reason))
             else:

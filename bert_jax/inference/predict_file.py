@@ -16,11 +16,16 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.progress import Progress
-from bert_jax.input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
+from bert_jax.input_pipeline.text.record_files import (
+    BadRecord,
+    Reader,
+    parse_columns,
+    parse_shard,
+    pass_over,
+)
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.resumable import growing, was_finished
 
@@ -90,7 +95,6 @@ def write_resumably(
         return FileResult(made['records'], made['bad_records'], True)
 
     # Each part is safe on the disk before the next begins.
-    what = Path(output).suffix.removeprefix('.') or 'records'
     with (
         Progress(what, reader.size, 'kB of input', 1e3) as progress,
         growing(output, identity, names) as files,
@@ -141,12 +145,7 @@ def predict_file(
         for answer in answers(predictor, records):
             if 'error' in answer:
                 bad += 1
-                fault = f'{input}:{answer["line"]}: {answer["error"]}'
-                if not file.skip_bad_records:
-                    raise UserError(
-                        f'{fault}; mend it, or leave such records out with --skip_bad_records'
-                    )
-                logging.warning('%s', fault)
+                pass_over(f'{input}:{answer["line"]}: {answer["error"]}', file.skip_bad_records)
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
                 yield len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad

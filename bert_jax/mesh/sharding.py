@@ -16,8 +16,6 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.mesh.construction import make_mesh as make_mesh
-from bert_jax.mesh.construction import of_devices_here as of_devices_here
 
 BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 

@@ -1,7 +1,7 @@
 """The shape of a model, its family, and which of its weights fine-tuning changes.
 
-Owns the settings of the encoder; the methods of
-parameter-efficient tuning by name, which options each of them reads, and those options' defaults.
+Owns the settings of the encoder; the methods of parameter-efficient tuning by name, which options
+each of them reads, and those options' defaults.
 What a method adds to a block, and what of it is trained, is bert_jax/model/peft's.
 
 Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);

@@ -1,9 +1,9 @@
 """What an encoder's word vectors are made from: a class for each value of `model.embedding`.
 
 Owns what each kind of vectors needs of the rest: of the tokenizer, of a batch, of a checkpoint and
-of a run that trains something first; its settings, its parameters and its FLOPs. Whoever needs one
-of these asks `ModelConfig.words`. The look-up itself is bert_jax/model/embeddings.py's, by the same
-names. Standard library only.
+of a run that trains something first; its settings and its FLOPs. Whoever needs one of these asks
+`ModelConfig.words`. The look-up itself is bert_jax/model/embeddings.py's, by the same names.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -49,14 +49,6 @@ class Embedding:
         del tokenizer
         return batch
 
-    def table(self, model: ModelConfig) -> int:
-        """Return the number of weights that the masked-LM head shares as its decoder."""
-        return model.vocab_size * model.embedding_width
-
-    def parameters(self, model: ModelConfig) -> int:
-        """Return the number of trained weights, without positions and segments."""
-        return self.table(model)
-
     def flops(self, model: ModelConfig) -> int:
         """Return the FLOPs of one token, forward and backward; look-ups count as none."""
         del model
@@ -79,11 +71,6 @@ class Hashed(Embedding):
             f'{columns} or more, to have columns for every hash up to'
             f' hash_ngrams={model.hash_ngrams}',
         )
-
-    def table(self, model: ModelConfig) -> int:
-        """Return 0: the head has a decoder of its own."""
-        del model
-        return 0
 
 
 class Retvec(Embedding):
@@ -115,17 +102,6 @@ class Retvec(Embedding):
         Any word has them, also one that is in no vocabulary.
         """
         return batch | {self.reads: tokenizer.characters(batch['input_ids'])}
-
-    def table(self, model: ModelConfig) -> int:
-        """Return 0: the head has a decoder of its own."""
-        del model
-        return 0
-
-    def parameters(self, model: ModelConfig) -> int:
-        """Return those of the network and of the dense layer behind it."""
-        C, W, E = self.characters, self.width, model.embedding_width
-        network = (self.bits + 1) * 32 + (32 + 1) * 32 + (C * 32 + 1) * W + (W + 1) * W
-        return network + W * E + E
 
     def flops(self, model: ModelConfig) -> int:
         """Return those of the network and of the dense layer for one word.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import google_crc32c
+from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
@@ -240,6 +241,13 @@ def parse_columns(text: str) -> dict[str, str | int]:
         # a number, from the end too, or a name
         columns[role] = int(column) if column.lstrip('-').isdigit() else column
     return columns
+
+
+def pass_over(fault: str, skip: bool) -> None:
+    """Log a bad record that is left out; raise UserError unless bad records are to be skipped."""
+    if not skip:
+        raise UserError(f'{fault}; mend it, or leave such records out with --skip_bad_records')
+    logging.warning('%s', fault)
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model import heads, layout
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.workdir import Workdir
@@ -50,7 +50,7 @@ def make(tmp_path):
         )
         Workdir(folder).create_or_resume(config, data)
         Tokenizer.load(tmp_path).save(folder / 'tokenizer')
-        state = create_state(module, 3, config.optimizer, sharding.make_mesh(config.runtime))
+        state = create_state(module, 3, config.optimizer, construction.make_mesh(config.runtime))
         checkpoints = checkpoint.Checkpoints(folder)
         checkpoints.save(state, {})
         checkpoints.close()

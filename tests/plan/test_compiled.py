@@ -21,7 +21,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import hlo, libtpu_estimate, links, plan, search
 from bert_jax.costs.chips import Topology, topology
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
 from bert_jax.train.program import InputKind, argument_shapes
 
@@ -426,7 +426,7 @@ def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name
     for fsdp in powers:
         for model in powers[: len(powers) - powers.index(fsdp)]:
             runtime = RuntimeConfig(fsdp=fsdp, model_parallel=model)
-            mesh = sharding.make_mesh(runtime, plan.devices(where))
+            mesh = construction.make_mesh(runtime, plan.devices(where))
             assert len(set(mesh.devices.flat)) == where.chips
             rows = collections.defaultdict(set)
             for row, devices in enumerate(mesh.devices.reshape(-1, model)):

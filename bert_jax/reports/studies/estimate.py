@@ -179,7 +179,7 @@ def timed(config: PretrainConfig) -> float:
     import jax
     import numpy as np
 
-    from bert_jax.mesh import sharding
+    from bert_jax.mesh import construction, sharding
     from bert_jax.train.program import InputKind, argument_shapes, fresh_state, pretraining_program
 
     # As many rows as are a tenth of a second's work, about: a small batch of a small model would
@@ -192,9 +192,9 @@ def timed(config: PretrainConfig) -> float:
     small = dataclasses.replace(
         config,
         phases=(Phase(length, config.total_steps, rows),),
-        runtime=dataclasses.replace(sharding.of_devices_here(config.runtime), accumulation=1),
+        runtime=dataclasses.replace(construction.of_devices_here(config.runtime), accumulation=1),
     )
-    mesh, kind = sharding.make_mesh(small.runtime), InputKind(length, count)
+    mesh, kind = construction.make_mesh(small.runtime), InputKind(length, count)
     with jax.set_mesh(mesh):
         program = pretraining_program(small, kind, mesh)
         state = fresh_state(small, mesh)

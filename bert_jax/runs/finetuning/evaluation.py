@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.tasks import Predictions, Task, load_task
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from bert_jax.input_pipeline.text.whole_text import read_json
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.runs.finetuning.data_collator import (
     DataCollator,
@@ -221,8 +221,8 @@ class TaskEvaluator:
         self._source = load_source(folder)
         self.step = self._source.step
         self.examples = task.examples(self.split)
-        runtime, params = sharding.of_devices_here(config.runtime), self._source.params
-        mesh = sharding.make_mesh(runtime)
+        runtime, params = construction.of_devices_here(config.runtime), self._source.params
+        mesh = construction.make_mesh(runtime)
         self._params = partition.put(params, mesh, runtime.scan_layers)
         model = task_heads.make_model(
             task.head, self._source.model, task.num_outputs, config.head_dropout, runtime

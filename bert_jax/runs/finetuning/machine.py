@@ -13,7 +13,7 @@ from absl import logging
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh import determinism, program_cache, sharding
+from bert_jax.mesh import construction, determinism, program_cache, sharding
 from bert_jax.model import partition
 from bert_jax.runs.supervision.signals import StopSignal
 from bert_jax.runs.workdir import running
@@ -84,7 +84,7 @@ def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sha
     """Make the mesh for runs with such settings; UserError where the devices cannot be had so."""
     # Before anything is compiled.
     program_cache.use(runtime.compilation_cache)
-    mesh = sharding.make_mesh(runtime)
+    mesh = construction.make_mesh(runtime)
 
     # What the mesh leaves whole is no mistake, but costs memory: logged once, not with each run.
     for warning in partition.left_whole(model, runtime):

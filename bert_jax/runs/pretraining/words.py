@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.tasks.batching import training_batches
 from bert_jax.input_pipeline.text.typos import KINDS, is_word, one_typo
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model.retvec import WordSimilarity
 from bert_jax.runs.finetuning.data_collator import place_global
 from bert_jax.runs.pretraining import held_out
@@ -139,7 +139,7 @@ def train(
     """
     check(config)
     words, batch_size = WordList.of(tokenizer, held_out_share), config.phases[0].batch_size
-    mesh, steps = sharding.make_mesh(config.runtime), config.total_steps
+    mesh, steps = construction.make_mesh(config.runtime), config.total_steps
     model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
     objective = losses.similarity_objective(model)
     # The loss compares words of the whole batch, which no device sums a share of by itself: the

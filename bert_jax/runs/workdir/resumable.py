@@ -108,10 +108,6 @@ class GrowingOutput:
         move()
         shutil.rmtree(self.folder)
 
-    def of_them_bad(self) -> str:
-        """Return the end of a line that counts records: ', 3 of them bad records', or nothing."""
-        return f', {self.bad} of them bad records' if self.bad else ''
-
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():

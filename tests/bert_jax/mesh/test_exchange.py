@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import exchange
+from bert_jax.mesh.construction import make_mesh
 from bert_jax.mesh.exchange import is_all_to_all, per_data_shard
-from bert_jax.mesh.sharding import make_mesh
 from bert_jax.model import partition
 
 V5E, V6E, V5P = ('TPU v5 lite', 'tpu'), ('TPU v6 lite', 'tpu'), ('TPU v5', 'tpu')

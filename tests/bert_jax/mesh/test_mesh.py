@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs.chips import CHIPS
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 
 KINDS = {'v4': 'TPU v4', 'v5e': 'TPU v5 lite', 'v5p': 'TPU v5p', 'v6e': 'TPU v6 lite'}
 LARGER = ('4x4x12', '8x8x12', '4x8x20', '4x4x28', '12x16x16', '12x20x28')
@@ -50,7 +50,7 @@ def test_every_mesh_of_powers_of_two_can_be_made_on(name, shape):
     inner = itertools.product(powers_of_two(count), powers_of_two(count))
     for fsdp, model in ((f, m) for f, m in inner if count % (f * m) == 0):
         runtime = RuntimeConfig(fsdp=fsdp, model_parallel=model)
-        mesh = sharding.make_mesh(runtime, devices)
+        mesh = construction.make_mesh(runtime, devices)
         assert mesh.axis_types == (AxisType.Auto,) * 3
         assert mesh.devices.shape == (count // (fsdp * model), fsdp, model)
         ids = [device.id for device in mesh.devices.flat]
@@ -64,14 +64,14 @@ def test_every_mesh_of_powers_of_two_can_be_made_on(name, shape):
 
 def test_the_inner_axes_of_a_split_mesh_are_of_linked_chips():
     """On a v6e of 4x4 chips, two by two: each pair of `fsdp` are neighbours."""
-    mesh = sharding.make_mesh(RuntimeConfig(fsdp=2), chips('v6e', '4x4'))
+    mesh = construction.make_mesh(RuntimeConfig(fsdp=2), chips('v6e', '4x4'))
     for pair in mesh.devices.reshape(8, 2):
         assert math.dist(pair[0].coords, pair[1].coords) == 1
 
 
 def test_the_order_of_devices_that_are_no_tpu_is_theirs():
     runtime = RuntimeConfig(fsdp=2, model_parallel=2)
-    assert list(sharding.make_mesh(runtime).devices.flat) == jax.devices()
+    assert list(construction.make_mesh(runtime).devices.flat) == jax.devices()
 
 
 def test_several_slices_of_a_tpu_are_refused_in_one_line():
@@ -79,7 +79,7 @@ def test_several_slices_of_a_tpu_are_refused_in_one_line():
     for device in devices[2:]:
         device.slice_index = 1
     with pytest.raises(UserError, match='several TPU slices, and a run takes one'):
-        sharding.make_mesh(RuntimeConfig(), devices)
+        construction.make_mesh(RuntimeConfig(), devices)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_several_slices_of_a_tpu_are_refused_in_one_line():
     ],
 )
 def test_what_does_not_train_takes_the_devices_that_are_there(asked, data_fsdp_model):
-    here = sharding.of_devices_here(RuntimeConfig(remat='full', **asked))
-    assert tuple(sharding.make_mesh(here).shape.values()) == data_fsdp_model
+    here = construction.of_devices_here(RuntimeConfig(remat='full', **asked))
+    assert tuple(construction.make_mesh(here).shape.values()) == data_fsdp_model
     assert here.remat == 'full'

@@ -14,7 +14,7 @@ from bert_jax.configs.load import load
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.input_pipeline.tokenizer import spelling
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model import heads
 from bert_jax.train import losses, program, task_heads
 from bert_jax.train.schedule import hparams_of
@@ -78,7 +78,7 @@ def test_a_step_trains_the_decoder_and_leaves_the_vectors_alone():
         phases=(schema.Phase(16, 5, 8),),
         optimizer=OptimizerConfig(peak_lr=1e-2, warmup_steps=0),
     )
-    mesh = sharding.make_mesh(config.runtime)
+    mesh = construction.make_mesh(config.runtime)
     state = program.fresh_state(config, mesh)
     assert jax.tree.map(lambda leaf: leaf.shape, state.frozen) == {
         'encoder': {'embeddings': {'word': (128, 16)}}

@@ -17,7 +17,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, partition
 from bert_jax.model.encoder import Packing
 from bert_jax.runs.workdir.workdir import Workdir
@@ -111,7 +111,7 @@ def test_on_a_mesh():
     """The numbers of one device on a mesh that splits the BiLSTM's kernels too."""
     runtime = RuntimeConfig(fsdp=4, model_parallel=2)
     mesh, model, batch = (
-        sharding.make_mesh(runtime),
+        construction.make_mesh(runtime),
         heads.Pretraining(BOTH),
         make_batch(BOTH, 4, 10),
     )

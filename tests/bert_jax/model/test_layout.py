@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
-from bert_jax.mesh.sharding import make_mesh
+from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout
 from bert_jax.train.checkpoint import Checkpoints, fingerprints, load_params
 from bert_jax.train.state import create_state, split

@@ -16,7 +16,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.costs import flops
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model import heads, retvec
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import losses, program, task_heads
@@ -140,7 +140,7 @@ def test_a_step_moves_the_network_where_that_is_asked_for(kind, algorithm):
             algorithm=algorithm, peak_lr=1e-2, warmup_steps=0, weight_decay=0.1
         ),
     )
-    mesh = sharding.make_mesh(config.runtime)
+    mesh = construction.make_mesh(config.runtime)
     state = program.fresh_state(config, mesh)
     planned = program.state_shapes(config, mesh)
     assert jax.tree.structure(planned) == jax.tree.structure(state)
@@ -253,7 +253,7 @@ def test_the_step_brings_forms_of_a_word_together():
         algorithm='adamw', peak_lr=3e-3, schedule='constant', warmup_steps=0, clip_norm=None
     )
     objective = losses.similarity_objective(retvec.WordSimilarity())
-    mesh = sharding.make_mesh(RuntimeConfig())
+    mesh = construction.make_mesh(RuntimeConfig())
     state = create_state(retvec.WordSimilarity(), 0, optimizer, mesh)
     step = jax.jit(make_train_step(objective, optimizer))
     seen = []

@@ -15,7 +15,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model.blocks.attend import AttentionMask, attend
 from bert_jax.model.dropout import GENERATORS, DropoutRng
 
@@ -98,7 +98,7 @@ def test_rows_and_heads_on_devices_of_their_own_draw_the_same():
     case = Case(heads=4)
     with pltpu.force_tpu_interpret_mode():
         alone = outputs_and_gradients(case, 'tpu_fused')
-        mesh = sharding.make_mesh(
+        mesh = construction.make_mesh(
             RuntimeConfig(data_parallel=3, model_parallel=2), jax.devices()[:6]
         )
         with jax.set_mesh(mesh):

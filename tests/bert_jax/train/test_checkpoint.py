@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model import heads
 from bert_jax.train import checkpoint_faults
 from bert_jax.train.checkpoint import (
@@ -40,7 +40,7 @@ MODEL = heads.Pretraining(CONFIG)
 def make(seed: int = 1, **runtime):
     """A fresh state on a mesh of eight devices."""
     return create_state(
-        MODEL, seed, OptimizerConfig(), sharding.make_mesh(RuntimeConfig(**runtime))
+        MODEL, seed, OptimizerConfig(), construction.make_mesh(RuntimeConfig(**runtime))
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
 from bert_jax.input_pipeline.randomness import Stream
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
@@ -168,7 +168,7 @@ def test_losses_do_not_depend_on_mesh_or_accumulation():
 
     def losses_of(**change) -> list[float]:
         runtime = RuntimeConfig(**change)
-        mesh, model = sharding.make_mesh(runtime), heads.Pretraining(config)
+        mesh, model = construction.make_mesh(runtime), heads.Pretraining(config)
         state, found = create_state(model, 7, optimizer, mesh), []
         objective = losses.pretraining_objective(model, nsp=True)
         step = jit_train_step(

@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.train import loop, metrics_accumulator
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.losses import Objective
@@ -60,7 +60,7 @@ def batches(start: int):
 
 def trained(folder, beats=99, evaluate=None, show=lambda line: None, **options):
     """Takes the run in `folder` up, to a signal after so many beats -> (ended, lines, saved)."""
-    mesh = sharding.make_mesh(RuntimeConfig())
+    mesh = construction.make_mesh(RuntimeConfig())
     runtime = RuntimeConfig(log_every=5, checkpoint_every=4, keep_checkpoints=9)
     state, kept = create_state(Table(), 0, OPTIMIZER, mesh), None
     step = jit_train_step(make_train_step(SQUARES, OPTIMIZER), state)

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
-from bert_jax.mesh import exchange, sharding
+from bert_jax.mesh import construction, exchange, sharding
 from bert_jax.model import heads
 from bert_jax.train import losses
 from bert_jax.train.checkpoint import Checkpoints
@@ -40,7 +40,7 @@ def run(
 
     From the newest checkpoint of `resume`, where that is given.
     """
-    mesh = sharding.make_mesh(runtime)
+    mesh = construction.make_mesh(runtime)
     model = heads.Pretraining(
         config,
         jnp.dtype(runtime.compute_dtype),
@@ -341,8 +341,8 @@ def test_sizes_that_do_not_divide_are_refused_by_name():
     with pytest.raises(
         UserError, match='data_parallel=3 x fsdp=1 x model_parallel=1 = 3, but there are 8'
     ):
-        sharding.make_mesh(RuntimeConfig(data_parallel=3))
-    mesh = sharding.make_mesh(RuntimeConfig())
+        construction.make_mesh(RuntimeConfig(data_parallel=3))
+    mesh = construction.make_mesh(RuntimeConfig())
     with pytest.raises(UserError, match='phases.0.batch_size=12 does not divide over 8 devices'):
         sharding.check_divides(mesh, 12, 1, 'phases.0.batch_size')
     assert sharding.local_rows(mesh, 32) == ((0, 32),)

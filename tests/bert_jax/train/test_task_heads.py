@@ -13,7 +13,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
 from bert_jax.input_pipeline.tasks.base import trim
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, partition
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads
@@ -127,7 +127,7 @@ def test_choices_on_a_mesh():
     sums = jax.jit(task_heads.make_objective('choice', model).sums)
     dropout_rng = DropoutRng(jax.random.key(3), np.arange(ROWS, dtype=np.uint32))
     alone = sums(params, batch, dropout_rng)
-    mesh = sharding.make_mesh(RuntimeConfig(fsdp=2, model_parallel=4))
+    mesh = construction.make_mesh(RuntimeConfig(fsdp=2, model_parallel=4))
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, partition.shardings(params, mesh))
         together = sums(placed, sharding.place(batch, mesh, ROWS), dropout_rng)

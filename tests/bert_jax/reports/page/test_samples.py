@@ -11,7 +11,7 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model import layout
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import Run, open_all
@@ -54,7 +54,7 @@ def workdir(records, tmp_path_factory):
     )
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')
-    state = program.fresh_state(config, sharding.make_mesh(config.runtime))
+    state = program.fresh_state(config, construction.make_mesh(config.runtime))
     changed = jax.tree.map(lambda x: -x, state.params)
     with checkpoint.Checkpoints(folder) as checkpoints:
         step = state.step + 10
@@ -99,7 +99,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
     first, now = used
     config = run_of(workdir).config
     assert isinstance(config, schema.PretrainConfig)
-    fresh = program.fresh_state(config, sharding.make_mesh(config.runtime)).params
+    fresh = program.fresh_state(config, construction.make_mesh(config.runtime)).params
     fresh = layout.stacked(jax.device_get(fresh))
     for key in ('encoder', 'mlm', 'nsp'):
         jax.tree.map(np.testing.assert_array_equal, first[key], fresh[key])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.runs.finetuning import data_collator
 from bert_jax.runs.finetuning.data_collator import (
     DataCollator,
@@ -33,7 +33,7 @@ def features_of(lengths: np.ndarray, S: int = 64, choices: int = 0) -> dict[str,
 
 @pytest.fixture
 def mesh():
-    return sharding.make_mesh(RuntimeConfig())
+    return construction.make_mesh(RuntimeConfig())
 
 
 @pytest.fixture

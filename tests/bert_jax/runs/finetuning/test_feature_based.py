@@ -20,7 +20,7 @@ from bert_jax.configs.presets.finetune import feature_based
 from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
-from bert_jax.mesh import sharding
+from bert_jax.mesh import construction
 from bert_jax.model.tagger import FeatureTagger, layers_of
 from bert_jax.runs.finetuning import encoder_cache, finetuner, machine, sweep
 from bert_jax.runs.finetuning.feature_based import FeatureBased
@@ -59,7 +59,7 @@ def test_states_are_those_of_a_numpy_encoder_and_are_kept(tmp_path, monkeypatch)
     examples, rows = rows_of_words()
     model = tiny_models.model('BertForPreTraining')
     encoder = source.Source(model, tiny_models.tokenizer(), 'here', 0)
-    mesh = sharding.make_mesh(schema.RuntimeConfig(), jax.devices()[:1])
+    mesh = construction.make_mesh(schema.RuntimeConfig(), jax.devices()[:1])
     batch = rows | {'masked_lm_positions': np.zeros((len(rows['input_ids']), 1), np.int32)}
     wanted = {}
     for layer in (0, 1, 2):  # an encoder of so many layers ends where this one passes by

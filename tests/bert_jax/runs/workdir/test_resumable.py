@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.inference.predict_file import FileResult
 from bert_jax.runs.workdir.resumable import growing, was_finished
 
 IDENTITY = {'input': 'a', 'model': 1}
@@ -67,7 +68,9 @@ def test_a_full_disk_is_one_line_and_a_damaged_or_foreign_file_is_never_taken_fo
             with growing(output, IDENTITY, ['a']) as files:
                 files.append(1, {'a': b'4'})
     with growing(output, IDENTITY, ['a']) as files:
-        assert (files.records, files.bad, files.of_them_bad()) == (3, 1, ', 1 of them bad records')
+        counted = FileResult(files.records, files.bad, False).counted('answers')
+        assert (files.records, files.bad) == (3, 1)
+        assert counted == '3 answers, 1 of them bad records'
         (files.folder / 'a').write_bytes(b'1')
     with pytest.raises(UserError, match='is shorter than it was'):
         with growing(output, IDENTITY, ['a']):
