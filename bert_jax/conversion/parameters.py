@@ -27,7 +27,7 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families.names import ArrayName, Piece
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
@@ -79,6 +79,10 @@ class Model(NamedTuple):
         if self.problem_type in names and self.problem_type is not None:
             return names[self.problem_type]
         return names['regression' if self.outputs == 1 and 'regression' in names else None]
+
+    def under(self, head: str) -> Model:
+        """Return the same weights as a model of the class that has this head of HEADS."""
+        return self._replace(architecture=HEADS[head].class_in(self.config.family))
 
     @property
     def outputs(self) -> int:
@@ -272,9 +276,7 @@ def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[s
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """{path: shape} of a model's parameters."""
     tree = jax.eval_shape(lambda: init_params(model, 0))
-    return {
-        path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-    }
+    return {path: leaf.shape for path, leaf in by_path(tree).items()}
 
 
 def parts_of(

@@ -20,7 +20,7 @@ from jax import export
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, brief
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, PARTS
@@ -55,7 +55,7 @@ def filled_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> 
       UserError: other arrays are missing.
     """
     # Shapes alone are needed: the module is traced, not computed.
-    wanted, given = flat(jax.eval_shape(lambda: init_params(module, 0))), flat(params)
+    wanted, given = by_path(jax.eval_shape(lambda: init_params(module, 0))), by_path(params)
     at_rest = {layout.parse(path)[0] for path in given}
     absent = {path: leaf for path, leaf in wanted.items() if path not in at_rest}
     unread = tuple(part.path for name, part in PARTS.items() if name not in read)
@@ -65,13 +65,8 @@ def filled_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> 
     return nested(zeros | given)
 
 
-def flat(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights by the names that files have: {'encoder/layers/query/kernel': array}."""
-    return {path_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
-
-
 def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree of weights by name: the inverse of `flat`."""
+    """Return the tree of weights by name: the inverse of `by_path`."""
     return traverse_util.unflatten_dict(weights, sep='/')
 
 
@@ -81,7 +76,7 @@ def used_weights(model: Model) -> dict[str, np.ndarray]:
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
     return {
         name: np.asarray(leaf)
-        for name, leaf in flat(model.params).items()
+        for name, leaf in by_path(model.params).items()
         if not name.startswith(unused)
     }
 

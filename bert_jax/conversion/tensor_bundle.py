@@ -188,9 +188,8 @@ def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
         for key, value in rows.items():
             restarts.append(len(block))
             block += _to_varint(0) + _to_varint(len(key)) + _to_varint(len(value)) + key + value
-        block += struct.pack(
-            f'<{len(restarts or [0]) + 1}I', *(restarts or [0]), len(restarts or [0])
-        )
+        restarts = restarts or [0]
+        block += struct.pack(f'<{len(restarts) + 1}I', *restarts, len(restarts))
         handle = _to_varint(len(out)) + _to_varint(len(block))
         out += block + b'\0' + struct.pack('<I', _masked_crc(block + b'\0'))
         return handle

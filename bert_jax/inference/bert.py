@@ -39,7 +39,7 @@ from bert_jax.model.hidden_states import Pool
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import HEADS, pretraining_head
+from bert_jax.train.task_heads import pretraining_head
 
 Text = str | tuple[str, str]
 
@@ -68,13 +68,17 @@ class Bert:
     def __init__(self, source: Source, compute_dtype: str = 'float32'):
         """Take a source with a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
         check_dtype(compute_dtype)
-        self.source, self._dtype = source, compute_dtype
+        self.source = source
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
-        forward = lambda head: jax.jit(serving.forward(self._as(head), jnp.dtype(compute_dtype)))
-        self._encode, self._mlm = forward('encoder'), forward('masked_words')
+        self._encode, self._mlm = (
+            jax.jit(serving.forward(source.bert.under(head), jnp.dtype(compute_dtype)))
+            for head in ('encoder', 'masked_words')
+        )
         # Each keeps its programs; those in use are few.
-        self._extractor = functools.lru_cache(4)(self._made_extractor)
-        self._filler = functools.lru_cache(4)(self._made_filler)
+        self._extractor = functools.lru_cache(4)(
+            lambda *how: Extractor(source, *how, compute_dtype, 'float32')
+        )
+        self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 
     @classmethod
     def load(cls, init_from: str, compute_dtype: str = 'float32') -> Bert:
@@ -195,7 +199,10 @@ class Bert:
             isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in layers
         ):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
-        extractor = self._extractor(tuple(layers), pool, self._length(max_length))
+        try:
+            extractor = self._extractor(tuple(layers), pool, self._length(max_length))
+        except UserError as error:  # which names the command's flag
+            raise UserError(str(error).removeprefix('--')) from error
         pairs = enumerate(pairs_of(texts))
         records = ((number, {'text': a, 'text_b': b}) for number, (a, b) in pairs)
         parts = list(extractor(records, 'texts'))
@@ -245,18 +252,6 @@ class Bert:
     def _placed(self) -> dict[str, Any]:
         """Put the parameters on the device, when they are first asked for."""
         return jax.device_put(layout.separate(self.params))
-
-    def _as(self, head: str) -> Model:
-        return self.source.bert._replace(architecture=HEADS[head].class_in(self.config.family))
-
-    def _made_extractor(self, layers: tuple[int, ...], pool: Pool, max_length: int) -> Extractor:
-        try:
-            return Extractor(self.source, layers, pool, max_length, self._dtype, 'float32')
-        except UserError as error:  # which names the command's flag
-            raise UserError(str(error).removeprefix('--')) from error
-
-    def _made_filler(self, top: int) -> MaskFiller:
-        return MaskFiller(self.source, top, self._dtype)
 
     def _length(self, max_length: int | None) -> int:
         limit = self.config.max_position

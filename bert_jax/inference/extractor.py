@@ -6,6 +6,7 @@ feature_files.py's.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -127,14 +128,11 @@ class Extractor:
           skip_bad: warn of a bad record in place of raising UserError.
         """
         # One chunk ahead: the device works on it while the one before is fetched and written.
-        before: tuple[list[int], list[Row], list[Result]] | None = None
-        for lines, rows in self._chunks(records, path, skip_bad):
-            started = lines, rows, self._start(rows)
-            if before:
-                yield self._finish(*before)
-            before = started
-        if before:
-            yield self._finish(*before)
+        chunks = self._chunks(records, path, skip_bad)
+        started = ((lines, rows, self._start(rows)) for lines, rows in chunks)
+        for part, _ in itertools.pairwise(itertools.chain(started, [None])):
+            assert part is not None, 'the last of a pair alone'
+            yield self._finish(*part)
 
     def _chunks(
         self, records: Iterator[tuple[int, dict[str, Any] | BadRecord]], path: str, skip_bad: bool

@@ -14,7 +14,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.runs.sources.source import Source
-from bert_jax.train.task_heads import HEADS
 
 MASK = '[MASK]'
 
@@ -38,9 +37,7 @@ class MaskFiller:
         self._mask = source.tokenizer.special_tokens[4]
 
         # That head alone: next to it others would be computed for nothing.
-        architecture = HEADS['masked_words'].class_in(source.model.family)
-        bert = source.bert._replace(architecture=architecture)
-        source = source._replace(bert=bert)
+        source = source._replace(bert=source.bert.under('masked_words'))
         self._predictor = Predictor(source, self._longest, {}, top, compute_dtype)
 
     def __call__(self, text: str) -> dict[str, Any]:

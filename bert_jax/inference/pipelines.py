@@ -29,6 +29,7 @@ from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
+Answer = dict[str, Any]
 # Masked words of a text that are answered, as in pre-training (max_predictions_per_seq).
 # A fixed number, so that rows with one mask and with many share a program.
 _MASKS = 20
@@ -68,20 +69,13 @@ class Pipeline:
         Raises:
           UserError: one of the records cannot be answered; by itself it raises the same.
         """
-        return text_rows(
-            [r['text'] for r in records],
-            [r.get('text_b') for r in records],
-            self.tokenizer,
-            self.max_length,
-        )
+        return _rows(records, self.tokenizer, self.max_length)
 
     def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Return what of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
         return outputs
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return an answer for each record, an object that JSON can hold.
 
         Args:
@@ -89,57 +83,50 @@ class Pipeline:
           rows: what `rows` made of these records.
           outputs: what `reduce` left, [N, ...] for N rows.
         """
+        del rows
+        return [
+            self.answer({name: array[i] for name, array in outputs.items()})
+            for i in range(len(records))
+        ]
+
+    def answer(self, outputs: Arrays) -> Answer:
+        """Return the answer for a record of one row, whose outputs these are."""
         raise NotImplementedError
 
 
 class TextClassification(Pipeline):
     """A text, or a pair, has one of the labels."""
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answer(self, outputs: Arrays) -> Answer:
         """Return {'label', 'probability', 'probabilities': {label: p}}."""
-        replies = []
-        for row in _softmax(outputs['logits']):
-            best = int(row.argmax())
-            replies.append(
-                {
-                    'label': self.labels[best],
-                    'probability': float(row[best]),
-                    'probabilities': _named(self.labels, row),
-                }
-            )
-        return replies
+        shares = _softmax(outputs['logits'])
+        best = int(shares.argmax())
+        return {
+            'label': self.labels[best],
+            'probability': float(shares[best]),
+            'probabilities': _named(self.labels, shares),
+        }
 
 
 class MultiLabelClassification(Pipeline):
     """A text, or a pair, has any number of the labels (problem_type multi_label_classification)."""
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answer(self, outputs: Arrays) -> Answer:
         """Return {'labels': those above one half, 'probabilities': {label: p}}."""
         # A sigmoid each: labels do not exclude one another. float64, as for the softmax below.
-        probabilities = special.expit(outputs['logits'].astype(np.float64))
-        return [
-            {
-                'labels': [label for label, p in zip(self.labels, row, strict=True) if p > 0.5],
-                'probabilities': _named(self.labels, row),
-            }
-            for row in probabilities
-        ]
+        shares = _named(self.labels, special.expit(outputs['logits'].astype(np.float64)))
+        labels = [label for label, share in shares.items() if share > 0.5]
+        return {'labels': labels, 'probabilities': shares}
 
 
 class Regression(Pipeline):
     """A text, or a pair, has a number, or several: a regression."""
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answer(self, outputs: Arrays) -> Answer:
         """Return {'value': the number}, or of several outputs {'values': {label: number}}."""
         if len(self.labels) == 1:
-            return [{'value': float(row[0])} for row in outputs['logits']]
-        return [{'values': _named(self.labels, row)} for row in outputs['logits']]
+            return {'value': float(outputs['logits'][0])}
+        return {'values': _named(self.labels, outputs['logits'])}
 
 
 class NextSentencePrediction(Pipeline):
@@ -147,14 +134,10 @@ class NextSentencePrediction(Pipeline):
 
     required, optional = ('text', 'text_b'), ()
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answer(self, outputs: Arrays) -> Answer:
         """Return {'is_next', 'probability' that it is}; class 0 is the next sentence."""
-        return [
-            {'is_next': bool(p > 0.5), 'probability': float(p)}
-            for p in _softmax(outputs['logits'])[:, 0]
-        ]
+        share = float(_softmax(outputs['logits'])[0])
+        return {'is_next': share > 0.5, 'probability': share}
 
 
 class FillMask(Pipeline):
@@ -166,13 +149,7 @@ class FillMask(Pipeline):
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many are real."""
         # Rows as in fine-tuning, but a [MASK] written in the text becomes the token itself.
-        tokenizer = WithMasks(self.tokenizer)
-        rows = text_rows(
-            [r['text'] for r in records],
-            [r.get('text_b') for r in records],
-            tokenizer,
-            self.max_length,
-        )
+        rows = _rows(records, WithMasks(self.tokenizer), self.max_length)
 
         # Beyond the fixed number of positions a mask would go unanswered, and nobody would notice.
         masked = rows['input_ids'] == self.tokenizer.mask_id
@@ -210,9 +187,7 @@ class FillMask(Pipeline):
             reduced['next'] = jax.nn.softmax(outputs['seq_relationship_logits'])[:, 0]
         return reduced
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return {'masks'}, and for a pair 'is_next' and 'next_probability'.
 
         masks: for each in turn its best words, [{'token', 'probability'}, ...].
@@ -263,9 +238,7 @@ class QuestionAnswering(Pipeline):
                 )
         return self.task.features(self._examples(records), self.tokenizer, self.max_length)
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return {'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}.
 
         The answer is '' where there is none.
@@ -334,9 +307,7 @@ class TokenClassification(Pipeline):
             raise UserError('a text without any words to label')
         return self._task().features(examples, self.tokenizer, self.max_length)
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return {'words', 'labels', 'probabilities'}, each a list with an entry for each word.
 
         A word has the label of its first piece (paper section 5.3).
@@ -377,9 +348,7 @@ class MultipleChoice(Pipeline):
         ]
         return text_rows(texts, continuations, self.tokenizer, self.max_length)
 
-    def answers(
-        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
-    ) -> list[dict[str, Any]]:
+    def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return {'choice': its index from 0, 'probability', 'probabilities': of all choices}.
 
         With 'label' where the model has as many labels as there are choices.
@@ -392,15 +361,15 @@ class MultipleChoice(Pipeline):
             best = int(p.argmax())
             begin += count
             label = {'label': self.labels[best]} if len(self.labels) == count else {}
-            replies.append(
-                {
-                    'choice': best,
-                    **label,
-                    'probability': float(p[best]),
-                    'probabilities': p.tolist(),
-                }
-            )
+            shares = {'probability': float(p[best]), 'probabilities': p.tolist()}
+            replies.append({'choice': best, **label, **shares})
         return replies
+
+
+def _rows(records: Sequence[Record], tokenizer: Any, max_length: int) -> Arrays:
+    """Make a row of each text, or pair of texts."""
+    texts, others = ([r.get(role) for r in records] for role in ('text', 'text_b'))
+    return text_rows(texts, others, tokenizer, max_length)
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
@@ -423,8 +392,10 @@ class WithMasks:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, self._spelling = tokenizer, tokenizer.special_tokens[4]
-        self.pad_id, self.cls_id, self.sep_id = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
-        self.layout = tokenizer.layout
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is the tokenizer's own."""
+        return getattr(self._tokenizer, name)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text."""

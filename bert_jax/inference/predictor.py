@@ -34,7 +34,6 @@ from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.runs.finetuning.data_collator import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train.task_heads import HEADS
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
@@ -144,10 +143,8 @@ class Predictor:
 
         # Choices are scored row by row, with the head of a single number; the weights are the same.
         self.roles = roles_of(pipeline, options)
-        computed = source.bert
-        if pipeline.scored_as is not None:
-            as_class = HEADS[pipeline.scored_as].class_in(source.model.family)
-            computed = computed._replace(architecture=as_class)
+        scored_as = pipeline.scored_as
+        computed = source.bert.under(scored_as) if scored_as else source.bert
 
         # Reduced on the device, within the same program: the whole vocabulary's scores stay there.
         forward = serving.forward(computed, jnp.dtype(compute_dtype))
@@ -254,14 +251,12 @@ class Predictor:
 
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
         numbers, items = itertools.count(), iter(inputs)
-        before: _Started | None = None
+        chunks = iter(lambda: list(itertools.islice(items, _CHUNK)), [])
         cut = np.zeros(4, np.int64)
-        while chunk := list(itertools.islice(items, _CHUNK)):
-            started = self._start(chunk)
+        for started, _ in itertools.pairwise(itertools.chain(map(self._start, chunks), [None])):
+            assert started is not None, 'the last of a pair alone'
             cut += cut_of(started.rows)
-            yield from self._finish(before, numbers, errors)
-            before = started
-        yield from self._finish(before, numbers, errors)
+            yield from self._finish(started, numbers, errors)
         say_cut('inputs', cut, self._limit)
 
     def _record(self, item: Any) -> Mapping[str, Any]:
@@ -336,12 +331,9 @@ class Predictor:
         return self._pipeline.rows(records) if records else {}
 
     def _finish(
-        self, started: _Started | None, numbers: Iterator[int], errors: bool
+        self, started: _Started, numbers: Iterator[int], errors: bool
     ) -> Iterator[dict[str, Any]]:
         """Yield the answers of what has been started, and the faults between them, in order."""
-        if started is None:
-            return
-
         # No records, no outputs: a chunk may be all faults.
         answers: Iterator[dict[str, Any]] = iter(())
         if started.records:

@@ -18,44 +18,7 @@ from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.train.task_heads import CLASSES
 
-
-class Script(NamedTuple):
-    """What is a head's own in the example script of a folder: lines of Python.
-
-    The other lines are serving_folder.py's.
-
-    Attributes:
-      usage: the arguments on the command line, `words` in the script.
-      texts: what the tokenizer reads of them, a list.
-      batch: the program's inputs, from `rows`.
-      answer: prints what the outputs `out` say.
-      truncation: which text the tokenizer cuts where both are too long.
-      least, most: how many arguments there may be.
-    """
-
-    usage: str
-    texts: str
-    batch: str
-    answer: str
-    truncation: str = 'longest_first'
-    least: int = 1
-    most: int = 2
-
-
-class Served(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-      pipeline: how the head is asked and answers; None where it gives only arrays.
-      script: its own lines of the example script.
-    """
-
-    pipeline: type[Pipeline] | None
-    script: Script
-
-
 # Lines that several heads share; `words` are the arguments: one text, or a pair.
-_ONE = '[tuple(words) if len(words) > 1 else words[0]]'
 _BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
 # The softmax, shifted by the largest: exp of a large logit alone would be infinite.
 _SHARES = "share = np.exp(out['logits'][0] - out['logits'][0].max())\nshare = share / share.sum()\n"
@@ -73,99 +36,95 @@ _BEST = (
     ' in np.argsort(-row[: tokenizer.get_vocab_size()])[:5]])'
 )
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
-_SOFTMAX = Script("'a text' ['its pair']", _ONE, _BATCH, _SHARES + _PRINT)
 # Of several labels that may hold at once, each has a probability of its own; tanh never overflows.
-_SIGMOID = _SOFTMAX._replace(answer="share = (1 + np.tanh(out['logits'][0] / 2)) / 2\n" + _PRINT)
+_SIGMOID = "share = (1 + np.tanh(out['logits'][0] / 2)) / 2\n" + _PRINT
+_TEXTS = "'a text' ['its pair']"
+
+
+class Served(NamedTuple):
+    """A row of the table.
+
+    All but the pipeline are a head's own lines in the example script of a folder, in Python; the
+    other lines are serving_folder.py's.
+
+    Attributes:
+      pipeline: how the head is asked and answers; None where it gives only arrays.
+      answer: prints what the outputs `out` say.
+      usage: the arguments on the command line, `words` in the script.
+      texts: what the tokenizer reads of them, a list.
+      batch: the program's inputs, from `rows`.
+      truncation: which text the tokenizer cuts where both are too long.
+      least, most: how many arguments there may be.
+    """
+
+    pipeline: type[Pipeline] | None
+    answer: str
+    usage: str = _TEXTS
+    texts: str = '[tuple(words) if len(words) > 1 else words[0]]'
+    batch: str = _BATCH
+    truncation: str = 'longest_first'
+    least: int = 1
+    most: int = 2
+
 
 SERVED = {
     'span': Served(
         pipelines.QuestionAnswering,
-        Script(
-            "'a question' 'its context'",
-            _ONE,
-            _BATCH,
-            (
-                'inside = np.array([side == 1 for side in texts[0].sequence_ids])'
-                "\nstart = int(np.where(inside, out['start_logits'][0], -1e9).argmax())\nend ="
-                " start + int(np.where(inside, out['end_logits'][0], -1e9)[start : start +"
-                ' 30].argmax())\nprint(words[1][texts[0].offsets[start][0] :'
-                ' texts[0].offsets[end][1]])'
-            ),
-            truncation='only_second',
-            least=2,
-        ),
+        'inside = np.array([side == 1 for side in texts[0].sequence_ids])'
+        "\nstart = int(np.where(inside, out['start_logits'][0], -1e9).argmax())\nend ="
+        " start + int(np.where(inside, out['end_logits'][0], -1e9)[start : start +"
+        ' 30].argmax())\nprint(words[1][texts[0].offsets[start][0] :'
+        ' texts[0].offsets[end][1]])',
+        "'a question' 'its context'",
+        truncation='only_second',
+        least=2,
     ),
-    'classifier': Served(pipelines.TextClassification, _SOFTMAX),
+    'classifier': Served(pipelines.TextClassification, _SHARES + _PRINT),
     'regressor': Served(
         pipelines.Regression,
-        Script(
-            "'a text' ['its pair']",
-            _ONE,
-            _BATCH,
-            (
-                "values = [round(float(value), 4) for value in out['logits'][0]]\nprint(values[0]"
-                " if len(values) == 1 else dict(zip(about['labels'], values)))"
-            ),
-        ),
+        "values = [round(float(value), 4) for value in out['logits'][0]]\nprint(values[0]"
+        " if len(values) == 1 else dict(zip(about['labels'], values)))",
     ),
     'multi_label': Served(pipelines.MultiLabelClassification, _SIGMOID),
     'tokens': Served(
         pipelines.TokenClassification,
-        Script(
-            "'a text'",
-            _ONE,
-            _BATCH,
-            (
-                "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token,"
-                " about['labels'][row.argmax()])"
-            ),
-        ),
+        "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token,"
+        " about['labels'][row.argmax()])",
+        "'a text'",
     ),
     'choice': Served(
         pipelines.MultipleChoice,
-        Script(
-            "'a text' 'a choice' 'another' ...",
-            '[(words[0], choice) for choice in words[1:]]',
-            _BATCH.replace('np.array(value', 'np.array([value]'),
-            _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
-            least=3,
-            most=999,
-        ),
+        _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
+        "'a text' 'a choice' 'another' ...",
+        '[(words[0], choice) for choice in words[1:]]',
+        _BATCH.replace('np.array(value', 'np.array([value]'),
+        least=3,
+        most=999,
     ),
     'pretraining': Served(
         pipelines.FillMask,
-        Script(
-            "'a text with [MASK]' ['what may follow it']",
-            _ONE,
-            _MASKED,
-            _BEST.format('prediction_logits')
-            + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
-        ),
+        _BEST.format('prediction_logits')
+        + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
+        "'a text with [MASK]' ['what may follow it']",
+        batch=_MASKED,
     ),
     'masked_words': Served(
-        pipelines.FillMask,
-        Script("'a text with [MASK]'", _ONE, _MASKED, _BEST.format('logits')),
+        pipelines.FillMask, _BEST.format('logits'), "'a text with [MASK]'", batch=_MASKED
     ),
     'next_sentence': Served(
         pipelines.NextSentencePrediction,
-        Script(
-            "'a text' 'what may follow it'",
-            _ONE,
-            _BATCH,
-            "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
-            least=2,
-        ),
+        "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
+        "'a text' 'what may follow it'",
+        least=2,
     ),
-    'encoder': Served(
-        None, Script("'a text'", _ONE, _BATCH, "print(out['pooler_output'][0].tolist())")
-    ),
+    'encoder': Served(None, "print(out['pooler_output'][0].tolist())", "'a text'"),
 }
 
 
-def script_of(model: Model, texts: int | None = None) -> Script:
+def script_of(model: Model, texts: int | None = None) -> Served:
     """Return a model's own lines of the example script; texts: of an example, if known."""
-    script = SERVED[model.head].script
-    if texts and script.usage == _SOFTMAX.usage:
+    script = SERVED[model.head]
+    if texts and script.usage == _TEXTS:
         usage = "'a text' 'its pair'" if texts == 2 else "'a text'"
         script = script._replace(usage=usage, least=texts, most=texts)
     return script

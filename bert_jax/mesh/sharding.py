@@ -63,6 +63,11 @@ def path_of(key_path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(key_path, simple=True, separator='/')
 
 
+def by_path(tree: Any) -> dict[str, Any]:
+    """Return the leaves of a tree, in order, by their key paths as text."""
+    return {path_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
 def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
     """Whether weights and moments are split over `data`: runtime.shard_optimizer, or on TPUs.
 

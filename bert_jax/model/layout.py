@@ -21,7 +21,7 @@ from flax import traverse_util
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import by_path
 
 # The lowest blocks lie apart where tuning leaves them alone (model/encoder.py).
 BELOW = 'below_layers'
@@ -86,23 +86,25 @@ def like(tree: Any, target: Any) -> Any:
 
     The leaves of `target` say which blocks have them, and on which devices they go.
     """
-
-    def convert(node: Any, goal: Any) -> Any:
-        if not isinstance(node, Mapping):
-            return node
-        return {
-            name: _apart(below, goal[name])
-            if name in STACKS and is_separate(goal[name])
-            else convert(below, goal[name])
-            for name, below in node.items()
-        }
-
-    return jax.tree.map(convert, tree, target, is_leaf=lambda node: isinstance(node, Mapping))
+    # {path at rest: {number of a block, None of what is no block's: leaf}}.
+    goals: dict[str, dict[Any, Any]] = defaultdict(dict)
+    for path, goal in by_path(target).items():
+        at_rest, number = parse(path)
+        goals[at_rest][number] = goal
+    pieces: dict[tuple[str, Any], Any] = {}
+    for path, leaf in by_path(tree).items():
+        numbers = sorted(goals[path], key=lambda number: number or 0)
+        cut: Sequence[Any] = [leaf] if numbers == [None] else leaf
+        if isinstance(cut, jax.Array):
+            cut = _cut_to(tuple(goals[path][number].sharding for number in numbers))(leaf)
+        pieces |= {(path, number): piece for number, piece in zip(numbers, cut, strict=True)}
+    leaves = [pieces[parse(path)] for path in by_path(target)]
+    return jax.tree.unflatten(jax.tree.structure(target), leaves)
 
 
 def origins(tree: Any) -> list[tuple[str, int]]:
     """Return (path at rest, number in the stack there) of each leaf in order; 0 of a whole leaf."""
-    paths = [parse(path_of(path)) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    paths = [parse(path) for path in by_path(tree)]
     numbers: dict[str, list[int]] = defaultdict(list)
     for path, number in paths:
         numbers[path].append(number or 0)
@@ -158,19 +160,3 @@ def _stack_to(sharding: Any) -> Callable[..., jax.Array]:
 def _cut_to(places: tuple[Any, ...]) -> Callable[[jax.Array], list[jax.Array]]:
     """Return the function that gives the slices of a stack, which lie as `places` say."""
     return jax.jit(list, out_shardings=list(places))
-
-
-def _apart(stack: Blocks, blocks: Blocks) -> Blocks:
-    """Return a stack's blocks, of which each has the leaves that it has in `blocks`."""
-    goals: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
-    for number in sorted(blocks, key=int):
-        for names, leaf in traverse_util.flatten_dict(blocks[number]).items():
-            goals[names][number] = leaf
-    separated: dict[str, dict[tuple[str, ...], Any]] = {number: {} for number in blocks}
-    for names, leaf in traverse_util.flatten_dict(dict(stack)).items():
-        pieces: Sequence[Any] = leaf
-        if isinstance(leaf, jax.Array):
-            pieces = _cut_to(tuple(goal.sharding for goal in goals[names].values()))(leaf)
-        for number, piece in zip(goals[names], pieces, strict=True):
-            separated[number][names] = piece
-    return {number: traverse_util.unflatten_dict(leaves) for number, leaves in separated.items()}

@@ -29,16 +29,16 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.train.checkpoint_faults import (
     Damaged,
     NoRoom,
+    attempt,
     can_be_listed,
     compare,
     describe,
     fingerprints,
-    is_damage,
     join_threads,
     json_object,
     patiently,
@@ -260,16 +260,13 @@ class Checkpoints:
         # none verifies, the cause may be another than damage, and all stays as it is.
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
-            what = f'{self._folder}/{step}'
-            try:
-                restored = patiently(what, functools.partial(self._restore_step, step, target))
-            except Exception as error:
-                if not is_damage(error):
-                    raise
-                faults[step] = describe(error)
+            read = functools.partial(self._restore_step, step, target)
+            restored, fault = attempt(self._folder / str(step), read)
+            if restored is None:
+                faults[step] = fault
                 continue
-            for damaged, fault in faults.items():
-                self._set_aside(damaged, fault)
+            for damaged in faults:
+                self._set_aside(damaged, faults[damaged])
             if faults:
                 self._manager.reload()
             return restored
@@ -283,14 +280,11 @@ class Checkpoints:
     def params(self, step: int) -> dict[str, Any] | None:
         """Return the parameters of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
-        try:
-            return patiently(os.fspath(path), functools.partial(_load_params, path))
-        except Exception as error:
-            if not is_damage(error):
-                raise
-            self._set_aside(step, describe(error))
+        params, fault = attempt(path, functools.partial(_load_params, path))
+        if params is None:
+            self._set_aside(step, fault)
             self._manager.reload()
-            return None
+        return params
 
     def _set_aside(self, step: int, fault: str) -> None:
         """Rename a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
@@ -319,9 +313,8 @@ class Checkpoints:
         can_be_listed(self._folder / str(step))
         # The names come first: another program's arrays would fail below as if they were damaged.
         meta = _read_meta(self._folder / str(step))
-        names = {path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(target)[0]}
         promised = meta['fingerprints']
-        if other := sorted(names ^ promised.keys()):
+        if other := sorted(by_path(target).keys() ^ promised.keys()):
             raise UserError(
                 f'{self._folder}/{step}: holds other arrays than this program trains ({other[0]},'
                 f' {len(other)} in all): go on with the version that wrote it, or use another'
@@ -454,12 +447,9 @@ def load_params(
         steps, faults = saved_steps(workdir), []
         for candidate in [s for s in reversed(steps) if step is None or s == step]:
             path = folder / str(candidate)
-            try:
-                return patiently(os.fspath(path), functools.partial(_load_params, path)), candidate
-            except Exception as error:
-                if not is_damage(error):
-                    raise
-                fault = describe(error)
+            params, fault = attempt(path, functools.partial(_load_params, path))
+            if params is not None:
+                return params, candidate
             if saved_steps(workdir) != steps:
                 break
             faults.append(f'step {candidate}: {fault}')

@@ -180,6 +180,16 @@ def patiently(what: str, read: Callable[[], T]) -> T:
     raise AssertionError('the last pause is none')
 
 
+def attempt(folder: Any, read: Callable[[], T]) -> tuple[T | None, str]:
+    """Return (what `read` gives of a checkpoint's folder, ''), or (None, the damage in words)."""
+    try:
+        return patiently(os.fspath(folder), read), ''
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        return None, describe(error)
+
+
 def writing(folder: Any, error: Exception) -> Exception:
     """Return what to raise for an error of writing below `folder`: NoRoom for a full disk."""
     # A limit of the shell (ulimit -f) raises another errno than a full disk, and needs other

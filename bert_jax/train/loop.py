@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
@@ -24,20 +23,6 @@ from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.schedule import Hparams
 from bert_jax.train.state import TrainState
 from bert_jax.train.step import warn_of_recompilation
-
-
-class TrainStep(Protocol):
-    """A jitted train step, as step.jit_train_step makes it."""
-
-    def __call__(
-        self, state: TrainState, batch: Batch, hparams: Hparams, /
-    ) -> tuple[TrainState, MetricSums]:
-        """Make a step, and return the new state and the step's metrics."""
-
-    def lower(self, state: TrainState, batch: Batch, hparams: Hparams, /) -> jax.stages.Lowered:
-        """Trace the step for such arguments."""
-
-    def _cache_size(self) -> int: ...
 
 
 class LogEntry(NamedTuple):
@@ -67,19 +52,6 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Write what is buffered; whoever opened the writer calls it, not the loop."""
-
-
-class StepCosts(Protocol):
-    """The costs of steps on the devices; bert_jax/costs has a class for it."""
-
-    def memory(self, program: jax.stages.Compiled, state: TrainState, batch: Batch) -> str:
-        """Describe the memory of a compiled step in words."""
-
-    def work(self, batch: Batch) -> metrics_accumulator.Work:
-        """Return the work of a step on such a batch."""
-
-    def rates(self, work: metrics_accumulator.Work, seconds: float) -> dict[str, float]:
-        """Return the figures of a log line for steps that did that work in that time."""
 
 
 class EvalResult(NamedTuple):
@@ -151,7 +123,7 @@ class TrainResult(NamedTuple):
 
 def train(
     run: Run,
-    train_step: TrainStep,
+    train_step: Any,
     state: TrainState,
     batches: Iterator[Batch],
     hparams: Hparams,
@@ -160,7 +132,7 @@ def train(
     name: str,
     labels: Mapping[str, Any] | None = None,
     evaluation: Evaluation | None = None,
-    costs: StepCosts | None = None,
+    costs: Any = None,
     read_by: Callable[[int, int], str] = lambda first, last: '',
     programs: int = 1,
     save_last: bool = True,
@@ -171,7 +143,7 @@ def train(
 
     Args:
       run: what surrounds the steps.
-      train_step: the jitted step.
+      train_step: the jitted step, as step.jit_train_step makes it.
       state: the state to go on from; its memory is reused.
       batches: batches on the devices, from the one of step `state.step` on (see `prefetch`).
       hparams: the traced scalars of the run.
@@ -179,7 +151,7 @@ def train(
       name: the name of this training in the log.
       labels: what each line of metrics has besides its figures.
       evaluation: what is evaluated on the way.
-      costs: measures memory, work and rates of the steps.
+      costs: measures memory, work and rates of the steps, as StepCosts of bert_jax/costs does.
       read_by: words for what the steps from one to another (from 1) have read, for the message
         about discarded steps.
       programs: how often the step may be compiled without a warning: once for each batch shape.
@@ -199,12 +171,12 @@ class _Training(NamedTuple):
     """The parts of one call of `train` that its steps share."""
 
     run: Run
-    train_step: TrainStep
+    train_step: Any
     hparams: Hparams
     last: int
     name: str
     labels: Mapping[str, Any]
-    costs: StepCosts | None
+    costs: Any
 
     def loop(
         self,

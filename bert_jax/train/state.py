@@ -16,7 +16,7 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.model.embeddings import first_words, padded_vocab
 from bert_jax.model.partition import shardings
@@ -106,9 +106,9 @@ def parameter_count(params: Any, config: ModelConfig) -> int:
     """
     padding = padded_vocab(config.vocab_size) - config.vocab_size
     count = 0
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+    for path, leaf in by_path(params).items():
         count += leaf.size
-        if path_of(path).endswith(('embeddings/word', 'mlm/bias', 'mlm/decoder')):
+        if path.endswith(('embeddings/word', 'mlm/bias', 'mlm/decoder')):
             count -= padding * (leaf.size // leaf.shape[0])
     return count
 
@@ -185,11 +185,8 @@ def load_params_into(
     new = source if subtree is None else {k: v for k, v in source.items() if k == subtree}
     new = layout.stacked(dict(new))
 
-    def shape_of(tree: Any) -> dict[str, tuple[int, ...]]:
-        flat, _ = jax.tree_util.tree_flatten_with_path(jax.eval_shape(layout.stacked, tree))
-        return {path_of(path): tuple(leaf.shape) for path, leaf in flat}
-
-    wanted, given = shape_of(old), shape_of(new)
+    shapes = (by_path(jax.eval_shape(layout.stacked, tree)) for tree in (old, new))
+    wanted, given = ({path: leaf.shape for path, leaf in leaves.items()} for leaves in shapes)
     # All names and shapes at once, so that the message can tell how much differs, not only the
     # first.
     if wanted != given:

@@ -53,12 +53,6 @@ _MASKED = _ROWS | {'masked_lm_positions': 'b, p'}
 _CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
 
 
-def _logits(logits: jax.Array, batch: losses.Batch, n_best: int) -> dict[str, jax.Array]:
-    """Return every logit: {'logits'}."""
-    del batch, n_best
-    return {'logits': logits}
-
-
 def _best_positions(
     logits_BT2: jax.Array, batch: losses.Batch, n_best: int
 ) -> dict[str, jax.Array]:
@@ -105,7 +99,9 @@ class Head:
     problem_type: str | None = None
     labelled: bool = False
     objective: Callable[[Any], losses.Objective] | None = None
-    decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = _logits
+    decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = (
+        lambda logits, batch, n_best: {'logits': logits}
+    )
     google: tuple[str, ...] = ()
 
     def is_in(self, family: str) -> bool:
@@ -138,34 +134,17 @@ class Head:
         return self.module(config, dtype, remat, scan, **taken)
 
 
-def _result_itself(result: Any, config: ModelConfig) -> jax.Array:
-    """Return the model's result as it is."""
-    del config
-    return result
-
-
-def _first_result(result: Any, config: ModelConfig) -> jax.Array:
-    """Return the first of two results."""
-    del config
-    return result[0]
-
-
-def _second_result(result: Any, config: ModelConfig) -> jax.Array:
-    """Return the second of two results."""
-    del config
-    return result[1]
-
-
-def _word_logits(result: Any, config: ModelConfig) -> jax.Array:
-    """Return the masked-LM logits, of the vocabulary's real size."""
-    return result[0][..., : config.vocab_size]
-
+# What of a model's result leaves it, by the encoder's configuration.
+_RESULT = {'logits': lambda result, config: result}
+_SECOND = lambda result, config: result[1]
+# Of the vocabulary's real size.
+_WORDS = lambda result, config: result[0][..., : config.vocab_size]
 
 _CLASSIFIER = Head(
     module=heads.Classifier,
     parts=('pooler', 'classifier'),
     architecture='BertForSequenceClassification',
-    outputs={'logits': _result_itself},
+    outputs=_RESULT,
     labelled=True,
     objective=losses.classification_objective,
     google=('classifier',),
@@ -196,7 +175,7 @@ HEADS = {
         module=heads.Tokens,
         parts=('classifier',),
         architecture='BertForTokenClassification',
-        outputs={'logits': _result_itself},
+        outputs=_RESULT,
         labelled=True,
         objective=losses.token_objective,
     ),
@@ -204,7 +183,7 @@ HEADS = {
         module=heads.Choice,
         parts=('pooler', 'classifier'),
         architecture='BertForMultipleChoice',
-        outputs={'logits': _result_itself},
+        outputs=_RESULT,
         inputs=_CHOICES,
         objective=losses.classification_objective,
     ),
@@ -212,7 +191,7 @@ HEADS = {
         module=heads.Pretraining,
         parts=('pooler', 'mlm', 'nsp'),
         architecture='BertForPreTraining',
-        outputs={'prediction_logits': _word_logits, 'seq_relationship_logits': _second_result},
+        outputs={'prediction_logits': _WORDS, 'seq_relationship_logits': _SECOND},
         inputs=_MASKED,
         google=('pooler', 'mlm', 'nsp'),
     ),
@@ -220,7 +199,7 @@ HEADS = {
         module=heads.Pretraining,
         parts=('mlm',),
         architecture='BertForMaskedLM',
-        outputs={'logits': _word_logits},
+        outputs={'logits': _WORDS},
         inputs=_MASKED,
         google=('mlm',),
     ),
@@ -228,14 +207,14 @@ HEADS = {
         module=heads.NextSentence,
         parts=('pooler', 'nsp'),
         architecture='BertForNextSentencePrediction',
-        outputs={'logits': _result_itself},
+        outputs=_RESULT,
         google=('pooler', 'nsp'),
     ),
     'encoder': Head(
         module=heads.EncoderOnly,
         parts=('pooler',),
         architecture='BertModel',
-        outputs={'last_hidden_state': _first_result, 'pooler_output': _second_result},
+        outputs={'last_hidden_state': lambda result, config: result[0], 'pooler_output': _SECOND},
         google=('pooler',),
     ),
 }

@@ -45,7 +45,8 @@ def noisy_params(model, seed: int = 0):
     params = jax.tree_util.tree_map_with_path(
         draw, jax.eval_shape(lambda: init_params(model, seed))
     )
-    params['encoder']['embeddings']['word'][model.config.vocab_size :] = 0
+    if 'word' in (tables := params.get('encoder', {}).get('embeddings', {})):
+        tables['word'][model.config.vocab_size :] = 0
     return params
 
 

@@ -42,10 +42,7 @@ class AdaMix(Efficient):
 
     begins = 'output'
     folds = False
-
-    def weights(self, name: str, inputs: int, outputs: int) -> int:
-        """Return the weights of one expert and of the shared matrix: see Method."""
-        return 2 * self.tuning.option('width') * outputs if name == 'output' else 0
+    bottlenecks = ('output',)  # of one expert and the shared matrix
 
     def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
         """Return the output with the change of the expert that was drawn: see Method."""

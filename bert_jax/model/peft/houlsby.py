@@ -17,15 +17,11 @@ class Houlsby(Efficient):
     begins = 'attention_output'
     folds = False
     trained = r'_norm/(scale|bias)$'
+    bottlenecks = ('attention_output', 'output')
 
     def trains_outside(self, path: str) -> bool:
         """Tell whether it is the norm above the last block, which is trained like the others."""
         return '/final_norm/' in path
-
-    def weights(self, name: str, inputs: int, outputs: int) -> int:
-        """Return the weights of an adapter's two matrices: see Method."""
-        both = name in ('attention_output', 'output')
-        return 2 * self.tuning.option('width') * outputs if both else 0
 
     def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
         """Return the dropped output and the adapter's change of it: see Method."""

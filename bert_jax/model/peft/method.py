@@ -109,10 +109,16 @@ class Efficient(Method):
 
     Attributes:
       trained: the pattern of paths of the block's own leaves that are trained.
+      bottlenecks: the matrices after whose outputs there is an adapter (`bottleneck`).
     """
 
     trains_matrices = False
     trained = r'$^'
+    bottlenecks: tuple[str, ...] = ()
+
+    def weights(self, name: str, inputs: int, outputs: int) -> int:
+        """Return the weights of an adapter's two matrices: see Method."""
+        return 2 * self.tuning.option('width') * outputs if name in self.bottlenecks else 0
 
     def trained_from(self, path: str) -> int | None:
         """Return the block from which on a leaf is trained: see Method."""

@@ -16,10 +16,7 @@ class Pfeiffer(Efficient):
 
     begins = 'output'
     folds = False
-
-    def weights(self, name: str, inputs: int, outputs: int) -> int:
-        """Return the weights of an adapter's two matrices: see Method."""
-        return 2 * self.tuning.option('width') * outputs if name == 'output' else 0
+    bottlenecks = ('output',)
 
     def total(self, name: str, context: Context, total: jax.Array, norm: Function) -> jax.Array:
         """Return the sum and the adapter's change of it: see Method."""

@@ -18,7 +18,6 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.inference import Predictor
-from bert_jax.inference.engine import InferenceEngine
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.model import heads
@@ -241,56 +240,6 @@ def test_a_model_of_single_texts_answers_no_pair(pair, message):
 def test_a_model_without_a_head_is_refused():
     with pytest.raises(UserError, match='BertModel has no head that answers'):
         predictor('BertModel')
-
-
-def test_from_a_workdir_with_its_settings(tmp_path):
-    """Labels, length and the task's options are the workdir's."""
-    config = schema.FinetuneConfig(max_seq_length=40)
-    data = {
-        'head': 'span',
-        'labels': [],
-        'options': {'unanswerable': True, 'null_threshold': -1e6},
-        'model': schema.to_dict(tiny_models.CONFIG),
-    }
-    Workdir(tmp_path).create_or_resume(config, data)
-    tiny_models.tokenizer().save(tmp_path / 'tokenizer')
-    checkpoints = checkpoint.Checkpoints(tmp_path)
-    params = jax.tree.map(
-        jnp.asarray, with_pooler(tiny_models.model('BertForQuestionAnswering').params)
-    )
-    checkpoints.save(TrainState(params, {}, jnp.int32(7), jnp.int32(0)), {})
-    checkpoints.close()
-    serve = Predictor.from_workdir(str(tmp_path), top=2)
-    assert serve.roles == (('question', 'context'), ())
-    answer = serve(('who is good?', 'paris is a good film'))
-    assert answer['answer'] == '' and len(answer['nbest']) == 2  # beyond any threshold: no answer
-
-
-def test_batches_are_few_and_full():
-    """Rows of one length go in full batches.
-
-    What is left over takes a small one, and a single row no more than one a device.
-    """
-    seen = []
-
-    def function(params, batch):
-        seen.append(batch['input_ids'].shape)
-        return {'sum': (batch['input_ids'] * batch['input_mask']).sum(1) + params}
-
-    buckets = InferenceEngine(function, jnp.zeros(()), 100)
-    lengths = np.array([5] * 140 + [40] * 3 + [100])
-    mask = (np.arange(100)[None] < lengths[:, None]).astype(np.int32)
-    rows = {
-        'input_ids': np.arange(144, dtype=np.int32)[:, None] * mask,
-        'input_mask': mask,
-        'segment_ids': mask,
-    }
-    batches = buckets(rows)
-    found = np.zeros(144)
-    for places, outputs in batches:
-        found[places] = np.asarray(outputs['sum'])[: len(places)]
-    np.testing.assert_array_equal(found, np.arange(144) * lengths)
-    assert sorted(set(seen)) == [(8, 32), (8, 64), (8, 100), (128, 32)]
 
 
 def test_what_cannot_be_answered_stands_in_its_place_between_the_answers():

@@ -17,19 +17,14 @@ from bert_jax.model.threefry import threefry
 
 def test_dropout_depends_on_step_site_and_row_alone():
     x = jnp.ones((6, 50, 8))
-    key = jax.random.key(1)
-    whole = dropout(x, 0.25, DropoutRng(key, jnp.arange(6, dtype=jnp.uint32)), 4)
-    parts = [
-        dropout(x[i : i + 2], 0.25, DropoutRng(key, jnp.arange(i, i + 2, dtype=jnp.uint32)), 4)
-        for i in (0, 2, 4)
-    ]
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
-    assert set(np.unique(whole)) == {np.float32(0), np.float32(1 / 0.75)}
-    assert abs(float((whole == 0).mean()) - 0.25) < 0.03
-    other_site = dropout(x, 0.25, DropoutRng(key, jnp.arange(6, dtype=jnp.uint32)), 5)
-    other_step = dropout(x, 0.25, DropoutRng(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
-    assert (whole != other_site).any()
-    assert (whole != other_step).any()
+    rows = jnp.arange(6, dtype=jnp.uint32)
+    drawn = lambda seed, rows, site: dropout(
+        x[: len(rows)], 0.25, DropoutRng(jax.random.key(seed), rows), site
+    )
+    whole = drawn(1, rows, 4)
+    np.testing.assert_array_equal(whole, [drawn(1, rows[i : i + 1], 4)[0] for i in range(6)])
+    assert (whole != drawn(1, rows, 5)).any()
+    assert (whole != drawn(2, rows, 4)).any()
     assert (whole[0] != whole[1]).any()
     np.testing.assert_array_equal(dropout(x, 0.25, None, 4), x)
 
@@ -37,12 +32,8 @@ def test_dropout_depends_on_step_site_and_row_alone():
 @pytest.mark.parametrize(
     'shape',
     [
-        (2, 32768),
         (2, 32765),
-        (2, 10922, 3),
-        (2, 1, 8192),
         (2, 3, 8192),
-        (2, 8, 64, 33),
         (2, 8, 63, 64),
     ],
 )
@@ -117,10 +108,7 @@ def test_threefry_gives_the_words_that_its_authors_published(rounds, key, counte
         (0.002, 'threefry_8bit', '0.00391, .* 8 random bits: runtime.dropout_rng=threefry is near'),
         (0.01, 'threefry13_8bit', '0.0117'),  # 3/256
         (0.1, 'threefry_8bit', None),  # 26/256
-        (0.002, 'threefry', None),
         (2e-5, 'threefry13', '1.53e-05, which is the nearest to be had of 16 random bits$'),
-        (2e-5, 'rbg', '1.53e-05'),
-        (0.0, 'threefry_8bit', None),
         (None, 'threefry_8bit', None),
     ],
 )

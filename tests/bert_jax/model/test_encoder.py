@@ -11,21 +11,19 @@ import pytest
 
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.costs import search
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
+from tests.helpers.tiny import tiny_config
 
-CONFIG = ModelConfig(
-    vocab_size=300, hidden_size=32, num_layers=3, num_heads=4, intermediate_size=64, max_position=24
-)
+CONFIG = tiny_config()
 
 
 @pytest.mark.parametrize('hidden_act', ['gelu_tanh', 'gelu_erf', 'relu'])
 def test_forward_equals_numpy(hidden_act):
-    config = ModelConfig(**{**CONFIG.__dict__, 'hidden_act': hidden_act})
+    config = tiny_config(hidden_act=hidden_act)
     model, batch = heads.Pretraining(config), make_batch(config)
     params = noisy_params(model)
     mlm, nsp = jax.jit(model.apply)({'params': params}, batch)
@@ -39,29 +37,6 @@ def test_forward_equals_numpy(hidden_act):
     np.testing.assert_allclose(mlm[..., : config.vocab_size], want_mlm, atol=5e-5)
     np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
     assert np.all(np.isneginf(mlm[..., config.vocab_size :]))
-
-
-@pytest.mark.parametrize('rows', [1, 2, 5])
-def test_each_token_has_the_row_of_its_segment_and_gives_it_its_gradient(rows):
-    config = ModelConfig(**{**CONFIG.__dict__, 'type_vocab_size': rows})
-    batch = make_batch(config)
-    segments = np.random.default_rng(0).integers(0, rows, batch['input_ids'].shape)
-    params = noisy_params(heads.Pretraining(config))
-    table = params['encoder']['embeddings']['segment']
-
-    def hidden(table):
-        encoder = params['encoder'] | {'embeddings': params['encoder']['embeddings'] | table}
-        inputs = batch['input_ids'], batch['input_mask'], segments
-        return heads.Encoder(config).apply({'params': encoder}, *inputs)[0]
-
-    got = jax.jit(hidden)({'segment': table})
-    want = numpy_forward(params, config, batch | {'segment_ids': segments})[0]
-    np.testing.assert_allclose(got, want, atol=2e-5)
-    # A row that no token has gets none: the last, in a batch without it.
-    segments = np.minimum(segments, max(rows - 2, 0))
-    gradient = jax.jit(jax.grad(lambda table: (hidden({'segment': table}) ** 3).sum()))(table)
-    used = [bool(np.any(gradient[row])) for row in range(rows)]
-    assert used == [row <= max(rows - 2, 0) for row in range(rows)]
 
 
 @pytest.mark.parametrize('method', ['full', 'lora'])
@@ -79,22 +54,6 @@ def test_gradients_of_scanned_blocks_are_those_of_unrolled_ones(method):
         np.testing.assert_allclose(x, y, atol=1e-6)
 
 
-def test_a_scanned_block_keeps_what_costs_a_product_once():
-    """Bytes of the stacks from the forward to the backward loop, as the search of a plan has it."""
-    batch, params = make_batch(CONFIG), noisy_params(heads.Pretraining(CONFIG))
-    of_params = jax.value_and_grad(lambda p: loss(CONFIG, True, p, batch))
-    forward, backward = scans(jax.make_jaxpr(of_params)(params).jaxpr)
-    B, T = batch['input_ids'].shape
-    kept = [x.aval for x in forward.outvars if x.aval.shape[:2] == (CONFIG.num_layers, B)]
-    scores = CONFIG.num_heads * T
-    # Beside that each block's input, which a loop keeps too.
-    of_token = search.kept(CONFIG, scores, 'none', 4, scanned=True) + 4 * CONFIG.hidden_size
-    assert sum(x.size * x.dtype.itemsize for x in kept) == CONFIG.num_layers * B * T * of_token
-    # Products are kept with their biases, which the backward pass does not add again.
-    of_bias = (CONFIG.num_layers, CONFIG.intermediate_size)
-    assert of_bias not in [x.aval.shape for x in backward.invars]
-
-
 def loss(config: ModelConfig, scan: bool, params: dict, batch: dict) -> jax.Array:
     """A number that depends on all outputs of pre-training, with dropout on."""
     rng = DropoutRng(jax.random.key(7), jnp.arange(len(batch['input_ids']), dtype=jnp.uint32))
@@ -102,11 +61,6 @@ def loss(config: ModelConfig, scan: bool, params: dict, batch: dict) -> jax.Arra
     outputs: Any = model.apply({'params': params}, batch, rng)
     mlm, nsp = outputs
     return jnp.square(mlm[..., : config.vocab_size]).mean() + jnp.square(nsp).mean()
-
-
-def scans(jaxpr: Any) -> list[Any]:
-    """The loops of a jaxpr, in order."""
-    return [equation for equation in jaxpr.eqns if equation.primitive.name == 'scan']
 
 
 def test_initial_parameters_are_berts():

@@ -12,15 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.conversion import google, huggingface
-from bert_jax.costs import flops
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, partition
 from bert_jax.model.encoder import Packing
-from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 from tests.helpers.tiny import tiny_config
 
@@ -84,29 +81,6 @@ def test_numbers_equal_numpy(config):
     np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
 
 
-def test_a_left_to_right_model_predicts_what_it_has_not_seen():
-    """Logits of the token at p move with the one before it, and with none from p on; the masked LM
-    of BERT and of a BiLSTM on top reads the state at p itself.
-    """
-    for config, own in ((LEFT, False), (PLAIN, True), (BOTH, True)):
-        model, batch = heads.Pretraining(config), make_batch(config, rows=2, length=10)
-        params, apply = noisy_params(model), jax.jit(model.apply)
-        batch['input_mask'] = np.ones_like(batch['input_mask'])
-        batch['masked_lm_positions'] = np.full_like(batch['masked_lm_positions'], 4)
-        ids = np.array(batch['input_ids'])
-
-        def logits(place, apply=apply, batch=batch, params=params, ids=ids):
-            changed = ids.copy()
-            changed[:, place] = (changed[:, place] + 1) % 60
-            return np.asarray(apply({'params': params}, {**batch, 'input_ids': changed})[0])
-
-        as_it_is = np.asarray(apply({'params': params}, {**batch, 'input_ids': ids})[0])
-        real = slice(0, 60)  # beyond it rows stand for no word, and are -inf
-        moved = [not np.array_equal(logits(p)[..., real], as_it_is[..., real]) for p in range(10)]
-        assert moved[:4] == [True] * 4
-        assert moved[4:] == [own] * 6
-
-
 def test_on_a_mesh():
     """The numbers of one device on a mesh that splits the BiLSTM's kernels too."""
     runtime = RuntimeConfig(fsdp=4, model_parallel=2)
@@ -122,24 +96,6 @@ def test_on_a_mesh():
     np.testing.assert_allclose(nsp, numpy_forward(params, BOTH, batch)[3], atol=2e-5)
     kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']
     assert kernel.sharding.shard_shape(kernel.shape) == (16 // 4, 8)
-
-
-def test_flops_count_the_bilstm():
-    base = flops.training_flops_per_sequence(ModelConfig(), 128, 20)
-    more = flops.training_flops_per_sequence(ModelConfig(bilstm=True), 128, 20) - base
-    # Both directions' four gates, from inputs and from states.
-    assert more == 6 * 128 * (768 * 4 * 768 + 2 * 384 * 4 * 384)
-    with pytest.raises(UserError, match='hidden_size=15: must be even'):
-        ModelConfig(hidden_size=15, num_heads=1, bilstm=True)
-
-
-def test_fine_tuning_keeps_the_mask_and_may_add_a_bilstm(tmp_path):
-    """What a fine-tuned workdir says of its encoder; the weights are test_finetune.py's."""
-    config = schema.FinetuneConfig(bilstm=True)
-    assert config.encoder(LEFT) == BOTH and schema.FinetuneConfig().encoder(BOTH) == BOTH
-    (tmp_path / 'config.json').write_text(schema.dumps(config))
-    (tmp_path / 'data.json').write_text(schema.json.dumps({'model': schema.to_dict(LEFT)}))
-    assert Workdir(tmp_path).model_config() == BOTH
 
 
 @pytest.mark.parametrize('program', [huggingface, google])

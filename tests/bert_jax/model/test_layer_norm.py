@@ -30,7 +30,7 @@ def slope(x, scale, gradient):
     return (g - g.mean(-1, keepdims=True) - y * (g * y).mean(-1, keepdims=True)) / deviation
 
 
-@pytest.mark.parametrize('mean', [0.0, 1.0, 30.0, -300.0])
+@pytest.mark.parametrize('mean', [0.0, -300.0])
 @pytest.mark.parametrize('dtype, digits', [('float32', 2**-20), ('bfloat16', 2**-7)])
 def test_values_and_gradients(dtype, digits, mean):
     """To a rounding or two of the dtype, also where rows lie far from 0.

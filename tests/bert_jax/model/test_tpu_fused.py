@@ -5,7 +5,6 @@ Plain attention is held to numpy in test_attention.py, its masks to their names 
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import jax
@@ -105,27 +104,3 @@ def test_rows_and_heads_on_devices_of_their_own_draw_the_same():
             split = outputs_and_gradients(case, 'tpu_fused')
     for ours, theirs in zip(split, alone, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
-
-
-@pytest.mark.parametrize('tokens', [128, 512])
-def test_it_states_its_cost_for_the_compiler(tokens):
-    rows, heads, width = 4096 // tokens, 16, 64
-    qkv = jax.ShapeDtypeStruct((3, rows, tokens, heads, width), jnp.bfloat16)
-    keys = jnp.ones((rows, tokens), jnp.int32)
-
-    def total(qkv):
-        names = jnp.arange(rows, dtype=jnp.uint32)
-        rng = DropoutRng(jax.random.key(3), names, GENERATORS['threefry'])
-        return attend(*qkv, AttentionMask(keys), 0.1, rng, 7, False, 'tpu_fused').sum()
-
-    found = re.findall(
-        r'cost_estimate=CostEstimate\(flops=(\d+), transcendentals=(\d+), bytes_accessed=(\d+)',
-        str(jax.make_jaxpr(jax.grad(total))(qkv)),
-    )
-    scores = rows * heads * tokens**2
-    array, masks = 2 * 4096 * heads * width, 4 * rows * heads * tokens * max(tokens // 32, 8)
-    # Two products and four arrays forward; backward five and seven.
-    assert [tuple(map(int, stated)) for stated in found] == [
-        (products * 2 * scores * width, scores, arrays * array + masks)
-        for products, arrays in ((2, 4), (5, 7))
-    ]

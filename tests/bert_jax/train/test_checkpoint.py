@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction
 from bert_jax.model import heads
 from bert_jax.train import checkpoint_faults
@@ -29,11 +29,9 @@ from bert_jax.train.checkpoint import (
 from bert_jax.train.checkpoint_faults import Unreadable
 from bert_jax.train.state import create_state, load_params_into
 from tests.helpers.full_disk import files_of_at_most
+from tests.helpers.tiny import tiny_config
 
-CONFIG = ModelConfig(
-    vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24
-)
-MODEL = heads.Pretraining(CONFIG)
+MODEL = heads.Pretraining(tiny_config())
 
 
 @functools.cache
@@ -79,11 +77,6 @@ def test_restores_the_same_bits_on_another_mesh(tmp_path):
     )
 
 
-def test_keeps_the_newest_and_the_best(tmp_path):
-    _, checkpoints = saved(tmp_path, steps=(1, 2, 3, 4, 5), keep=2)
-    assert checkpoints.steps() == [1, 4, 5]  # step 1 has the lowest loss
-
-
 def test_steps_that_are_chosen_are_kept_for_good(tmp_path):
     state = make()
     with Checkpoints(tmp_path, keep=1, keep_every=2) as checkpoints:
@@ -124,17 +117,6 @@ def test_a_workdir_without_a_good_checkpoint(tmp_path):
         checkpoints.restore(make())
 
 
-def test_fingerprint_changes_with_any_bit():
-    x = np.random.RandomState(0).normal(size=(7, 5)).astype(np.float32)
-    want = fingerprints({'x': x})
-    for place in range(x.size):
-        for bit in (0, 13, 31):
-            other = x.copy()
-            other.reshape(-1).view(np.uint32)[place] ^= np.uint32(1 << bit)
-            assert fingerprints({'x': other}) != want
-    assert fingerprints({'x': x[::-1].copy()}) != want
-
-
 def test_graft_takes_the_encoder_and_names_what_does_not_fit():
     params, source = make(seed=1).params, jax.device_get(make(seed=2).params)
     mixed = load_params_into(params, source, 'there', 'encoder')
@@ -143,7 +125,7 @@ def test_graft_takes_the_encoder_and_names_what_does_not_fit():
     )
     np.testing.assert_array_equal(mixed['nsp']['kernel'], params['nsp']['kernel'])
     source['encoder']['embeddings']['position'] = source['encoder']['embeddings']['position'][:10]
-    with pytest.raises(UserError, match=r'position: \(10, 32\) there, \(24, 32\) here'):
+    with pytest.raises(UserError, match=r'position: \(10, 16\) there, \(64, 16\) here'):
         load_params_into(params, source, 'there', 'encoder')
 
 

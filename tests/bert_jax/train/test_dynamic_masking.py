@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
 from bert_jax.input_pipeline.randomness import Stream
 from bert_jax.mesh import construction, sharding
@@ -23,6 +23,7 @@ from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
 from tests.helpers.masking import MASK, VOCAB, batch
+from tests.helpers.tiny import tiny_config
 
 RULE = DynamicMasking(
     probability=0.15,
@@ -120,44 +121,11 @@ def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
     np.testing.assert_allclose(share(chosen), share(put), atol=0.012)
 
 
-def test_full_rows_have_nineteen_masks_and_every_pass_has_its_own():
-    random = np.random.RandomState(0)
-    records = {
-        'input_ids': random.randint(10, VOCAB, (2000, 128)),
-        'input_mask': np.ones((2000, 128)),
-    }
-    records |= {
-        'segment_ids': np.arange(128) >= 64 + np.zeros((2000, 1)),
-        'word_starts': random.rand(2000, 128) < 0.6,
-    }
-    records = {name: x.astype(np.int32) for name, x in records.items()}
-    records['word_starts'][:, [1, 64]] = 1
-    rule = dataclasses.replace(RULE, whole_word=True)
-    first, second = draw(rule, records), draw(rule, records, seed=1)
-    # It would be 18.2 without filling up.
-    assert first['masked_lm_weights'].sum(1).mean() == pytest.approx(19.0, abs=0.02)
-    same = (
-        (first['masked_lm_positions'][:, :19, None] == second['masked_lm_positions'][:, None, :19])
-        .any(2)
-        .mean()
-    )
-    assert same == pytest.approx(19 / 125, abs=0.01)
-
-
-@pytest.mark.parametrize(('mix', 'index'), [((1.0, 0.0, 0.0), 0), ((0.0, 1.0, 0.0), 1)])
-def test_the_mix_is_a_setting(mix, index):
-    records, _, _ = rows_of(rows=50)
-    drawn = draw(dataclasses.replace(RULE, mix=mix), records)
-    weights = drawn['masked_lm_weights'] > 0
-    shown = np.take_along_axis(drawn['input_ids'], drawn['masked_lm_positions'], 1)[weights]
-    assert (shown == (MASK, drawn['masked_lm_ids'][weights])[index]).all()
-
-
 @pytest.mark.slow
 def test_losses_do_not_depend_on_mesh_or_accumulation():
     """And a step resumed alone draws what it drew in the run."""
     config, optimizer = (
-        ModelConfig(VOCAB, 16, 1, 2, 32, 64),
+        tiny_config(vocab_size=VOCAB, num_layers=1),
         OptimizerConfig(peak_lr=1e-2, warmup_steps=2),
     )
     records, _, _ = rows_of(rows=16, seq_len=32)

@@ -19,7 +19,6 @@ from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
 
 ROWS = 50
-NLI = {'contradiction': 'bad', 'entailment': 'good', 'neutral': 'red'}
 
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -27,56 +26,6 @@ pytestmark = pytest.mark.usefixtures('signal_handlers')
 
 def tsv(path, header, rows):
     path.write_text(''.join('\t'.join(map(str, row)) + '\n' for row in [header, *rows]))
-
-
-def write_mnli(folder):
-    """The gold label is the last of 12 columns in the training file and of 16 in the dev files."""
-    labels = [list(NLI)[i % 3] for i in range(ROWS)]
-    front = [
-        [i, i, f'{i}e', 'fiction', *'pppp', 'the film', f'a {NLI[label]} book']
-        for i, label in enumerate(labels)
-    ]
-    tsv(
-        folder / 'train.tsv',
-        ['h'] * 12,
-        [[*row, 'neutral', label] for row, label in zip(front, labels, strict=True)],
-    )
-    for name in ('dev_matched.tsv', 'dev_mismatched.tsv'):
-        tsv(
-            folder / name,
-            ['h'] * 16,
-            [[*row, *['neutral'] * 5, label] for row, label in zip(front, labels, strict=True)],
-        )
-    return labels
-
-
-def write_qqp(folder):
-    labels = [i % 2 for i in range(ROWS)]
-    header = ['id', 'qid1', 'qid2', 'question1', 'question2', 'is_duplicate']
-    for name in ('train.tsv', 'dev.tsv'):
-        questions = ['was the book red ?', 'who is a dog ?']
-        rows = [
-            [i, 2 * i, 2 * i + 1, '"who is the fox ?', questions[label], label]
-            for i, label in enumerate(labels)
-        ]
-        tsv(folder / name, header, rows)
-    return [str(label) for label in labels]
-
-
-def write_qnli(folder):
-    labels = ['entailment' if i % 2 else 'not_entailment' for i in range(ROWS)]
-    for name in ('train.tsv', 'dev.tsv'):
-        rows = [
-            [
-                i,
-                'who is a fox ?',
-                f'the dog was {"red" if label == "entailment" else "blue"}',
-                label,
-            ]
-            for i, label in enumerate(labels)
-        ]
-        tsv(folder / name, ['index', 'question', 'sentence', 'label'], rows)
-    return labels
 
 
 def write_swag(folder):
@@ -136,37 +85,25 @@ def write_squad(folder):
 
 # What is learnt is then no matter of how masks are drawn.
 DROPOUT_OFF = [f'{place}_dropout=0' for place in ('hidden', 'attention', 'head')]
-STEEP, GENTLE = (
-    ['epochs=30', 'optimizer.peak_lr=5e-3'],
-    [
-        'epochs=60',
-        'optimizer.peak_lr=3e-3',
-        'seed=2',
-    ],
-)
 
 
 @pytest.mark.parametrize(
     ('name', 'write', 'changes'),
     [
-        pytest.param('swag', write_swag, STEEP, marks=pytest.mark.slow),
-        pytest.param('conll2003', write_conll, STEEP, marks=pytest.mark.slow),
-        # with some other seeds so small a model stays where two of the three labels, or half of
-        # SQuAD's answers, are right
-        pytest.param('mnli', write_mnli, GENTLE, marks=pytest.mark.slow),
-        pytest.param('qqp', write_qqp, STEEP, marks=pytest.mark.slow),
-        pytest.param('qnli', write_qnli, STEEP, marks=pytest.mark.slow),
-        pytest.param(
-            'squad_v2', write_squad, [*GENTLE, 'optimizer.peak_lr=5e-3'], marks=pytest.mark.slow
-        ),
+        ('swag', write_swag, ['epochs=30']),
+        ('conll2003', write_conll, ['epochs=30']),
+        # with some other seeds so small a model stays where half of the answers are right
+        ('squad_v2', write_squad, ['epochs=60', 'seed=2']),
     ],
 )
+@pytest.mark.slow
 def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write, changes):
     truth = write(tmp_path)
     task = load_task(name, str(tmp_path))
     settings = [
         'batch_size=16',
         'max_seq_length=32',
+        'optimizer.peak_lr=5e-3',
         'optimizer.algorithm=adamw',
         *DROPOUT_OFF,
         *changes,

@@ -20,10 +20,9 @@ from bert_jax.train.state import TrainState, create_state, fresh_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 from tests.helpers.numpy_bert import make_batch
 from tests.helpers.packed import pack
+from tests.helpers.tiny import tiny_config
 
-CONFIG = ModelConfig(
-    vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24
-)
+CONFIG = tiny_config(num_heads=4)
 OPTIMIZER = OptimizerConfig(peak_lr=1e-2, warmup_steps=2)
 
 
@@ -81,33 +80,11 @@ def baseline() -> list[float]:
     return run(RuntimeConfig())[1]
 
 
-# One factor at a time, from all eight devices along `data`.
-ONE_FACTOR = [
-    {'fsdp': 2},
-    {'fsdp': 8},
-    {'model_parallel': 2},
-    {'model_parallel': 4},
-    {'fsdp': 2, 'model_parallel': 2},
-    {'fsdp': 4, 'model_parallel': 2},
-    {'accumulation': 2},
-    {'accumulation': 4},
-    {'scan_layers': True},
-    {'remat': 'dots'},
-    {'remat': 'full'},
-    {'shard_optimizer': True},
-    {'shard_optimizer': True, 'gradient_exchange': 'all_to_all'},
-]
-
-
-def equal_losses(baseline, change, capfd):
-    np.testing.assert_allclose(run(RuntimeConfig(**change))[1], baseline, rtol=2e-6)
-    assert 'Involuntary full rematerialization' not in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     'change',
     [
         {'fsdp': 8, 'remat': 'full'},
+        {'shard_optimizer': True},
         {'accumulation': 4, 'shard_optimizer': True},
         {'fsdp': 2, 'shard_optimizer': True, 'gradient_exchange': 'all_to_all'},
         pytest.param({'fsdp': 2, 'model_parallel': 2, 'accumulation': 2}, marks=pytest.mark.slow),
@@ -118,7 +95,8 @@ def equal_losses(baseline, change, capfd):
     ids=str,
 )
 def test_losses_do_not_depend_on_mesh_accumulation_scan_or_remat(baseline, change, capfd):
-    equal_losses(baseline, change, capfd)
+    np.testing.assert_allclose(run(RuntimeConfig(**change))[1], baseline, rtol=2e-6)
+    assert 'Involuntary full rematerialization' not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -126,21 +104,14 @@ def test_losses_do_not_depend_on_mesh_accumulation_scan_or_remat(baseline, chang
     [
         {'fsdp': 2, 'model_parallel': 2, 'accumulation': 2},
         pytest.param({'shard_optimizer': True, 'scan_layers': True}, marks=pytest.mark.slow),
-        pytest.param({'fsdp': 4, 'model_parallel': 2, 'remat': 'full'}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_nor_where_blocks_share_their_weights(change, capfd):
-    shared = dataclasses.replace(CONFIG, num_layers=4, num_groups=2, embedding_size=24)
+    shared = dataclasses.replace(CONFIG, num_layers=4, num_groups=2, embedding_size=8)
     found = [run(RuntimeConfig(**one), 3, config=shared)[1] for one in ({}, change)]
     np.testing.assert_allclose(found[1], found[0], rtol=2e-6)
     assert 'Involuntary full rematerialization' not in capfd.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('change', ONE_FACTOR, ids=str)
-def test_losses_do_not_depend_on_any_one_factor(baseline, change, capfd):
-    equal_losses(baseline, change, capfd)
 
 
 @pytest.mark.slow
@@ -171,21 +142,6 @@ def test_packed_rows_have_the_same_losses_on_every_mesh():
         )
 
 
-@pytest.mark.slow
-def test_rbg_masks_do_not_depend_on_the_mesh():
-    changes = (
-        {'dropout_rng': 'rbg', 'accumulation': 2},
-        {
-            'dropout_rng': 'rbg',
-            'accumulation': 2,
-            'fsdp': 2,
-            'model_parallel': 2,
-        },
-    )
-    one, other = (run(RuntimeConfig(**change), steps=3)[1] for change in changes)
-    np.testing.assert_allclose(one, other, rtol=2e-6)
-
-
 def test_bfloat16_moments_and_cheaper_masks_do_not_depend_on_the_mesh(baseline):
     narrow = dataclasses.replace(OPTIMIZER, moments='bfloat16')
     alone, split = (
@@ -201,17 +157,9 @@ def test_bfloat16_moments_and_cheaper_masks_do_not_depend_on_the_mesh(baseline):
     assert np.mean(mus[0] == mus[1]) > 0.95
 
 
-@pytest.mark.parametrize(
-    'change',
-    [
-        {'model_parallel': 4, 'accumulation': 2},
-        {'fsdp': 8, 'scan_layers': True, 'remat': 'dots'},
-    ],
-    ids=str,
-)
-def test_products_that_read_bfloat16_do_not_depend_on_the_mesh(baseline, change):
-    products = {'matmul_dtype': 'bfloat16'}
-    alone, split = (run(RuntimeConfig(**products, **more))[1] for more in ({}, change))
+def test_products_that_read_bfloat16_do_not_depend_on_the_mesh(baseline):
+    mesh = {'model_parallel': 4, 'accumulation': 2}
+    alone, split = (run(RuntimeConfig(matmul_dtype='bfloat16', **more))[1] for more in ({}, mesh))
     # What is near the middle of two bfloat16 is rounded up on one mesh and down on another.
     np.testing.assert_allclose(split, alone, rtol=2e-4)
     np.testing.assert_allclose(alone, baseline, rtol=0.01)
@@ -224,40 +172,18 @@ def test_weights_and_moments_are_split_over_data_too_where_asked():
     share = lambda leaf: leaf.sharding.shard_shape(leaf.shape)
     for tree in both:
         block = tree['layers']['1']
-        # Of [384, 32]; [32, 64] by width and model; [64, 32] by model and fsdp.
-        assert share(tree['embeddings']['word']) == (48, 32)
-        assert share(block['intermediate']['kernel']) == (8, 32)
-        assert share(block['output']['kernel']) == (16, 16)
-        assert share(block['intermediate']['bias']) == (32,)  # small: on every part of data
-
-
-@pytest.mark.slow
-def test_a_sharded_update_in_bfloat16_differs_by_rounding_alone():
-    """Kernels are gathered, and their gradients added up, in the dtype that they are used in."""
-    whole, shared = (
-        run(RuntimeConfig(compute_dtype='bfloat16', shard_optimizer=shards), steps=4)
-        for shards in (False, True)
-    )
-    # The rate of step 0 is 0: two steps with the same weights, which XLA fuses otherwise. A
-    # bfloat16 has 8 bits, and one of a mean is far less.
-    np.testing.assert_allclose(shared[1][:2], whole[1][:2], rtol=5e-5)
-    np.testing.assert_allclose(shared[1], whole[1], rtol=2e-3)
-    assert {leaf.dtype for leaf in jax.tree.leaves(shared[0].params)} == {np.dtype('float32')}
-
-
-def test_losses_fall_and_dropout_is_on(baseline):
-    # At this rate single losses leap up in the first ten steps, whatever the masks.
-    longer = run(RuntimeConfig(), steps=16)[1]
-    assert longer[-1] < longer[0] - 0.5
-    # Step 0 has lr 0: the parameters are the same, the masks are not.
-    assert baseline[0] != baseline[1]
+        # Of [128, 16]; [16, 32] by width and model; [32, 16] by model and fsdp.
+        assert share(tree['embeddings']['word']) == (16, 16)
+        assert share(block['intermediate']['kernel']) == (4, 16)
+        assert share(block['output']['kernel']) == (8, 8)
+        assert share(block['intermediate']['bias']) == (16,)  # small: on every part of data
 
 
 def test_padding_rows_of_the_table_stay_zero():
     state, _ = run(RuntimeConfig(fsdp=2, model_parallel=2))
     word = np.asarray(state.params['encoder']['embeddings']['word'])
-    assert word.shape == (384, 32) and not word[300:].any()
-    assert not np.asarray(state.params['mlm']['bias'])[300:].any()
+    assert word.shape == (128, 16) and not word[100:].any()
+    assert not np.asarray(state.params['mlm']['bias'])[100:].any()
 
 
 def numpy_adamw(params, grads, m, v, lr, config):
@@ -276,9 +202,8 @@ def numpy_adamw(params, grads, m, v, lr, config):
 def test_steps_equal_numpy_adamw():
     """Three steps with the gradients of jax.grad and the optimizer of numpy."""
     config = OptimizerConfig(peak_lr=1e-2, warmup_steps=0, clip_norm=0.3)
-    model = heads.Pretraining(
-        ModelConfig(**{**CONFIG.__dict__, 'hidden_dropout': 0.0, 'attention_dropout': 0.0})
-    )
+    still = {'hidden_dropout': 0.0, 'attention_dropout': 0.0}
+    model = heads.Pretraining(dataclasses.replace(CONFIG, **still))
     objective, batch = losses.pretraining_objective(model, nsp=True), make_batch(CONFIG)
     state = fresh_state(model.init(jax.random.key(0), batch)['params'], config)
     step, h = jax.jit(make_train_step(objective, config)), hparams_of(config, 0, 10)

@@ -10,18 +10,15 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
-from bert_jax.input_pipeline.tasks.base import trim
+from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, partition
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
+from tests.helpers.tiny import tiny_config
 
-CONFIG = ModelConfig(
-    vocab_size=60, hidden_size=16, num_layers=1, num_heads=4, intermediate_size=32, max_position=16
-)
+CONFIG = tiny_config(num_layers=1, num_heads=4)
 KEYS = ('input_ids', 'input_mask', 'segment_ids')
 ROWS, CHOICES, LABELS = 8, 3, 5
 
@@ -134,28 +131,3 @@ def test_choices_on_a_mesh():
     np.testing.assert_allclose(together['loss'], alone['loss'], rtol=2e-6)
     # Dropout is on.
     assert abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3
-
-
-def test_features_of_choices_are_trimmed_like_others():
-    mask = np.zeros((4, CHOICES, 128), np.int32)
-    mask[:, :, :20], mask[2, 1, :40] = 1, 1
-    features = trim(
-        {
-            'input_ids': mask * 7,
-            'input_mask': mask,
-            'segment_ids': mask,
-            'labels': np.zeros(4, np.int32),
-        }
-    )
-    assert {name: value.shape for name, value in features.items()} == dict.fromkeys(
-        KEYS, (4, CHOICES, 64)
-    ) | {'labels': (4,)}
-
-
-def test_finetuning_may_have_dropout_of_its_own():
-    source = ModelConfig(hidden_dropout=0.2, attention_dropout=0.3)
-    assert FinetuneConfig().encoder(source) == source
-    own = FinetuneConfig(hidden_dropout=0.0, attention_dropout=0.05).encoder(source)
-    assert (own.hidden_dropout, own.attention_dropout) == (0.0, 0.05)
-    with pytest.raises(UserError, match='attention_dropout=1.0: must be in'):
-        FinetuneConfig(attention_dropout=1.0)
