@@ -5,9 +5,13 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+import torch
 import transformers
 
+from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.inference.predictor import Predictor
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.runs.sources.source import read_source
 
 
 def pipeline(task: str, where: pathlib.Path, **options):
@@ -37,3 +41,26 @@ def same_number(where: pathlib.Path, text: str) -> None:
     rows = transformers.AutoTokenizer.from_pretrained(where)(text, return_tensors='pt')
     wanted = theirs(**rows).logits.item()
     assert Predictor.from_workdir(str(where))(text)['value'] == pytest.approx(wanted, abs=2e-5)
+
+
+def same_words(where: pathlib.Path, *texts: str) -> None:
+    """Asserts the probabilities of the words for one mask in each text."""
+    ours, theirs = MaskFiller(read_source(str(where)), 5), pipeline('fill-mask', where)
+    for text in texts:
+        found = [word['probability'] for word in ours(text)['masks'][0]]
+        assert found == pytest.approx([word['score'] for word in theirs(text)], abs=2e-5)
+
+
+def same_answer(where: pathlib.Path, question: str, context: str) -> None:
+    """Asserts the answer: the best start and end within the context, at most 30 pieces long."""
+    found = Predictor.from_workdir(str(where))({'question': question, 'context': context})
+    rows = transformers.AutoTokenizer.from_pretrained(where)(question, context, return_tensors='pt')
+    with torch.no_grad():
+        logits = transformers.AutoModelForQuestionAnswering.from_pretrained(where)(**rows)
+    start, end = logits.start_logits[0].numpy(), logits.end_logits[0].numpy()
+    encoding = Tokenizer.load(where).encode_with_offsets(context)
+    first = rows['input_ids'].shape[1] - 1 - len(encoding.ids)
+    inside = range(first, first + len(encoding.ids))
+    pairs = [(start[a] + end[b], a, b) for a in inside for b in inside if a <= b < a + 30]
+    _, a, b = max(pairs)
+    assert found['answer'] == context[encoding.starts[a - first] : encoding.ends[b - first]]

@@ -5,9 +5,18 @@ Also its inputs, and what it makes of them.
 
 from __future__ import annotations
 
+import pathlib
+from typing import Any
+
+import jax
 import numpy as np
 import torch
 import transformers
+
+from bert_jax.conversion import huggingface
+from bert_jax.conversion.parameters import Model
+from bert_jax.model import heads
+from bert_jax.train import losses
 
 # These models are tiny, and threads that wait for each other crawl where cores are shared.
 torch.set_num_threads(1)
@@ -99,3 +108,24 @@ def gradients(
         for parameter in model.parameters():
             parameter.copy_(parameter.grad)
     return loss.item(), model
+
+
+def same_gradients(theirs, model: Model, batch, folder: pathlib.Path) -> tuple[Any, float]:
+    """Asserts the loss of pre-training and all its slopes; returns ours, and the norm of theirs."""
+    objective = losses.pretraining_objective(heads.Pretraining(model.config), nsp=True)
+
+    def loss(params):
+        sums, weights = objective.sums(params, batch, None), objective.weights(batch)
+        return sum(sums[name][0] / weight for name, weight in weights.items())
+
+    value, found = jax.jit(jax.value_and_grad(loss))(model.params)
+    wanted_value, slopes = gradients(theirs, batch)
+    assert abs(float(value) - wanted_value) < 2e-5
+    # Saved as if they were weights, so that reading them brings them into our tree.
+    slopes.save_pretrained(folder)
+    wanted = huggingface.read(folder).model.params
+    norm = np.sqrt(sum(np.square(w).sum() for w in jax.tree.leaves(wanted)))
+    bound = jax.tree.map(lambda w: 1e-4 * max(np.abs(w).max(), 1e-3 * norm), wanted)
+    fits = jax.tree.map(lambda g, w, b: bool(np.abs(g - w).max() <= b), found, wanted, bound)
+    assert jax.tree.all(fits), fits
+    return found, norm

@@ -6,19 +6,12 @@ import pathlib
 import subprocess
 import sys
 
-import jax
-import numpy as np
 import pytest
 
 from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
-from bert_jax.inference.mask_filler import MaskFiller
-from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.model import heads
-from bert_jax.runs.sources import source
-from bert_jax.train import losses
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)
@@ -92,33 +85,15 @@ def test_pre_training_and_its_gradients(tmp_path, shape):
     theirs.save_pretrained(tmp_path / 'weights')
     model = huggingface.read(tmp_path / 'weights').model
     batch = reference.inputs(model.config.vocab_size, rows=6, length=32)
-    objective = losses.pretraining_objective(heads.Pretraining(model.config), nsp=True)
-
-    def loss(params):
-        sums, weights = objective.sums(params, batch, None), objective.weights(batch)
-        return sum(sums[name][0] / weight for name, weight in weights.items())
-
-    value, found = jax.jit(jax.value_and_grad(loss))(model.params)
-    wanted_value, slopes = reference.gradients(theirs, batch)
-    assert abs(float(value) - wanted_value) < 2e-5
-    slopes.save_pretrained(tmp_path / 'gradients')
-    wanted = huggingface.read(tmp_path / 'gradients').model.params
-    norm = np.sqrt(sum(np.square(w).sum() for w in jax.tree.leaves(wanted)))
-    bound = jax.tree.map(lambda w: 1e-4 * max(np.abs(w).max(), 1e-3 * norm), wanted)
-    fits = jax.tree.map(lambda g, w, b: bool(np.abs(g - w).max() <= b), found, wanted, bound)
-    assert jax.tree.all(fits), fits
+    reference.same_gradients(theirs, model, batch, tmp_path / 'gradients')
 
 
 @pytest.mark.parametrize('shape', SHAPES)
 def test_masked_words(tmp_path, tokenizer, shape):
     where, _ = served('AlbertForMaskedLM', tokenizer, tmp_path, shape)
-    ours = MaskFiller(source.read_source(str(where)), 5)
-    for text in ('The capital of [MASK] is Paris, and', '[MASK] did, as far as we know'):
-        wanted = answers.pipeline('fill-mask', where)(text)
-        found = ours(text)['masks'][0]
-        np.testing.assert_allclose(
-            [one['probability'] for one in found], [one['score'] for one in wanted], atol=2e-5
-        )
+    answers.same_words(
+        where, 'The capital of [MASK] is Paris, and', '[MASK] did, as far as we know'
+    )
 
 
 @pytest.mark.parametrize('shape', SHAPES)
@@ -136,19 +111,7 @@ def test_a_number(tmp_path, tokenizer):
 
 def test_answers_in_a_context(tmp_path, tokenizer):
     where, _ = served('AlbertForQuestionAnswering', tokenizer, tmp_path)
-    asked = {'question': TEXT[2], 'context': TEXT[0]}
-    found = Predictor.from_workdir(str(where))(asked)
-    model = transformers.AutoModelForQuestionAnswering.from_pretrained(where)
-    rows = transformers.AutoTokenizer.from_pretrained(where)(TEXT[2], TEXT[0], return_tensors='pt')
-    with torch.no_grad():
-        logits = model(**rows)
-    start, end = logits.start_logits[0].numpy(), logits.end_logits[0].numpy()
-    encoding = Tokenizer.load(where).encode_with_offsets(TEXT[0])
-    first = rows['input_ids'].shape[1] - 1 - len(encoding.ids)
-    inside = range(first, first + len(encoding.ids))
-    pairs = [(start[a] + end[b], a, b) for a in inside for b in inside if a <= b < a + 30]
-    _, a, b = max(pairs)
-    assert found['answer'] == TEXT[0][encoding.starts[a - first] : encoding.ends[b - first]]
+    answers.same_answer(where, TEXT[2], TEXT[0])
 
 
 def test_settings_of_transformers_own_default_are_read(tmp_path):

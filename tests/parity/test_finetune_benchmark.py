@@ -101,19 +101,3 @@ def test_what_one_word_decides_is_learnt(tmp_path, encoder, kind):
     assert done.returncode == 0 and '(sd nan, 1 seeds)' in done.stdout, done.stderr
     (score,) = json.loads((tmp_path / 'scores.json').read_text())['seeds']['0']['metrics'].values()
     assert score > 0.95
-
-
-def test_batches_of_like_length_lose_no_example():
-    """Each batch is padded to its own examples' length, and short batches do not all come first."""
-    import torch
-
-    from benchmarks.finetune import grouped
-
-    lengths = torch.arange(400) % 100
-    batches = torch.randperm(400).reshape(50, 8)
-    found = grouped(batches, lengths)
-    assert sorted(found.flatten().tolist()) == list(range(400)) and found.shape == (50, 8)
-    # There are four of each length, and a batch of eight has two lengths.
-    spread = lengths[found].amax(1) - lengths[found].amin(1)
-    assert spread.max() <= 2
-    assert lengths[found].amax(1).tolist() != sorted(lengths[found].amax(1).tolist())

@@ -124,11 +124,6 @@ def test_fine_tuned_heads(tmp_path, head):
     _, left_out = export.write(source.bert, source.tokenizer, 'google', str(tmp_path / 'ours'))
     assert left_out == ()
     tensorflow_finds(f'{tmp_path}/ours/bert_model.ckpt', variables)
-    export.write(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'hf'))
-    again = read_source(str(tmp_path / 'hf'))
-    assert again.model == source.model and np.array_equal(
-        again.params[head]['bias'], variables[list(HEADS[head])[1]]
-    )
 
 
 def test_other_types_and_slices_of_tensorflow(tmp_path):
@@ -169,16 +164,8 @@ def test_other_types_and_slices_of_tensorflow(tmp_path):
             'missing nothing; not known here bert/extra',
         ),
         (
-            lambda v: {f'model/{n}': a for n, a in v.items()},
-            'not known here model/bert/embeddings/LayerNorm/beta,',
-        ),
-        (
             lambda v: {n: a for n, a in v.items() if 'layer_1/output/dense' not in n},
             'missing bert/encoder/layer_1/output/dense/bias,',
-        ),
-        (
-            lambda v: v | {'output_weights': np.ones((3, 16), 'f')},
-            'missing output_bias; not known here nothing',
         ),
         (
             lambda v: v | {'bert/pooler/dense/bias': np.ones(8, 'f')},
@@ -193,15 +180,7 @@ def test_other_types_and_slices_of_tensorflow(tmp_path):
             'saved by TensorFlow 2 as a graph of objects',
         ),
     ],
-    ids=[
-        'unknown',
-        'under another scope',
-        'missing',
-        'half a head',
-        'wrong shape',
-        'NaN',
-        'TensorFlow 2',
-    ],
+    ids=['unknown', 'missing', 'wrong shape', 'NaN', 'TensorFlow 2'],
 )
 def test_variables_that_do_not_fit_are_refused(tmp_path, change, message):
     folder = place(tmp_path / 'there', change(values(ENCODER)))
@@ -244,7 +223,6 @@ def test_a_left_over_bert_config_does_not_hide_a_model_of_hugging_face(tmp_path)
 @pytest.mark.parametrize(
     'slots',
     [
-        ('lamb_m', 'lamb_v'),
         ('m', 'v'),
         ('Momentum', 'RMSProp_1'),
     ],
@@ -295,11 +273,6 @@ def test_damaged_and_absent_files_are_refused(tmp_path):
     for name in ('a.ckpt', 'b.ckpt'):
         tensor_bundle.write(str(folder / name), variables)
     assert '2 checkpoints in it (a.ckpt, b.ckpt): name one' in refused(folder)
-    (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-1]) + '\n')
-    assert 'its tokenizer has 39 entries but its model 40' in refused(folder / 'a.ckpt')
-    (folder / 'bert_config.json').write_text('[')
-    with pytest.raises(UserError, match=r'bert_config\.json: not valid JSON'):
-        read_source(str(folder / 'a.ckpt'))
     (folder / 'bert_config.json').unlink()
     with pytest.raises(UserError, match=r'bert_config\.json: no such file'):
         read_source(str(folder / 'a.ckpt'))

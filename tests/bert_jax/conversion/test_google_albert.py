@@ -115,10 +115,6 @@ def test_without_a_narrow_table_there_is_no_layer_to_the_blocks(released):
     (released / 'albert_config.json').write_text(json.dumps(SETTINGS | {'embedding_size': 16}))
     model = google.read(str(released / 'model.ckpt-best')).model
     assert model.config.embedding_size is None
-    google.write(released / 'again', model)
-    again = tensor_bundle.Bundle(str(released / 'again/model.ckpt-best'))
-    assert set(again.variables) == set(wide)
-
     # transformers' class always has it: the identity there, and none again on the way back.
     huggingface.write(released / 'hf', model)
     there = huggingface.read(released / 'hf').model

@@ -18,15 +18,9 @@ from bert_jax.conversion import parameters, peft
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_forward
+from tests.helpers.tiny import tiny_config
 
-SHAPE = ModelConfig(
-    vocab_size=100,
-    hidden_size=16,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=32,
-)
+SHAPE = tiny_config(num_layers=3, max_position=32)
 PREFIX = 'base_model.model.bert.encoder.layer.'
 LORA = {'peft_type': 'LORA', 'task_type': 'SEQ_CLS', 'r': 4, 'lora_alpha': 6}
 IA3 = {'peft_type': 'IA3', 'task_type': 'SEQ_CLS'}
@@ -118,11 +112,9 @@ def numpy_logits(base, tensors, scale, batch):
     [
         (LORA, (*QUERY, *OUTPUT), range(3), 6 / 4),
         (LORA | {'layers_to_transform': [1, 2]}, QUERY, (1, 2), 6 / 4),
-        ({**LORA, 'lora_alpha': 2.5}, lora('intermediate.dense', 16, 32), range(3), 2.5 / 4),
-        (IA3, SCALES, range(3), 1),
         (IA3, (*SCALES, ('attention.output.dense', 'ia3_l', (1, 16))), range(3), 1),
     ],
-    ids=['lora', 'depth', 'alpha', 'ia3', 'ia3_peft'],
+    ids=['lora', 'depth', 'ia3'],
 )
 def test_an_adapter_computes_what_its_arrays_say(tmp_path, settings, modules, blocks, scale):
     base, batch = base_model(), make_batch(SHAPE)
@@ -137,35 +129,6 @@ def test_an_adapter_computes_what_its_arrays_say(tmp_path, settings, modules, bl
     assert again.keys() == tensors.keys()
     for name, array in tensors.items():
         np.testing.assert_array_equal(again[name], array)
-
-
-def test_what_was_trained_beside_the_method_takes_the_place_of_the_bases(tmp_path):
-    """Biases, as bias=all keeps them, and a pooler among modules_to_save."""
-    base, batch = base_model(), make_batch(SHAPE)
-    tensors, draw = arrays(*QUERY), np.random.RandomState(2)
-    bias = draw.normal(size=16).astype(np.float32)
-    tensors[f'{PREFIX}1.attention.self.query.base_layer.bias'] = bias
-    pooler = draw.normal(size=(16, 16)).astype(np.float32)
-    tensors['base_model.model.bert.pooler.dense.weight'] = pooler
-    # peft's bias=all writes copies of what was trained whole, which say nothing more.
-    tensors['base_model.model.classifier.original_module.bias'] = np.full(3, 9, np.float32)
-    folder = save(tmp_path / 'in', tensors, LORA | {'bias': 'all'})
-    reading = peft.read(folder, base)
-    encoder = reading.model.params['encoder']
-    np.testing.assert_array_equal(encoder['layers']['query']['bias'][1], bias)
-    np.testing.assert_array_equal(encoder['pooler']['kernel'], pooler.T)
-    assert reading.ignored == ('base_model.model.classifier.original_module.bias',)
-    np.testing.assert_array_equal(
-        reading.model.params['classifier']['bias'], tensors['base_model.model.classifier.bias']
-    )
-
-    # Out again it says so, with every bias, and reads the same.
-    peft.write(tmp_path / 'out', reading.model, base, 'base')
-    settings = json.loads((tmp_path / 'out' / 'adapter_config.json').read_text())
-    assert settings['bias'] == 'all'
-    assert settings['modules_to_save'] == ['pooler.dense', 'classifier']
-    again = peft.read(tmp_path / 'out', base).model
-    np.testing.assert_array_equal(logits(again, batch), logits(reading.model, batch))
 
 
 def test_modules_that_were_trained_whole_go_out_as_they_came(tmp_path):
@@ -200,45 +163,6 @@ def test_modules_that_were_trained_whole_go_out_as_they_came(tmp_path):
     file.write_text(json.dumps(FULL | LORA | {'modules_to_save': 'LayerNorm'}))
     with pytest.raises(UserError, match="modules_to_save='LayerNorm': must be a list"):
         peft.saved_in(folder)
-
-
-def test_a_module_wrapped_within_another_is_read_as_peft_computes_and_goes_out_apart(tmp_path):
-    """modules_to_save=embeddings is the end of word_embeddings too."""
-    base, draw, tensors = base_model(), np.random.RandomState(2), arrays(*QUERY)
-    new = lambda *shape: draw.normal(size=shape).astype(np.float32)
-    at = 'base_model.model.bert.embeddings.'
-    tables = {'word_embeddings': 100, 'position_embeddings': 32, 'token_type_embeddings': 2}
-    for name, rows in tables.items():
-        tensors[f'{at}{name}.weight'] = new(rows, 16)  # of a wrapping that nothing reads
-        tensors[f'{at}{name}.original_module.weight'] = new(rows, 16)
-        tensors[f'{at}{name}.modules_to_save.weight'] = copy = new(rows, 16)
-        tensors[f'{at}modules_to_save.default.{name}.weight'] = copy
-    tensors |= {f'{at}LayerNorm.weight': new(16), f'{at}LayerNorm.bias': new(16)}
-    saved = {'modules_to_save': ['embeddings', 'classifier', 'score']}
-    folder = save(tmp_path / 'in', tensors, LORA | saved)
-    reading = peft.read(folder, base)
-    found = reading.model.params['encoder']['embeddings']
-    for ours, theirs in zip(('word', 'position', 'segment'), tables, strict=True):
-        wanted = tensors[f'{at}modules_to_save.default.{theirs}.weight']
-        np.testing.assert_array_equal(found[ours][: len(wanted)], wanted)
-    assert len(reading.ignored) == 9
-
-    peft.write(tmp_path / 'out', reading.model, base, 'base', peft.saved_in(folder))
-    modules = [f'bert.embeddings.{name}' for name in ('LayerNorm', *tables)]
-    assert sorted(peft.saved_in(tmp_path / 'out')) == sorted([*modules, 'classifier'])
-    again = peft.read(tmp_path / 'out', base).model
-    np.testing.assert_array_equal(again.params['encoder']['embeddings']['word'], found['word'])
-
-
-def test_an_update_of_the_pooler_is_folded_into_it(tmp_path):
-    base = base_model()
-    tensors, draw = arrays(*QUERY), np.random.RandomState(2)
-    a, b = draw.normal(size=(4, 16)).astype('f'), draw.normal(size=(16, 4)).astype('f')
-    tensors['base_model.model.bert.pooler.dense.lora_A.weight'] = a
-    tensors['base_model.model.bert.pooler.dense.lora_B.weight'] = b
-    model = peft.read(save(tmp_path / 'in', tensors, LORA), base).model
-    want = base.params['encoder']['pooler']['kernel'] + 6 / 4 * (b @ a).T
-    np.testing.assert_allclose(model.params['encoder']['pooler']['kernel'], want, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +201,6 @@ def test_targets_are_named_so_that_no_other_module_ends_alike(
         ({'r': 3}, r'lora_A.weight: .4, 16. in the file, .3, 16. by adapter_config.json'),
         ({'lora_alpha': None}, 'adapter_config.json: lora_alpha=null: it must be a number'),
         ({'task_type': 'CAUSAL_LM'}, 'it is for CAUSAL_LM, which is none of SEQ_CLS'),
-        (
-            {'task_type': None, 'auto_mapping': {'base_model_class': 'BertLMHeadModel'}},
-            'it is for BertLMHeadModel, which is none of',
-        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else '',
 )
@@ -301,12 +221,8 @@ def test_arrays_that_do_not_fit_are_named(tmp_path):
     refused(half, 'missing encoder.layer.2.attention.self.query.lora_B.weight')
     refused(whole | {'base_model.model.classifier.lora_A.weight': whole[one]}, 'not known here')
     refused(whole | {one: np.full((16, 4), np.nan, np.float32)}, 'NaN or infinite')
-    headless = {name: array for name, array in whole.items() if 'classifier' not in name}
-    refused(headless, 'missing classifier.bias, classifier.weight')
     head = {name: array for name, array in whole.items() if 'classifier' in name}
     refused(head, 'there are no arrays of LORA for any of query, key')
-    wide = arrays(*lora('attention.self.query', 24, 24))
-    refused(wide, r'lora_A.weight: .4, 24. in the file, .4, 16.')
 
     # (IA)3 on other matrices, or on the other side of one.
     refused(arrays(('attention.self.query', 'ia3_l', (16, 1))), 'it scales query: here', IA3)

@@ -43,8 +43,6 @@ def test_every_kind_of_task_has_a_head_that_is_trained_and_answers():
     ('head', 'texts', 'words', 'usage'),
     [
         ('classifier', 2, ['a'], "'a text' 'its pair'"),
-        ('regressor', 1, ['a', 'b'], "'a text'"),
-        ('classifier', None, [], "'a text' ['its pair']"),
         ('span', None, ['a'], "'a question' 'its context'"),
     ],
 )

@@ -222,15 +222,15 @@ def test_what_the_script_cannot_answer_is_one_line(
     assert message in said.err
 
 
-def test_probabilities_of_large_logits_are_numbers(capsys):
+def test_each_label_has_its_probability_also_of_large_logits(capsys):
     """exp(89) is infinite in float32."""
     model = tiny_models.model('BertForSequenceClassification')
     names = {'np': np, 'about': {'labels': ['a', 'b', 'c']}}
-    for problem, wanted in (
-        (None, {'a': 1, 'b': 0, 'c': 0}),
-        ('multi_label_classification', {'a': 1, 'b': 0, 'c': 0.5}),
+    for problem, logits, wanted in (
+        (None, [1e4, -1e4, 0], {'a': 1, 'b': 0, 'c': 0}),
+        ('multi_label_classification', [1e4, np.log(3), 0], {'a': 1, 'b': 0.75, 'c': 0.5}),
     ):
-        out = {'logits': np.array([[1e4, -1e4, 0]], np.float32)}
+        out = {'logits': np.array([logits], np.float32)}
         with np.errstate(all='raise', under='ignore'):
             exec(script_of(model._replace(problem_type=problem)).answer, {**names, 'out': out})
         assert ast.literal_eval(capsys.readouterr().out) == wanted
