@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Collection
 from typing import Any
@@ -51,7 +50,7 @@ _SLOT_OF = re.compile(
 )
 
 
-def prefix_of(source: str | os.PathLike) -> str | None:
+def prefix_of(source: epath.PathLike) -> str | None:
     """Return the common beginning of the files of the checkpoint that a path names, if any.
 
     `source`: a folder with a bert_config.json or albert_config.json, the beginning of the files'
@@ -151,7 +150,7 @@ def read(prefix: str) -> Reading:
     return Reading(model, layout.our_names(), slots, tuple(remarks))
 
 
-def write(folder_path: str | os.PathLike, model: Model) -> tuple[str, ...]:
+def write(folder_path: epath.PathLike, model: Model) -> tuple[str, ...]:
     """Write the file of settings and the checkpoint into a directory.
 
     Returns the parts that the model's class has no place for, which are left out. UserError where

@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import functools
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -31,7 +30,7 @@ from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, shape_settings
-from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, brief
+from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
 from bert_jax.train.task_heads import CLASSES, of_task
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
@@ -86,20 +85,20 @@ _DTYPES = {
 }
 
 
-def is_directory(folder: str | os.PathLike) -> bool:
+def is_directory(folder: epath.PathLike) -> bool:
     """Tell whether a folder holds a config.json that is not one of this project's workdirs."""
     # Our workdirs hold a config.json too, with a 'kind', which transformers' never has.
     path = epath.Path(folder) / 'config.json'
     return path.exists() and 'kind' not in read_object(path)
 
 
-def shape(path: str | os.PathLike) -> ModelConfig:
+def shape(path: epath.PathLike) -> ModelConfig:
     """Return the encoder's shape, by config.json alone; UserError where that is of no BERT."""
     folder = epath.Path(path)
     return _model_config(_settings(folder), folder / 'config.json')
 
 
-def read(directory: str | os.PathLike) -> Reading:
+def read(directory: epath.PathLike) -> Reading:
     """Read a directory of transformers.
 
     Raises:
@@ -141,7 +140,7 @@ def read(directory: str | os.PathLike) -> Reading:
 
 
 def write(
-    path: str | os.PathLike, model: Model, token_ids: Mapping[str, int] | None = None
+    path: epath.PathLike, model: Model, token_ids: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """Write model.safetensors, then config.json, into a directory.
 
@@ -171,7 +170,7 @@ def names_in(family: str, architecture: str) -> NameOf:
     return functools.partial(FAMILIES[family].transformers.array, architecture=architecture)
 
 
-def tensors_of(model: Model, parts: Iterable[str]) -> dict[str, np.ndarray]:
+def tensors_of(model: Model, parts: Iterable[str]) -> Tensors:
     """Return a model's arrays of the encoder and of these parts by their names in its class."""
     name_of = names_in(model.config.family, model.architecture)
     return Layout(model.config, parts, model.outputs, name_of).to_tensors(model.params)
@@ -271,9 +270,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
     return settings
 
 
-def tensors_in(
-    folder: epath.Path, safe: str, pickled: str
-) -> tuple[dict[str, np.ndarray], list[str]]:
+def tensors_in(folder: epath.Path, safe: str, pickled: str) -> tuple[Tensors, list[str]]:
     """Every tensor in the directory, by its name there, and what is to be said of them.
 
     safe, pickled: how the file of tensors is called, in either format. UserError where there is
@@ -304,11 +301,9 @@ def tensors_in(
     ]
 
 
-def _read_shards(
-    index: epath.Path, read_file: Callable[[epath.Path], dict[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
+def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], Tensors]) -> Tensors:
     """Return the tensors of all files that an index names."""
-    tensors: dict[str, np.ndarray] = {}
+    tensors: Tensors = {}
     places = read_object(index).get('weight_map')
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise UserError(
@@ -334,7 +329,7 @@ def _read_shards(
     return tensors
 
 
-def _read_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
+def _read_safetensors(file: epath.Path) -> Tensors:
     # [(name, {dtype, shape, data})]: bytes, of which numpy makes arrays without copying.
     try:
         views = safetensors.deserialize(file.read_bytes())
@@ -355,7 +350,7 @@ def _read_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
     }
 
 
-def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
+def _read_pickle(file: epath.Path) -> Tensors:
     """Return what torch's reader of tensors alone, which runs no code, finds in a .bin file."""
     try:
         import torch
@@ -425,7 +420,7 @@ def _canonical(
 
 
 def _untie(
-    tensors: dict[str, np.ndarray],
+    tensors: Tensors,
     names: dict[str, str],
     name_of: NameOf,
     folder: epath.Path,

@@ -104,6 +104,8 @@ class Reading(NamedTuple):
     remarks: tuple[str, ...]
 
 
+# Arrays by their names in another program, or by our paths.
+Tensors = dict[str, np.ndarray]
 # Our path -> the name of that array in another program.
 NameOf = Callable[[str], ArrayName]
 
@@ -209,7 +211,7 @@ class Layout:
             )
 
         # From here on everything fits: transposed, float32, blocks stacked, vocabulary padded.
-        leaves: dict[str, np.ndarray] = {}
+        leaves: Tensors = {}
         for path, stored in self.stored.items():
             arrays = []
             for pieces in stored.blocks:
@@ -225,7 +227,7 @@ class Layout:
                 leaves[path] = np.stack(arrays) if is_stacked else np.ascontiguousarray(arrays[0])
         return traverse_util.unflatten_dict(leaves, sep='/')
 
-    def to_tensors(self, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def to_tensors(self, params: Mapping[str, Any]) -> Tensors:
         """Return {their name: float32 array} of our parameters.
 
         Those that are not in this layout are left out.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -29,7 +28,7 @@ from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.names import ArrayName, Piece
 from bert_jax.conversion import huggingface, parameters
-from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, brief
+from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
 from bert_jax.conversion.peft_settings import (
     IA3_SHAPES,
     MODULES,
@@ -43,8 +42,6 @@ from bert_jax.conversion.peft_settings import (
 )
 from bert_jax.model.peft.method import is_added, neutral
 from bert_jax.train.task_heads import CLASSES, PARTS
-
-Tensors = dict[str, np.ndarray]
 
 _CONFIG = 'adapter_config.json'
 _FILES = ('adapter_model.safetensors', 'adapter_model.bin')
@@ -66,12 +63,12 @@ _WITHIN = re.compile(r'\.modules_to_save\.[^.]+\.(?=[^.]+\.[^.]+$)')
 _END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
 
 
-def is_directory(path: str | os.PathLike) -> bool:
+def is_directory(path: epath.PathLike) -> bool:
     """Tell whether `path` holds an adapter_config.json."""
     return (epath.Path(path) / _CONFIG).exists()
 
 
-def base_of(path: str | os.PathLike) -> str:
+def base_of(path: epath.PathLike) -> str:
     """Return the model that an adapter is for; NAME@REVISION where it names both.
 
     UserError where it names none, or another adapter.
@@ -86,7 +83,7 @@ def base_of(path: str | os.PathLike) -> str:
     return f'{name}@{revision}' if revision else name
 
 
-def saved_in(path: str | os.PathLike) -> list[str]:
+def saved_in(path: epath.PathLike) -> list[str]:
     """Return the modules that an adapter's file holds whole, by the ends of their names."""
     file = epath.Path(path) / _CONFIG
     named = read_object(file).get('modules_to_save') or []
@@ -95,7 +92,7 @@ def saved_in(path: str | os.PathLike) -> list[str]:
     return named
 
 
-def read(path: str | os.PathLike, base: Model) -> Reading:
+def read(path: epath.PathLike, base: Model) -> Reading:
     """Read an adapter onto its base model, which must have no tuning of its own.
 
     Raises:
@@ -183,7 +180,7 @@ def _onto_base(
 
 
 def write(
-    path: str | os.PathLike, model: Model, base: Model, name: str, saved: Sequence[str] = ()
+    path: epath.PathLike, model: Model, base: Model, name: str, saved: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Write what tuning has added to `base`, and the head, into a directory.
 

@@ -15,11 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 from flax import traverse_util
 from jax import export
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion.parameters import Model, brief
+from bert_jax.conversion.parameters import Model, Tensors, brief
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.train.state import init_params
@@ -70,7 +71,7 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
     return traverse_util.unflatten_dict(weights, sep='/')
 
 
-def used_weights(model: Model) -> dict[str, np.ndarray]:
+def used_weights(model: Model) -> Tensors:
     """Return the model's arrays by name, without the parts that its class does not have."""
     used = CLASSES[model.architecture].parts
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
@@ -107,7 +108,7 @@ def stablehlo(model: Model) -> bytes:
     return bytes(exported.serialize())
 
 
-def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
+def write_saved_model(folder: epath.PathLike, model: Model) -> None:
     """Write a SavedModel whose signature `serving_default` takes and gives arrays by name.
 
     Weights are its variables.

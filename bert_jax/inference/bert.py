@@ -30,7 +30,7 @@ from bert_jax.inference.engine import check_process
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.inference.predictor import check_dtype
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
@@ -133,7 +133,7 @@ class Bert:
 
     def tokenize(
         self, texts: str | Sequence[Text], max_length: int | None = None, multiple: int | None = 1
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """Return `input_rows` of texts and pairs; a string is one text.
 
         Args:
@@ -226,7 +226,7 @@ class Bert:
         masks = [answer['masks'] for answer in answers]
         return masks if several else masks[0]
 
-    def _rows(self, rows: Any) -> dict[str, np.ndarray]:
+    def _rows(self, rows: Any) -> Arrays:
         """Return rows as arrays [B, T] that the model reads. UserError where they are none."""
         given = rows if isinstance(rows, Mapping) else {}
         arrays = {name: _whole_numbers(given.get(name)) for name in INPUT_KEYS}
@@ -243,7 +243,7 @@ class Bert:
             )
         return {**given, **arrays}
 
-    def _run(self, program: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run(self, program: Any, batch: Arrays) -> Arrays:
         """Run a program on a batch of rows."""
         check_process()
         return jax.device_get(program(self._placed, self._inputs(batch)))

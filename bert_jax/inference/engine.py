@@ -114,7 +114,7 @@ class InferenceEngine:
         # The longest row closes the list, whether it is one of LENGTHS or not.
         self._lengths = np.array([n for n in LENGTHS if n < max_length] + [max_length])
 
-    def __call__(self, rows: dict[str, np.ndarray]) -> list[Result]:
+    def __call__(self, rows: Arrays) -> list[Result]:
         """Start the function on all rows, without waiting for it; `gather` does.
 
         rows: INPUT_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,8 @@ from bert_jax.runs.finetuning.data_collator import Result
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
 
+# Records of a file, with the numbers of their lines.
+Records = Iterable[tuple[int, dict[str, Any] | BadRecord]]
 _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
 
 
@@ -114,7 +116,7 @@ class Extractor:
 
     def __call__(
         self,
-        records: Iterator[tuple[int, dict[str, Any] | BadRecord]],
+        records: Records,
         path: str,
         skip_bad: bool = False,
     ) -> Iterator[Part]:
@@ -135,7 +137,7 @@ class Extractor:
             yield self._finish(*part)
 
     def _chunks(
-        self, records: Iterator[tuple[int, dict[str, Any] | BadRecord]], path: str, skip_bad: bool
+        self, records: Records, path: str, skip_bad: bool
     ) -> Iterator[tuple[list[int], list[Row]]]:
         # By tokens and not by records: texts differ in length, and tokens are what takes memory.
         lines: list[int] = []

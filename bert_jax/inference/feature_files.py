@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
-from bert_jax.inference.extractor import Extractor, Part, last_blocks
-from bert_jax.inference.predict_file import FileResult, Records, write_resumably
+from bert_jax.inference.extractor import Extractor, Part, Records, last_blocks
+from bert_jax.inference.predict_file import FileResult, write_resumably
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
 from bert_jax.model.hidden_states import Pool

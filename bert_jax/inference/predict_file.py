@@ -17,6 +17,7 @@ from absl import logging
 
 from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.inference.extractor import Records
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text.record_files import (
@@ -30,7 +31,6 @@ from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.resumable import growing, was_finished
 
 _COMMIT = 512  # answers between two points from which a killed run goes on
-Records = Iterator[tuple[int, dict[str, Any] | BadRecord]]
 # Records and how many came before them -> (how many records, {file: bytes}, how many are bad).
 Parts = Callable[[Records, int], Iterator[tuple[int, Mapping[str, bytes], int]]]
 

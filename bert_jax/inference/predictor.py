@@ -28,6 +28,7 @@ from bert_jax.costs import memory
 from bert_jax.inference import served_heads
 from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed
 from bert_jax.inference.pipelines import Pipeline
+from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
@@ -82,7 +83,7 @@ class _Started(NamedTuple):
 
     faults: dict[int, str]
     records: Sequence[Mapping[str, Any]]
-    rows: dict[str, np.ndarray]
+    rows: Arrays
     results: list[Result]
 
 
@@ -327,7 +328,7 @@ class Predictor:
             faults, list(records.values()), rows, self._engine(arrays) if records else []
         )
 
-    def _rows(self, records: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    def _rows(self, records: Sequence[Mapping[str, Any]]) -> Arrays:
         return self._pipeline.rows(records) if records else {}
 
     def _finish(

@@ -6,13 +6,13 @@ every text; must not know how answers are printed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.extractor import Extractor
+from bert_jax.inference.extractor import Extractor, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
 from bert_jax.model.hidden_states import Pool
@@ -40,7 +40,7 @@ class SemanticSearch:
     def __init__(
         self,
         extractor: Extractor,
-        records: Iterable[tuple[int, dict[str, Any] | BadRecord]],
+        records: Records,
         path: str,
     ):
         """Read all sentences but empty ones.
@@ -57,7 +57,7 @@ class SemanticSearch:
         self.texts: list[str] = []
         self.lines: list[int] = []
 
-        def kept() -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+        def kept() -> Records:
             for line, record in records:
                 if isinstance(record, BadRecord):
                     raise UserError(f'{path}:{line}: {record.reason}: mend or delete it')

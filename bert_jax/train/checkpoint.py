@@ -83,7 +83,7 @@ class Checkpoints:
     on the disk.
     """
 
-    def __init__(self, workdir: str | epath.PathLike, keep: int = 3, keep_every: int | None = None):
+    def __init__(self, workdir: epath.PathLike, keep: int = 3, keep_every: int | None = None):
         """Open the folder; keep the newest `keep`, and the best of those saved with a score.
 
         keep_every: steps that are a multiple of it are kept too.
@@ -369,7 +369,7 @@ def ranked(score: Sequence[float] | None) -> Score | None:
     return None if score is None or any(map(math.isnan, score)) else tuple(score)
 
 
-def standing(workdir: str | epath.PathLike, step: int) -> str:
+def standing(workdir: epath.PathLike, step: int) -> str:
     """Where a run that stops at `step` can go on from, in words, for its last line."""
     if not step:
         return 'stopped before the first step'
@@ -378,7 +378,7 @@ def standing(workdir: str | epath.PathLike, step: int) -> str:
     return f'NOT saved at step {step}; {_newest(workdir)}'
 
 
-def _newest(workdir: str | epath.PathLike) -> str:
+def _newest(workdir: epath.PathLike) -> str:
     """Of which step the newest checkpoint is, in words."""
     steps = saved_steps(workdir)
     if not steps:
@@ -423,7 +423,7 @@ def _checksum(meta: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(others, sort_keys=True).encode())
 
 
-def saved_steps(workdir: str | epath.PathLike) -> list[int]:
+def saved_steps(workdir: epath.PathLike) -> list[int]:
     """Return the steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     if not folder.exists():
@@ -431,9 +431,7 @@ def saved_steps(workdir: str | epath.PathLike) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if re.fullmatch(r'\d+', path.name))
 
 
-def load_params(
-    workdir: str | epath.PathLike, step: int | None = None
-) -> tuple[dict[str, Any], int]:
+def load_params(workdir: epath.PathLike, step: int | None = None) -> tuple[dict[str, Any], int]:
     """(parameters, step) of a workdir's newest step that verifies, or of `step`, as numpy arrays.
 
     Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.

@@ -131,67 +131,6 @@ def test_an_adapter_computes_what_its_arrays_say(tmp_path, settings, modules, bl
         np.testing.assert_array_equal(again[name], array)
 
 
-def test_modules_that_were_trained_whole_go_out_as_they_came(tmp_path):
-    """Norms and embeddings among modules_to_save, and the dropout that peft has no place for."""
-    base, draw = base_model(), np.random.RandomState(2)
-    tensors = arrays(*QUERY)
-    norm, table = 'LayerNorm.weight', 'embeddings.word_embeddings.weight'
-    shapes = {
-        f'encoder.layer.{i}.{at}output.{norm}': (16,) for i in range(3) for at in ('attention.', '')
-    }
-    shapes |= {f'embeddings.{norm}': (16,), table: (100, 16)}
-    shapes |= {name.replace('weight', 'bias'): (16,) for name in shapes if norm in name}
-    for name, shape in shapes.items():
-        tensors[f'base_model.model.bert.{name}'] = draw.normal(size=shape).astype(np.float32)
-    saved = ['LayerNorm', 'bert.embeddings.word_embeddings', 'classifier', 'score']
-    folder = save(tmp_path / 'in', tensors, LORA | {'modules_to_save': saved})
-    model = peft.read(folder, base).model._replace(head_dropout=0.3)
-    words = model.params['encoder']['embeddings']['word']
-    np.testing.assert_array_equal(words[:100], tensors[f'base_model.model.bert.{table}'])
-
-    # The same arrays and modules; score is a head of other models.
-    peft.write(tmp_path / 'out', model, base, 'base', peft.saved_in(folder))
-    written = load_file(tmp_path / 'out/adapter_model.safetensors')
-    assert written.keys() == tensors.keys()
-    assert all(np.array_equal(written[name], tensors[name]) for name in tensors)
-    assert peft.saved_in(tmp_path / 'out') == saved[:3]
-    assert peft.read(tmp_path / 'out', base).model.head_dropout == 0.3
-    # Of a run that trains none of them they are another encoder's.
-    with pytest.raises(UserError, match='base is not the encoder .*LayerNorm.* are other weights'):
-        peft.write(tmp_path / 'no', model, base, 'base')
-    file = folder / 'adapter_config.json'
-    file.write_text(json.dumps(FULL | LORA | {'modules_to_save': 'LayerNorm'}))
-    with pytest.raises(UserError, match="modules_to_save='LayerNorm': must be a list"):
-        peft.saved_in(folder)
-
-
-@pytest.mark.parametrize(
-    ('matrices', 'targets', 'excluded'),
-    [
-        ('key,output', ['key', 'output.dense'], ['attention.output.dense']),
-        ('attention_output,output', ['attention.output.dense', 'output.dense'], None),
-    ],
-)
-def test_targets_are_named_so_that_no_other_module_ends_alike(
-    tmp_path, matrices, targets, excluded
-):
-    tuning = TuningConfig(method='lora', rank=2, matrices=matrices)
-    model = task_heads.make_model('classifier', SHAPE.tuned(tuning), 3, 0.0, RuntimeConfig())
-    base, params = base_model(), noisy_params(model)
-    layers = params['encoder']['layers'] | base.params['encoder']['layers']
-    params['encoder'] = {**base.params['encoder'], 'layers': layers}
-    whole = parameters.Model(
-        SHAPE.tuned(tuning), params, 'BertForSequenceClassification', ('a', 'b', 'c')
-    )
-    peft.write(tmp_path, whole, base, 'owner/name@main')
-    settings = json.loads((tmp_path / 'adapter_config.json').read_text())
-    assert settings['target_modules'] == targets and settings['exclude_modules'] == excluded
-    assert (settings['base_model_name_or_path'], settings['revision']) == ('owner/name', 'main')
-    assert peft.base_of(tmp_path) == 'owner/name@main'
-    # Labels, for which peft has no place, come back.
-    assert peft.read(tmp_path, base).model.labels == ('a', 'b', 'c')
-
-
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import math
 import os
 import pathlib
 import shutil
@@ -209,7 +210,7 @@ def test_the_best_is_kept_whenever_it_was_and_over_a_restart(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     assert not checkpoints.is_best((0.0, -2.2))
     assert checkpoints.is_best((0.0, -1.9))
-    assert not checkpoints.is_best(None)
+    assert not checkpoints.is_best(None) and not checkpoints.is_best((math.nan, 9.0))
     checkpoints.save(at(4), {})
     checkpoints.close()
     assert saved_steps(tmp_path) == [2, 4]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -110,19 +109,6 @@ def test_a_run_of_ones_own_is_logged_evaluated_and_saved_in_order(tmp_path):
     # each fourth, the last, and those of the best score so far
     assert saved == [3, 4, 6, 8, 12]
     assert lines[-2]['loss'] < lines[1]['loss']
-
-
-def test_an_evaluation_of_nan_is_never_the_best(tmp_path):
-    def evaluate(step, state):
-        return loop.EvalResult(
-            {'split': 'mine'}, (1.0, {3: math.nan, 6: 1.0, 9: 0.5}.get(step, 2.0))
-        )
-
-    _, _, saved = trained(tmp_path, evaluate=evaluate)
-    assert saved == [4, 6, 8, 12]
-    with Checkpoints(tmp_path, 2) as checkpoints:  # also after a start anew
-        assert checkpoints.is_best((1.0, 2.5)) and not checkpoints.is_best((1.0, 1.5))
-        assert not checkpoints.is_best((math.nan, 9.0))
 
 
 def test_each_step_is_shown_with_the_newest_values_that_were_read(tmp_path):

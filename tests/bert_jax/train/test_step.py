@@ -186,55 +186,6 @@ def test_padding_rows_of_the_table_stay_zero():
     assert not np.asarray(state.params['mlm']['bias'])[100:].any()
 
 
-def numpy_adamw(params, grads, m, v, lr, config):
-    """optimization.py:120-151, leaf by leaf, after one global clip."""
-    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads.values()))
-    for name, g in grads.items():
-        g = g * min(1.0, config.clip_norm / norm)
-        m[name] = config.b1 * m[name] + (1 - config.b1) * g
-        v[name] = config.b2 * v[name] + (1 - config.b2) * g**2
-        update = m[name] / (np.sqrt(v[name]) + config.eps)
-        if not name.endswith(('bias', 'scale')):
-            update = update + config.weight_decay * params[name]
-        params[name] = params[name] - lr * update
-
-
-def test_steps_equal_numpy_adamw():
-    """Three steps with the gradients of jax.grad and the optimizer of numpy."""
-    config = OptimizerConfig(peak_lr=1e-2, warmup_steps=0, clip_norm=0.3)
-    still = {'hidden_dropout': 0.0, 'attention_dropout': 0.0}
-    model = heads.Pretraining(dataclasses.replace(CONFIG, **still))
-    objective, batch = losses.pretraining_objective(model, nsp=True), make_batch(CONFIG)
-    state = fresh_state(model.init(jax.random.key(0), batch)['params'], config)
-    step, h = jax.jit(make_train_step(objective, config)), hparams_of(config, 0, 10)
-
-    def loss(params):
-        mlm, nsp = model.apply({'params': params}, batch)
-        pick = lambda logits, labels: (
-            -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)
-        )
-        return (
-            pick(mlm, batch['masked_lm_ids']).mean()
-            + pick(nsp, batch['next_sentence_labels']).mean()
-        )
-
-    flat = lambda tree: {
-        sharding.path_of(p): np.asarray(x, np.float64)
-        for p, x in jax.tree_util.tree_flatten_with_path(tree)[0]
-    }
-    params = flat(state.params)
-    m, v = ({k: np.zeros_like(x) for k, x in params.items()} for _ in range(2))
-    for t in range(3):
-        grads = flat(jax.grad(loss)(state.params))
-        numpy_adamw(params, grads, m, v, 1e-2 * (1 - t / 10), config)
-        want = float(loss(state.params))
-        state, metrics = step(state, batch, h)
-        assert float(metrics['loss'][0]) == pytest.approx(want, rel=1e-4)
-    for name, got in flat(state.params).items():
-        if 'key/bias' not in name:  # its gradient is mathematically zero: noise divided by noise
-            np.testing.assert_allclose(got, params[name], atol=2e-4, err_msg=name)
-
-
 def test_a_non_finite_step_is_discarded_and_counted():
     model = heads.Pretraining(CONFIG)
     batch = make_batch(CONFIG)
