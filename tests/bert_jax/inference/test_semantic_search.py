@@ -43,13 +43,6 @@ def test_the_nearest_are_those_of_the_greatest_cosine(pool='cls', layer=1):
     assert len(sentences.nearest('a film', 99)) == 4
 
 
-def test_a_sentence_is_nearest_to_itself_and_ties_are_by_line():
-    records = [(7, {'text': 'a film'}), (8, {'text': 'paris'}), (9, {'text': 'a film'})]
-    found = SemanticSearch(extractor(), records, '').nearest('a film', 2)
-    assert [one.line for one in found] == [7, 9]
-    assert [one.cosine for one in found] == pytest.approx([1, 1], abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ('records', 'message'),
     [

@@ -70,16 +70,6 @@ def test_a_program_is_compiled_once_for_all_runs_of_a_user(users):
     assert jax.config.jax_compilation_cache_max_size == 10 * 2**30
 
 
-def test_a_named_folder_is_taken(users, tmp_path):
-    assert run(f'{tmp_path}/mine/here')[1] == ['cache_misses']
-    assert len(programs(tmp_path / 'mine/here')) == 1 and not (users / 'bert_jax').exists()
-
-
-def test_several_processes_share_none_that_was_not_named(users, monkeypatch):
-    monkeypatch.setattr(jax, 'process_count', lambda: 2)
-    assert run('auto')[1] == [] and list(users.iterdir()) == []
-
-
 def test_a_run_goes_on_where_the_users_cache_cannot_be_written(users, monkeypatch, caplog):
     (users / 'file').write_text('')
     monkeypatch.setenv('XDG_CACHE_HOME', str(users / 'file'))

@@ -1,6 +1,6 @@
 """Left-to-right attention and the BiLSTM on top (paper section 5.1).
 
-What sees what is told by gradients, and numbers are compared with numpy's.
+Numbers are compared with numpy's.
 """
 
 from __future__ import annotations
