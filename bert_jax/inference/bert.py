@@ -76,7 +76,9 @@ class Bert:
         )
         # Each keeps its programs; those in use are few.
         self._extractor = functools.lru_cache(4)(
-            lambda *how: Extractor(source, *how, compute_dtype, 'float32')
+            lambda layers, pool, length: Extractor(
+                source, layers, pool, length, compute_dtype, 'float32'
+            )
         )
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 

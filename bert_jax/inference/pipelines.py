@@ -368,8 +368,8 @@ class MultipleChoice(Pipeline):
 
 def _rows(records: Sequence[Record], tokenizer: Any, max_length: int) -> Arrays:
     """Make a row of each text, or pair of texts."""
-    texts, others = ([r.get(role) for r in records] for role in ('text', 'text_b'))
-    return text_rows(texts, others, tokenizer, max_length)
+    others = [r.get('text_b') for r in records]
+    return text_rows([r['text'] for r in records], others, tokenizer, max_length)
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
