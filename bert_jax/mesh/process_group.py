@@ -49,7 +49,7 @@ class Connection:
         pace = {'TCP_KEEPIDLE': silence_s / 2, 'TCP_KEEPINTVL': silence_s / 10, 'TCP_KEEPCNT': 5}
         for name, value in pace.items():
             if hasattr(socket, name):
-                number = min(max(1, round(value)), 3600 if name != 'TCP_KEEPCNT' else 5)
+                number = min(max(1, round(value)), 3600)
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
 
     def send(self, message: Mapping[str, Any]) -> None:

@@ -141,7 +141,7 @@ class Checkpoints:
         (`required`) a warning takes its place.
         """
         # One save at a time: what went wrong with the last one is told before the next begins.
-        self._finish()
+        self.wait()
         step = int(state.step)
         if step in self._manager.all_steps():
             return
@@ -178,7 +178,7 @@ class Checkpoints:
         except Exception as error:
             self._failed(step, error)
 
-    def _finish(self) -> None:
+    def wait(self) -> None:
         """Wait for the save under way; if the disk was full, raise or warn as it asked for."""
         step, self._under_way = self._under_way, None
         if step is None:
@@ -337,10 +337,6 @@ class Checkpoints:
         compare(fingerprints(state), promised)
         return layout.like(state, goal)._replace(frozen=frozen), meta
 
-    def wait(self) -> None:
-        """Blocks until the last save is on disk; raises what went wrong with it."""
-        self._finish()
-
     def standing(self, step: int) -> str:
         """Where a run that stops at `step` can go on from, in words, when saves are on disk."""
         return standing(self._folder.parent, step)
@@ -348,7 +344,7 @@ class Checkpoints:
     def close(self) -> None:
         """Wait for the save under way and release orbax's threads."""
         try:
-            self._finish()
+            self.wait()
         finally:
             self._manager.close()
 
