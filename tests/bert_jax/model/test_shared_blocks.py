@@ -103,9 +103,10 @@ def test_published_shapes_have_their_parameters(name, encoder):
 
 def test_what_tells_blocks_apart_is_one_line():
     message = 'tell blocks apart, and here they share'
+    optimizer = OptimizerConfig(warmup_steps=0, layer_decay=0.9)
     with pytest.raises(UserError, match=rf'{message} .*: --set tuning.frozen_layers=0$'):
         SHARED.tuned(TuningConfig('lora', frozen_layers=1))
     with pytest.raises(UserError, match=message):
-        FinetuneConfig(optimizer=OptimizerConfig(layer_decay=0.9)).encoder(SHARED)
+        FinetuneConfig(optimizer=optimizer).encoder(SHARED)
     with pytest.raises(UserError, match=r'num_groups=3: must be a divisor of num_layers=4'):
         dataclasses.replace(SHARED, num_groups=3)
