@@ -15,20 +15,28 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind
-from bert_jax.input_pipeline.tokenizer.models.wordpiece import (
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import (
     MAX_WORD_CHARS,
-    library_json,
-    parse_vocab,
+    wordpiece_json,
 )
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 
+SPECIAL_TOKENS = {
+    'pad_token': '[PAD]',
+    'unk_token': '[UNK]',
+    'cls_token': '[CLS]',
+    'sep_token': '[SEP]',
+    'mask_token': '[MASK]',
+}
+# wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has;
+# words, which RETVec has
+Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
 JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
@@ -225,7 +233,7 @@ def read(path: epath.Path) -> Stated:
     # 3. A tokenizer.json to be run: the one that is there, or one made of our rules where only
     # tokens were added.
     require_special(special, entries, str(file))
-    ours = library_json(entries, special, casing)
+    ours = wordpiece_json(entries, special, casing)
     rules = directory.fast if foreign else {}
     return directory.compiled(rules, ours, entries, casing, directory.json_file)
 
@@ -304,6 +312,18 @@ def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
             ' spiece.model: not a tokenizer directory'
         )
     return entries, file
+
+
+def parse_vocab(content: bytes, name: str) -> list[str]:
+    """Return the entries of a vocab.txt, one a line; line number = id (tokenization.py:121-133)."""
+    try:
+        # not splitlines(): it also splits at U+2028 and the like
+        lines = content.decode('utf-8').split('\n')
+    except UnicodeDecodeError as error:
+        raise UserError(f'{name}: not UTF-8 at byte {error.start}: not a vocabulary') from error
+    if lines[-1] == '':
+        lines.pop()
+    return [line.strip() for line in lines]
 
 
 def entries_of(ids: Any, file: epath.Path) -> list[str]:

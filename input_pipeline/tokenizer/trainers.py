@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import words as words_file
 from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind, words
 from bert_jax.input_pipeline.tokenizer.models import byte_bpe
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, words
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
 

@@ -17,7 +17,7 @@ import pytest
 import tokenizers
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer, model
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer import tokenizer as tokenizer_module
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from tests.helpers import tokenizer_folders
@@ -28,7 +28,9 @@ WORDS = 'un ##aff ##able hello , ! [ ] mask 中 国 e ##te ete οδος x ##x i 
 
 def make(tokens=(*SPECIAL, *WORDS), lower_case=True, **settings):
     settings = {'strip_accents': lower_case, **settings}
-    return Tokenizer('wordpiece', '\n'.join(tokens).encode(), Normalizer(lower_case, **settings))
+    return Tokenizer.of_kind(
+        'wordpiece', '\n'.join(tokens).encode(), Normalizer(lower_case, **settings)
+    )
 
 
 def put(path, tokens=(*SPECIAL, *WORDS), config=None):
@@ -378,12 +380,12 @@ class TestForeignSettings:
 
 
 def test_memo_is_bounded_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr(model, '_MEMO_WORDS', 3)
+    monkeypatch.setattr(tokenizer_module, '_MEMO_WORDS', 3)
     tokenizer, text = make(), 'hello hello, x un unx hello! ' + 'x' * 100
     expected = google_pieces(text, {*SPECIAL, *WORDS}, True)
     for _ in range(2):
         assert tokenizer.tokens(tokenizer.encode(text)) == expected
-    assert set(tokenizer.model._memo) == {'hello', 'hello,', 'x'}
+    assert set(tokenizer._memo) == {'hello', 'hello,', 'x'}
 
 
 def test_import_is_light():

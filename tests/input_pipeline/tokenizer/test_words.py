@@ -18,7 +18,7 @@ CASED = Normalizer(lower_case=False, strip_accents=False, nfc=True)
 
 
 def made(listed=('the', 'cat', ','), known=('Straße', '한국어')) -> Tokenizer:
-    return Tokenizer('words', words.content([*SPECIAL, *listed], known), CASED)
+    return Tokenizer.of_kind('words', words.content([*SPECIAL, *listed], known), CASED)
 
 
 def code_points(word: str) -> list[int]:
