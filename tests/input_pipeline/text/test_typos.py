@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import typos
-from bert_jax.input_pipeline.text.typos import Typos, neighbours
+from bert_jax.input_pipeline.text.typos import Typos, neighbours, one_typo
 
 TEXTS = {
     'english': 'The quick brown Fox jumps over the lazy dog , near 3 rivers .',
@@ -106,3 +106,11 @@ def test_white_space_stays():
 def test_kinds_are_known():
     with pytest.raises(UserError, match='no kind of typo is called shout: there are insertion'):
         Typos(0.1, 0, ('shout',))
+
+
+def test_a_single_typo_is_of_a_kind_that_can_change_the_word():
+    """Every kind comes up, and a word that none can change stays."""
+    made = {one_typo('cat', ['deletion', 'swap'], seed) for seed in range(60)}
+    assert made == {'at', 'ct', 'ca', 'act', 'cta'}
+    assert {one_typo('한국', ['leet', 'deletion'], seed) for seed in range(20)} == {'한', '국'}
+    assert one_typo('한국', ['leet'], 0) == '한국'
