@@ -50,20 +50,24 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     if why := tokenizer.refusal:
         raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
 
-    # Slots first: the model's table of embeddings need not grow for these.
-    entries = list(tokenizer.entries)
-    old, slots = set(entries), [i for i, entry in enumerate(entries) if _UNUSED.fullmatch(entry)]
-    given = list(dict.fromkeys(words))
+    content, in_slots, new, known = _with_words(tokenizer, words)
+    extended = Tokenizer.of_kind(tokenizer.kind, '\n'.join(content).encode(), *_rules(tokenizer))
+    return Extended(extended, in_slots, new - in_slots, known)
+
+
+def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
+    """Return the entries with new ones; how many of these took slots, are new, were there."""
+    entries, given = list(tokenizer.entries), list(dict.fromkeys(words))
+    old = set(entries)
     new = [word for word in given if word not in old]
+    # Slots first: the model's table of embeddings need not grow for these. Then the end. Old
+    # entries keep their ids either way, or every trained row would mean another word.
+    slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
+    slots = [] if tokenizer.refusal else slots
     for slot, word in zip(slots, new, strict=False):
         entries[slot] = word
-
-    # Then the end. Old entries keep their ids either way, or every trained row would mean another
-    # word.
     in_slots = min(len(slots), len(new))
-    content = '\n'.join([*entries, *new[in_slots:]]).encode()
-    extended = Tokenizer.of_kind(tokenizer.kind, content, *_rules(tokenizer))
-    return Extended(extended, in_slots, len(new) - in_slots, len(given) - len(new))
+    return [*entries, *new[in_slots:]], in_slots, len(new), len(given) - len(new)
 
 
 def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
@@ -80,20 +84,15 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
             ' special token'
         )
 
-    # Slots as for words; what is an entry already keeps its id, and is only looked for from now on.
-    entries = list(tokenizer.entries)
+    # What is an entry already keeps its id, and is only looked for from now on.
+    entries, in_slots, new, known = _with_words(tokenizer, given)
     ids = {entry: i for i, entry in enumerate(entries)}
-    slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
-    new = [marker for marker in given if marker not in ids]
-    taken = dict(zip(new, () if tokenizer.refusal else slots, strict=False))
-    ids |= taken | {m: i for i, m in enumerate(new[len(taken) :], len(entries))}
-    for marker, slot in taken.items():
-        entries[slot] = marker
 
     # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
     content = tokenizer.vocabulary
     if kind != tokenizer.kind:
-        base = Tokenizer.of_kind(tokenizer.kind, '\n'.join(entries).encode(), *_rules(tokenizer))
+        inside = '\n'.join(entries[: tokenizer.vocab_size]).encode()
+        base = Tokenizer.of_kind(tokenizer.kind, inside, *_rules(tokenizer))
         content = base.tokenizer_json().encode()
     parts = json.loads(content)
     there = {token['content'] for token in parts['added_tokens']}
@@ -110,7 +109,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in special else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     marked = Tokenizer.of_kind(kind, content, *_rules(tokenizer))
-    return Extended(marked, len(taken), len(new) - len(taken), len(given) - len(new))
+    return Extended(marked, in_slots, new - in_slots, known)
 
 
 def _is_word(tokenizer: Tokenizer, marker: str) -> bool:

@@ -68,7 +68,7 @@ class Words(WordPiece):
             raise UserError(f'{name}: a word stands in it twice, or is empty: restore the file')
         self._closed = False
         self.starts_word = np.ones(len(self.entries), bool)
-        self._spelled, self._spelled_since = spell(self.entries), spell([])
+        self._spelled = spell(self.entries)
         self._lock = threading.Lock()  # of what came up since: a server answers in several threads
 
     def close(self) -> Words:
@@ -101,11 +101,10 @@ class Words(WordPiece):
 
     def characters(self, ids: np.ndarray) -> np.ndarray:
         """int32 [..., 16]: the code points of words, 0 behind their ends."""
-        count = len(self._spelled)
-        characters, since = self._spelled[np.minimum(ids, count - 1)], ids >= count
-        if since.any():
-            characters[since] = self._since()[ids[since] - count]
-        return characters
+        with self._lock:
+            if new := self.entries[len(self._spelled) :]:
+                self._spelled = np.concatenate([self._spelled, spell(new)])
+        return self._spelled[ids]
 
     def _new_id(self, word: str) -> int:
         with self._lock:
@@ -113,12 +112,3 @@ class Words(WordPiece):
             if word_id == len(self.entries):
                 self.entries.append(word)
             return word_id
-
-    def _since(self) -> np.ndarray:
-        """Return the code points of all words that came up since."""
-        with self._lock:
-            spelled = len(self._spelled) + len(self._spelled_since)
-            if spelled < len(self.entries):
-                new = spell(self.entries[spelled:])
-                self._spelled_since = np.concatenate([self._spelled_since, new])
-            return self._spelled_since
