@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import sys
 from types import SimpleNamespace
 
@@ -117,24 +116,6 @@ def test_what_is_refused(folder, monkeypatch, ending, column, said):
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     with pytest.raises(UserError, match=said) as refusal:
         units(f'hf:{folder}{ending}', TextOptions(text_column=column))
-    assert '\n' not in str(refusal.value)
-
-
-@installed
-def test_two_of_one_name_are_refused(folder, tmp_path):
-    """Documents are known by these names."""
-    write(tmp_path / 'other' / 'set' / 'train-0.jsonl', ['Other.'])
-    shutil.copytree(folder, tmp_path / 'copy' / 'set')
-    with pytest.raises(UserError, match='copy/set:train: another input has this name too'):
-        units([f'hf:{folder}:train', f'hf:{tmp_path}/copy/set:train'])
-    assert len(units([f'hf:{folder}:train', f'hf:{tmp_path}/other/set:train'])) == 4
-
-
-@installed
-def test_a_file_that_is_damaged_is_one_line(folder):
-    (folder / 'train-1.jsonl').write_text('{"text": "Shard 1."}\n{"text": "cut')
-    with pytest.raises(UserError, match='shard 1 cannot be read') as refusal:
-        list(read_documents(f'hf:{folder}:train'))
     assert '\n' not in str(refusal.value)
 
 

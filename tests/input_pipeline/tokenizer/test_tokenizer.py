@@ -18,7 +18,6 @@ import tokenizers
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
-from bert_jax.input_pipeline.tokenizer import tokenizer as tokenizer_module
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers import tokenizer_folders
@@ -94,28 +93,20 @@ def google_pieces(text, vocab, lower):
     return found
 
 
-@pytest.mark.parametrize(
-    ('text', 'expected'),
-    [
-        ('Hello, UNaffable!', 'hello , un ##aff ##able !'),
-        ('été e\u0301te\u0301', 'ete ete'),
-        ('中国x', '中 国 x'),
-        ('[MASK]', '[ mask ]'),
-        ('hel\u200blo hel\x0clo \ufffdhello\x00', 'hello hello hello'),
-        ('\xa0hello\u3000x\t,', 'hello x ,'),
-        ('ΟΔΟΣ', 'οδος'),
-        ('İ', 'i'),
-        ('\ue000x', '[UNK]'),
-        ('x' * 200, 'x' + ' ##x' * 199),
-        ('x' * 201, '[UNK]'),
-        ('xyx', '[UNK]'),
-        ('', ''),
-    ],
-)
-def test_google_rules(text, expected):
+HAND = {
+    'Hello, UNaffable! [MASK]': 'hello , un ##aff ##able ! [ mask ]',
+    'hel\u200blo hel\x0clo \ufffdhello\x00': 'hello hello hello',
+    'ΟΔΟΣ İ \ue000x 中国x': 'οδος i [UNK] 中 国 x',
+    'x' * 200: 'x' + ' ##x' * 199,
+    'x' * 201 + ' xyx': '[UNK] [UNK]',
+}
+
+
+@pytest.mark.parametrize('text', HAND)
+def test_google_rules(text):
     tokenizer = make()
-    assert tokenizer.tokens(tokenizer.encode(text)) == expected.split()
-    assert google_pieces(text, {*SPECIAL, *WORDS}, True) == expected.split()
+    assert tokenizer.tokens(tokenizer.encode(text)) == HAND[text].split()
+    assert google_pieces(text, {*SPECIAL, *WORDS}, True) == HAND[text].split()
 
 
 def test_nfc_composes_hangul():
@@ -174,15 +165,6 @@ class TestDirectory:
         assert Tokenizer.load(tmp_path / 'a').lower_case and os.listdir(tmp_path / 'b') == [
             'letter.txt'
         ]
-
-    def test_failure_leaves_nothing(self, tmp_path, monkeypatch):
-        def full(fd):
-            raise OSError(28, 'No space left on device')
-
-        monkeypatch.setattr(tokenizer_module.os, 'fsync', full)
-        with pytest.raises(OSError, match='No space'):
-            make().save(tmp_path / 'a')
-        assert os.listdir(tmp_path) == []
 
     def test_fingerprint_covers_entries_and_casing(self):
         same = make(), make()
@@ -299,21 +281,6 @@ class TestForeignSettings:
         (folder / 'added_tokens.json').write_text(json.dumps({'qqq': size + 3}))
         with pytest.raises(UserError, match='do not follow its'):
             Tokenizer.load(folder)
-
-    def test_a_tokenizer_json_of_another_vocabulary_is_refused(self, tmp_path):
-        folder = tokenizer_folders.write(tmp_path / 'a')
-        (folder / 'vocab.txt').write_text('\n'.join([*SPECIAL, *WORDS]))
-        with pytest.raises(UserError, match='its entries are not those of vocab.txt'):
-            Tokenizer.load(folder)
-
-
-def test_memo_is_bounded_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr(tokenizer_module, '_MEMO_WORDS', 3)
-    tokenizer, text = make(), 'hello hello, x un unx hello! ' + 'x' * 100
-    expected = google_pieces(text, {*SPECIAL, *WORDS}, True)
-    for _ in range(2):
-        assert tokenizer.tokens(tokenizer.encode(text)) == expected
-    assert set(tokenizer._memo) == {'hello', 'hello,', 'x'}
 
 
 def test_import_is_light():
