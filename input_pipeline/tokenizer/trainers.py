@@ -364,13 +364,6 @@ def _trained(model: Any, trainer: Any, counts: dict[str, int]) -> dict[str, Any]
 def _running_text(counts: dict[str, int]) -> Iterator[str]:
     """Yield text in which every word occurs as often as counted: the trainer takes no counts."""
     # A frequent word comes in stretches, or one string would be as large as the text itself.
-    chunk, size = [], 0
     for word, count in counts.items():
-        while count:
-            times = min(count, 10_000)
-            chunk.append(f'{word} ' * times)
-            count, size = count - times, size + times * (len(word) + 1)
-            if size > 1 << 16:
-                yield ''.join(chunk)
-                chunk, size = [], 0
-    yield ''.join(chunk)
+        for done in range(0, count, 10_000):
+            yield f'{word} ' * min(count - done, 10_000)

@@ -141,7 +141,7 @@ class TestTfds:
             (
                 'tfds:made_text/train',
                 'body',
-                r"no text 'body' .it has inner/body, text.*--text_column",
+                r"no text in column 'body' .it has inner/body, text.*--text_column",
             ),
             ('tfds:ag_news_subset/train', 'text', 'run tfds build ag_news_subset'),
         ],
