@@ -209,7 +209,7 @@ def features_of(
     # Kept from before.
     if os.path.exists(path):
         try:
-            with open(path, 'rb') as file, np.load(file, allow_pickle=False) as stored:
+            with open(path, 'rb') as kept, np.load(kept, allow_pickle=False) as stored:
                 return dict(stored)
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             logging.warning('%s is damaged (%s): the features are made again', path, error)

@@ -115,6 +115,37 @@ class Directory(NamedTuple):
                     f' only {allowed[0]!r} is'
                 )
 
+    def require_rows(self, whose: str) -> None:
+        """Raise UserError where a post_processor does not make rows of [CLS] A [SEP] B [SEP].
+
+        The layout of rows is ours to make, so another one cannot be obeyed at all.
+        """
+        processor, (cls, sep) = self.fast.get('post_processor'), self.special[2:4]
+        single = [(cls, 0), ('A', 0), (sep, 0)]
+        try:
+            # The older processor has one fixed layout, which is BERT's.
+            if processor is None or (
+                processor['type'] == 'BertProcessing'
+                and [processor['cls'][0], processor['sep'][0]] == [cls, sep]
+            ):
+                return
+            rows = [
+                [
+                    (part['id'], part['type_id'])
+                    for parts in row
+                    for part in list(parts.values())[:1]
+                ]
+                for row in (processor['single'], processor['pair'])
+            ]
+        except _BROKEN:
+            rows = []
+        if rows != [single, [*single, ('B', 1), (sep, 1)]]:
+            kind = (processor or {}).get('type')
+            raise UserError(
+                f'{self.json_file}: its post_processor ({kind}) does not make rows of'
+                f' [CLS] A [SEP] B [SEP], as {whose} reads them'
+            )
+
     def compiled(
         self,
         rules: dict[str, Any],
@@ -359,7 +390,6 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
     try:
         rules, nfc = _rules(fast)
         model = fast['model']
-        our_rows = makes_rows(fast.get('post_processor'), special)
         normalizer, pre, decoder = (
             fast.get(name) or {} for name in ('normalizer', 'pre_tokenizer', 'decoder')
         )
@@ -368,12 +398,7 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
             f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
         ) from error
 
-    # The layout of rows is ours to make, so another one cannot be obeyed at all.
-    if not our_rows:
-        raise UserError(
-            f'{file}: its post_processor ({fast["post_processor"].get("type")}) does not make rows'
-            ' of [CLS] A [SEP] B [SEP], as a BERT reads them'
-        )
+    directory.require_rows('a BERT')
 
     # Part by part: what differs from our own rules needs the library. 100 characters a word are its
     # default; Google's 200 differ in words that are hardly ever there.
@@ -391,24 +416,6 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
         f'decoder {decoder.get("type")}': fast.get('decoder') is not None and not decodes,
     }
     return [part for part, differs in differing.items() if differs]
-
-
-def makes_rows(processor: Mapping[str, Any] | None, special: Sequence[str]) -> bool:
-    """Tell whether a post_processor, if there is one, makes rows of [CLS] A [SEP] B [SEP]."""
-    if processor is None:
-        return True
-    cls, sep = special[2:4]
-    # The older processor has one fixed layout, which is BERT's.
-    if processor['type'] == 'BertProcessing':
-        return [processor['cls'][0], processor['sep'][0]] == [cls, sep]
-    if processor['type'] != 'TemplateProcessing':
-        return False
-    single = [(cls, 0), ('A', 0), (sep, 0)]
-    rows = [
-        [(part['id'], part['type_id']) for parts in row for part in list(parts.values())[:1]]
-        for row in (processor['single'], processor['pair'])
-    ]
-    return rows == [single, [*single, ('B', 1), (sep, 1)]]
 
 
 def _casing(

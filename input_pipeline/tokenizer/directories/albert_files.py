@@ -25,7 +25,6 @@ from bert_jax.input_pipeline.tokenizer.settings import (
     JSON_CLASSES,
     Directory,
     Stated,
-    makes_rows,
     read_json,
     require_special,
 )
@@ -77,15 +76,7 @@ def read(path: epath.Path) -> Stated:
     pieces, charsmap = _pieces_of_json(fast, source) if fast else _pieces_of_model(source)
     entries = [piece for piece, _ in pieces]
     require_special(special, entries, str(source), 'an ALBERT')
-    try:
-        our_rows = makes_rows(fast.get('post_processor'), special)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        our_rows = False
-    if not our_rows:
-        raise UserError(
-            f'{source}: its post_processor does not make rows of [CLS] A [SEP] B [SEP], as an'
-            ' ALBERT reads them'
-        )
+    directory.require_rows('an ALBERT')
 
     # Accents are settled by one setting of the class, and by another one in what is saved here.
     is_class = name == _CLASSES[0]
