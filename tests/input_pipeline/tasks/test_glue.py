@@ -15,21 +15,16 @@ from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning import glue as glue_suite
 
-# task -> (folder of the download, its test files, their columns, the metric that selects)
+# task -> (folder of the download, columns of its test files, the metric that selects)
 TASKS = {
-    'cola': ('CoLA', ['test.tsv'], ['index', 'sentence'], 'matthews'),
-    'sst2': ('SST-2', ['test.tsv'], ['index', 'sentence'], 'accuracy'),
-    'mrpc': ('MRPC', ['test.tsv'], ['index', '#1 ID', '#2 ID', '#1 String', '#2 String'], 'f1'),
-    'stsb': ('STS-B', ['test.tsv'], ['index', *'abcdef', 'sentence1', 'sentence2'], 'spearman'),
-    'qqp': ('QQP', ['test.tsv'], ['id', 'question1', 'question2'], 'f1'),
-    'mnli': (
-        'MNLI',
-        ['test_matched.tsv', 'test_mismatched.tsv'],
-        ['index', *'abcdefg', 'sentence1', 'sentence2'],
-        'accuracy',
-    ),
-    'qnli': ('QNLI', ['test.tsv'], ['index', 'question', 'sentence'], 'accuracy'),
-    'rte': ('RTE', ['test.tsv'], ['index', 'sentence1', 'sentence2'], 'accuracy'),
+    'cola': ('CoLA', 2, 'matthews'),
+    'sst2': ('SST-2', 2, 'accuracy'),
+    'mrpc': ('MRPC', 5, 'f1'),
+    'stsb': ('STS-B', 9, 'spearman'),
+    'qqp': ('QQP', 3, 'f1'),
+    'mnli': ('MNLI', 10, 'accuracy'),
+    'qnli': ('QNLI', 3, 'accuracy'),
+    'rte': ('RTE', 3, 'accuracy'),
 }
 
 
@@ -41,10 +36,11 @@ def write(folder, name, text):
 @pytest.fixture
 def glue(tmp_path):
     """Three test rows of every task, WNLI's training set, and the diagnostic set."""
-    for folder, files, header, _ in TASKS.values():
-        for name in files:
-            rows = ['\t'.join([str(i), *['x'] * (len(header) - 1)]) for i in range(3)]
-            write(tmp_path / 'glue' / folder, name, '\n'.join(['\t'.join(header), *rows]) + '\n')
+    for task, (folder, columns, _) in TASKS.items():
+        rows = [[str(i), *['x'] * (columns - 1)] for i in range(-1, 3)]  # the first are names
+        text = ''.join('\t'.join(row) + '\n' for row in rows)
+        for name in ('test_matched', 'test_mismatched') if task == 'mnli' else ('test',):
+            write(tmp_path / 'glue' / folder, f'{name}.tsv', text)
     rows = 'index\tsentence1\tsentence2\n0\ta\tb\n1\ta\tb\n'
     labelled = 'index\tsentence1\tsentence2\tlabel\n0\ta\tb\t0\n1\ta\tb\t1\n2\ta\tb\t0\n'
     write(tmp_path / 'glue/WNLI', 'train.tsv', labelled)
@@ -58,8 +54,8 @@ def run_folder(folder, glue, task, score, splits=('dev', 'test'), step=3):
     known = load_task(task, str(glue / TASKS[task][0]))
     write(folder, 'data.json', json.dumps({'task': task, 'data_dir': str(glue / TASKS[task][0])}))
     for split in splits:
-        metrics = {TASKS[task][3]: score} if 'dev' in split else {}
-        result = {'task': task, 'split': split, 'metric': TASKS[task][3], 'metrics': metrics}
+        metrics = {TASKS[task][2]: score} if 'dev' in split else {}
+        result = {'task': task, 'split': split, 'metric': TASKS[task][2], 'metrics': metrics}
         result |= {'step': step, 'config_hash': 'h'}
         write(folder / 'eval', f'{split}.json', json.dumps(result))
         answers = [known.labels[0] if known.labels else 2.5] * 3

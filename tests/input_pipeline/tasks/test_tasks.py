@@ -286,22 +286,15 @@ def test_tensorflow_datasets(tmp_path):
         'label': tfds.features.ClassLabel(names=['bad', 'good']),
         'answers': tfds.features.Sequence({'text': tfds.features.Text(), 'start': tf.int32}),
     })  # fmt: skip
-    folder = tmp_path / 'store/mini/1.0.0'
-    folder.mkdir(parents=True)
-    with tf.io.TFRecordWriter(str(folder / 'mini-train.tfrecord-00000-of-00001')) as writer:
-        for i in range(4):
-            writer.write(
-                features.serialize_example(
-                    {'text': f'é {i}', 'label': i % 2, 'answers': {'text': ['é'], 'start': [0]}}
-                )
-            )
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=folder, dataset_name='mini', split='train', filetype_suffix='tfrecord'
+    answers = {'text': [['é']] * 4, 'start': [[0]] * 4}
+    rows = {'text': [f'é {i}' for i in range(4)], 'label': [0, 1, 0, 1], 'answers': answers}
+    tfds.dataset_builders.store_as_tfds_dataset(
+        'mini',
+        version='1.0.0',
+        features=features,
+        split_datasets={'train': tf.data.Dataset.from_tensor_slices(rows)},
+        data_dir=str(tmp_path / 'store'),
     )
-    split = tfds.core.SplitInfo(
-        name='train', shard_lengths=[4], num_bytes=0, filename_template=template
-    )
-    tfds.folder_dataset.write_metadata(data_dir=folder, features=features, split_infos=[split])
     source = {'tfds': 'mini', 'split': 'train', 'data_dir': 'store'}
     task = load_task(task_file(tmp_path, files={'train': source}, labels=['bad', 'good']))
     assert sorted((e.text, e.label) for e in task.examples('train')) == [

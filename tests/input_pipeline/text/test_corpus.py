@@ -208,7 +208,11 @@ class TestParquet:
         twice = pa.Table.from_arrays([pa.array(['One.'])] * 2, names=['text', 'text'])
         parquet.write_table(twice, tmp_path / 'two.parquet')
         for name, column, said in (
-            ('a.parquet', 'body', r"a.parquet: no text in column 'body' .it has id, text.*--text_column"),
+            (
+                'a.parquet',
+                'body',
+                r"a.parquet: no text in column 'body' .it has id, text.*--text_column",
+            ),
             ('a.parquet', 'id', r"column 'id' holds int64 and not text"),
             ('two.parquet', 'text', "two.parquet: has 2 columns named 'text'"),
             ('b.parquet.gz', 'text', 'parquet file inside gzip: unpack it'),
