@@ -206,24 +206,23 @@ def _wiki_documents(
     unit: Unit, text: Text, options: TextOptions
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (offset, sentences) of each <doc>; one without its end ends where the next begins."""
-    first: int | None = None
-    title = ('', '')
-    sentences: list[str] = []  # none where `first` is None
+    begun, first, title = False, 0, ('', '')
+    sentences: list[str] = []  # none outside of a document
     for offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
         # A new document. What is open still was never closed: it ends here.
         if line.startswith('<doc '):
-            text.report.unclosed_documents += first is not None
-            if first is not None and sentences:
+            text.report.unclosed_documents += begun
+            if sentences:
                 yield first, sentences
             header = _DOC.match(line)
             match = _TITLE.search(header[0] if header else line)
-            first, title, sentences = offset, values.titles(match[1] if match else ''), []
-            line = line[header.end() :].strip() if header else ''
+            begun, first, title = True, offset, values.titles(match[1] if match else '')
+            line, sentences = line[header.end() :].strip() if header else '', []
 
         # The end may be on a line with text.
         closed = line.endswith('</doc>')
         line = line.removesuffix('</doc>').rstrip()
-        if first is None:
+        if not begun:
             text.report.lines_outside += bool(line)
         elif line and (sentences or line not in title):
             # The title comes again as the first line, and is left out there.
@@ -235,13 +234,13 @@ def _wiki_documents(
 
         # After </doc> nothing belongs to a document, until the next <doc>.
         if closed:
-            if first is not None and sentences:
+            if sentences:
                 yield first, sentences
-            first, sentences = None, []
+            begun, sentences = False, []
 
     # The file ends, or the unit: units end between documents, so this one was not closed either.
-    text.report.unclosed_documents += first is not None
-    if first is not None and sentences:
+    text.report.unclosed_documents += begun
+    if sentences:
         yield first, sentences
 
 

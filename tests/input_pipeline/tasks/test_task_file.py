@@ -51,7 +51,7 @@ def read(tmp_path):
         ({'files': 'train.tsv'}, '"files" is an object of split -> file'),
         ({'files': {'train': []}}, 'files.train is an empty list'),
         ({'files': {'a/b': 'train.tsv'}}, "the name of a split is letters.* not 'a/b'"),
-        ({'metrics': 'f1'}, '"metrics" is a list of different names'),
+        ({'metrics': ['f1', 'f1']}, '"metrics" is a list of different names'),
         ({'header': 'no'}, '"header" is true or false, not "no"'),
         ({'columns': {'text': True}}, '"columns" is an object of what -> the name or the place'),
         ({'columns': {'text': ['text'], 'label': 'label'}}, 'columns.text is one column, not a li'),
