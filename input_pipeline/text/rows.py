@@ -36,18 +36,18 @@ def of_records(
     columns: Mapping[str, Column | list[Column]],
     optional: Collection[str],
 ) -> Iterator[tuple[P, dict[str, Cell] | BadRecord]]:
-    """Yield (place, {role: its cell}) of each entry: a mapping, the JSON of one, or a BadRecord."""
-    for place, entry in entries:
+    """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord."""
+    for location, entry in entries:
         try:
             if isinstance(entry, BadRecord):
-                yield place, entry
+                yield location, entry
             elif not isinstance(entry, str):
-                yield place, _cells(entry, columns, optional)
+                yield location, _cells(entry, columns, optional)
             elif entry.strip():
-                yield place, _cells(parse_json(entry), columns, optional)
+                yield location, _cells(parse_json(entry), columns, optional)
         except ValueError as error:
             # the parser counts the lines of what it is given, which is one line of the file
-            yield place, BadRecord(str(error).replace('line 1 column', 'column'))
+            yield location, BadRecord(str(error).replace('line 1 column', 'column'))
 
 
 def of_lines(

@@ -50,9 +50,9 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     if why := tokenizer.refusal:
         raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
 
-    content, in_slots, new, known = _with_words(tokenizer, words)
+    content, in_slots, new, before = _with_words(tokenizer, words)
     extended = Tokenizer.of_kind(tokenizer.kind, '\n'.join(content).encode(), *_rules(tokenizer))
-    return Extended(extended, in_slots, new - in_slots, known)
+    return Extended(extended, in_slots, new - in_slots, before)
 
 
 def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
@@ -85,7 +85,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
         )
 
     # What is an entry already keeps its id, and is only looked for from now on.
-    entries, in_slots, new, known = _with_words(tokenizer, given)
+    entries, in_slots, new, before = _with_words(tokenizer, given)
     ids = {entry: i for i, entry in enumerate(entries)}
 
     # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
@@ -109,7 +109,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in special else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     marked = Tokenizer.of_kind(kind, content, *_rules(tokenizer))
-    return Extended(marked, in_slots, new - in_slots, known)
+    return Extended(marked, in_slots, new - in_slots, before)
 
 
 def _is_word(tokenizer: Tokenizer, marker: str) -> bool:

@@ -83,9 +83,9 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
 
     # A file that two patterns match is there once.
     states: dict[str, tuple[int, int]] = {}
-    for root, (_, found) in zip(roots, matches):
+    for root, (_, listed) in zip(roots, matches):
         prefix = PurePosixPath(root).relative_to(common).as_posix()
-        states |= {name if prefix == '.' else f'{prefix}/{name}': state for name, state in found}
+        states |= {name if prefix == '.' else f'{prefix}/{name}': state for name, state in listed}
 
     # A name goes into keys and into the manifest, so it must be text.
     for name in states:
