@@ -28,7 +28,7 @@ from bert_jax.conversion import parameters, serving
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference.served_heads import script_of
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.task_heads import CLASSES
 

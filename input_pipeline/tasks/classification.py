@@ -21,7 +21,7 @@ from bert_jax.input_pipeline.tasks.base import Arrays, E, Example, Predictions, 
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS, Metric
-from bert_jax.input_pipeline.tasks.predictions import complete, label_table, number, read_labels
+from bert_jax.input_pipeline.tasks.predictions import complete, label_table, number
 from bert_jax.input_pipeline.tasks.task_file import (
     TABLE_ENTRIES,
     labels_of,
@@ -50,6 +50,12 @@ class LabelTask(Task[E]):
     @abc.abstractmethod
     def _example(self, name: str, row: dict[str, Any], line: str) -> E:
         """Return the example of a row; `line` is where errors say it is."""
+
+    def _label(self, text: str, line: str) -> Any:
+        """Return what a label in a file means: its place in `labels`."""
+        if text not in self.labels:
+            raise UserError(f'{line}: {unknown_label(self.name, text, self.labels)}')
+        return self.labels.index(text)
 
     @abc.abstractmethod
     def _has_empty_text(self, example: E) -> bool:
@@ -115,12 +121,19 @@ class LabelTask(Task[E]):
         write_text(os.path.join(folder, 'predictions.tsv'), label_table(predictions.answers))
 
     def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Read a file as `write_predictions` makes it.
+        """Read a file as `write_predictions` makes it, whoever wrote it.
 
         Raises:
           UserError: it has unknown labels or an id twice.
         """
-        return read_labels(self, path)
+        # Every line is checked here, so that scoring can trust labels and numbers.
+        answers: dict[str, Any] = {}
+        for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
+            if row['id'] in answers:
+                raise UserError(f'{line}: id {row["id"]!r} again')
+            label = self._label(row['answer'], line)
+            answers[row['id']] = self.labels[label] if self.labels else label
+        return Predictions(answers)
 
 
 @dataclass(frozen=True)
@@ -177,14 +190,10 @@ class TextTask(LabelTask[TextExample]):
         return {'texts': counts.pop()} if len(counts) == 1 else {}
 
     def _example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
-        label = self._label(row['label'], line) if 'label' in row else None
+        label = row.get('label')
+        if label is not None:
+            label = self._label(self.spelled.get(label, label), line)
         return TextExample(name, row['text'], row.get('text_b'), label)
-
-    def _label(self, text: str, line: str) -> int | float:
-        text = self.spelled.get(text, text)
-        if text not in self.labels:
-            raise UserError(f'{line}: {unknown_label(self.name, text, self.labels)}')
-        return self.labels.index(text)
 
     def _has_empty_text(self, example: TextExample) -> bool:
         return not example.text.strip() or example.text_b == ''

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,10 @@ def input_rows(
     pairs = pairs_of(texts)
     rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
     # Once only: whoever trains on batches of their own would have a line for each.
-    if line := _cut_in_words('tokenize', cut_of(rows), f'max_length={max_length} allows'):
-        logging.log_first_n(logging.WARNING, '%s (said once)', 1, line)
+    once = lambda text, *values: logging.log_first_n(
+        logging.WARNING, f'{text} (said once)', 1, *values
+    )
+    say_cut('tokenize', cut_of(rows), f'max_length={max_length} allows', once)
     rows = {name: rows[name] for name in INPUT_KEYS}
     if multiple is None:
         return rows
@@ -162,20 +165,16 @@ def cut_of(rows: Arrays) -> np.ndarray:
     return np.array([texts, (left > 0).sum(), rows['pieces'].sum(), left.sum()], np.int64)
 
 
-def say_cut(texts: str, counts: np.ndarray, limit: str) -> None:
+def say_cut(
+    name: str, counts: np.ndarray, limit: str, log: Callable[..., None] = logging.warning
+) -> None:
     """Log a line where any text was cut; `counts` as of `cut_of`, `limit` is what cut it."""
-    if line := _cut_in_words(texts, counts, limit):
-        logging.warning('%s', line)
-
-
-def _cut_in_words(name: str, counts: np.ndarray, limit: str) -> str:
     texts, cut_texts, pieces, left_out = counts.tolist()
-    if not cut_texts:
-        return ''
-    return (
-        f'{name}: {cut_texts} of {texts} texts are longer than {limit} and cut:'
-        f' {left_out / pieces:.2%} of all word pieces are lost'
-    )
+    if cut_texts:
+        log(
+            '%s: %d of %d texts are longer than %s and cut: %.2f%% of all word pieces are lost',
+            *(name, cut_texts, texts, limit, 100 * left_out / pieces),
+        )
 
 
 def limit_of(options: Mapping[str, Any], max_seq_length: int) -> str:
@@ -186,8 +185,8 @@ def limit_of(options: Mapping[str, Any], max_seq_length: int) -> str:
     )
 
 
-# Of what `Task.features` makes of the same input; to be raised with every change to it.
-_VERSION = 2
+# Of what `Task.features` makes of the same input, and of its file; to be raised with every change.
+_VERSION = 3
 
 
 def features_of(
@@ -210,8 +209,9 @@ def features_of(
     # Kept from before.
     if os.path.exists(path):
         try:
-            return _read(path)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            with open(path, 'rb') as kept, np.load(kept, allow_pickle=False) as stored:
+                return dict(stored)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             logging.warning('%s is damaged (%s): the features are made again', path, error)
 
     # Made now, and kept for next time; not being able to is no reason to stop a run.
@@ -219,50 +219,9 @@ def features_of(
     try:
         os.makedirs(folder, exist_ok=True)
         with atomic_file(Path(path), durable=False) as file:
-            np.savez(file, allow_pickle=False, **_packed(features))
+            # Most of a row is padding, so that compressed the arrays are a fraction of their size.
+            np.savez_compressed(file, allow_pickle=False, **features)
     except OSError as error:
         # a full disk, or a folder that cannot be written to: next time they are made again
         logging.warning('%s: the features are not kept (%s)', path, error.strerror or error)
-    return features
-
-
-def _packed(features: Arrays) -> Arrays:
-    """Return the arrays without the padding of those whose padding holds one value.
-
-    An array with a value for each position becomes its values at real tokens and the one value at
-    all other places; the rest stays as it is.
-    """
-    # Most of a row is padding, and np.savez does not compress: stored without it the arrays
-    # are a fraction of the size. `real` is given by lengths alone, because padding is behind text.
-    real = features['input_mask'] > 0
-    packed: Arrays = {
-        'mask/shape': np.array(real.shape),
-        'mask/lengths': real.sum(axis=-1),
-    }
-    for name, value in features.items():
-        # one value at all places outside, or the array is kept whole
-        outside = value[~real] if value.shape == real.shape else np.empty(0)
-        if name == 'input_mask':
-            continue
-        if value.shape == real.shape and (outside == outside[:1]).all():
-            packed[f'tokens/{name}'], packed[f'fill/{name}'] = value[real], outside[:1]
-        else:
-            packed[f'whole/{name}'] = value
-    return packed
-
-
-def _read(path: str) -> Arrays:
-    """Read what `_packed` made; without pickles, so a file from elsewhere is data and no code."""
-    with open(path, 'rb') as file, np.load(file, allow_pickle=False) as stored:
-        shape = tuple(stored['mask/shape'])
-        real = np.arange(shape[-1]) < stored['mask/lengths'][..., None]
-        features = {'input_mask': real.astype(np.int32)}
-        for key in stored.files:
-            group, name = key.split('/')
-            if group == 'whole':
-                features[name] = stored[key]
-            elif group == 'tokens':
-                value, fill = stored[key], stored[f'fill/{name}']
-                features[name] = np.full(shape, fill[0] if fill.size else 0, value.dtype)
-                features[name][real] = value
     return features

@@ -70,11 +70,7 @@ class ChoiceTask(LabelTask[ChoiceExample]):
                 f'{line}: {number} choices; every example of task {self.name} has'
                 f' {len(self.labels)}'
             )
-        if label is not None and label not in self.labels:
-            raise UserError(
-                f'{line}: unknown label {label!r}; task {self.name} has {", ".join(self.labels)}'
-            )
-        answer = None if label is None else self.labels.index(label)
+        answer = None if label is None else self._label(label, line)
         return ChoiceExample(name, row['text'], row.get('start', ''), tuple(choices), answer)
 
     def _has_empty_text(self, example: ChoiceExample) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import E, Predictions, Task
-from bert_jax.input_pipeline.text.tables import Table
 
 _LARGEST = 3.4e38  # of float32, in which numbers are learnt
 
@@ -23,29 +22,6 @@ def label_table(answers: Mapping[str, Any]) -> str:
         for name, answer in answers.items()
     ]
     return '\n'.join(['index\tprediction', *rows]) + '\n'
-
-
-def read_labels(task: Task, path: str) -> Predictions:
-    """Read a `label_table`, whoever wrote it.
-
-    Raises:
-      UserError: it has unknown labels, words for numbers, or an id twice.
-    """
-    # Every line is checked here, so that scoring can trust labels and numbers.
-    answers: dict[str, Any] = {}
-    for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
-        name, answer = row['id'], row['answer']
-        if name in answers:
-            raise UserError(f'{line}: id {name!r} again')
-        if not task.labels:
-            answers[name] = number(answer, line)
-        elif answer in task.labels:
-            answers[name] = answer
-        else:
-            raise UserError(
-                f'{line}: unknown label {answer!r}; task {task.name} has {", ".join(task.labels)}'
-            )
-    return Predictions(answers)
 
 
 def number(text: str, line: str) -> float:

@@ -269,40 +269,33 @@ class SpanTask(Task[SpanExample]):
 
         Columns of M spans: example, score, first and last character [M].
         """
-        kept: dict[str, list[np.ndarray]] = {
-            name: [] for name in ('example', 'score', 'first', 'last')
+        starts, ends = outputs['start_indices'], outputs['end_indices']
+        context = features['ends'] > 0
+        rows = np.arange(len(context))[:, None]
+
+        # A span starts in the context, in the window that shows its first piece best, ends in
+        # the context, not before it starts, and is not too long.
+        start, end = starts[:, :, None], ends[:, None, :]
+        allowed = (
+            (features['best_context'] & context)[rows, starts][:, :, None]
+            & context[rows, ends][:, None, :]
+            & (end >= start)
+            & (end - start < self.max_answer_length)
+        )
+
+        # From the pairs that are allowed to their example, score and characters.
+        row, i, j = np.nonzero(allowed)
+        start_scores = outputs['start_scores'].astype(np.float64)
+        spans = {
+            'example': features['example_index'][row],
+            'score': start_scores[row, i] + outputs['end_scores'][row, j],
+            'first': features['starts'][row, starts[row, i]],
+            'last': features['ends'][row, ends[row, j]],
         }
 
-        # 1024 windows at a time: K x K pairs each, which would be gigabytes for a whole split.
-        for begin in range(0, len(features['example_index']), 1024):
-            windows = slice(begin, begin + 1024)
-            starts, ends = outputs['start_indices'][windows], outputs['end_indices'][windows]
-            context = features['ends'][windows] > 0
-            best_context = features['best_context'][windows] & context
-            rows = np.arange(len(context))[:, None]
-
-            # A span starts in the context, in the window that shows its first piece best, ends in
-            # the context, not before it starts, and is not too long.
-            start, end = starts[:, :, None], ends[:, None, :]
-            allowed = (
-                best_context[rows, starts][:, :, None]
-                & context[rows, ends][:, None, :]
-                & (end >= start)
-                & (end - start < self.max_answer_length)
-            )
-
-            # From the pairs that are allowed to their example, score and characters.
-            row, i, j = np.nonzero(allowed)
-            start_scores = outputs['start_scores'][windows].astype(np.float64)
-            kept['example'].append(features['example_index'][windows][row])
-            kept['score'].append(start_scores[row, i] + outputs['end_scores'][windows][row, j])
-            kept['first'].append(features['starts'][windows][row, starts[row, i]])
-            kept['last'].append(features['ends'][windows][row, ends[row, j]])
-
         # By example, best first; a stable sort, so that ties stay in the order of windows.
-        joined = {name: np.concatenate(parts) for name, parts in kept.items()}
-        order = np.lexsort((-joined['score'], joined['example']))
-        return {name: values[order] for name, values in joined.items()}
+        order = np.lexsort((-spans['score'], spans['example']))
+        return {name: values[order] for name, values in spans.items()}
 
     def _best_texts(
         self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray

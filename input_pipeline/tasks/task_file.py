@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bert_jax.configs.errors import UserError
@@ -39,91 +39,66 @@ def check(name: str, entries: Mapping[str, Any]) -> None:
     """Raise UserError, which begins with `name`, for an entry of another type than it must be."""
     # Entries that are not listed are the family's to refuse: it knows its own.
     for entry, value in entries.items():
-        if entry in _TYPES and not _TYPES[entry][0](value):
+        if entry in _TYPES and not _is(value, _TYPES[entry][0]):
             shown = json.dumps(value)
             shown = shown if len(shown) <= 80 else f'{shown[:80]}...'
             raise UserError(f'{name}: "{entry}" is {_TYPES[entry][1]}, not {shown}')
 
 
-def _text(value: Any) -> bool:
-    """Tell whether it is a text that a file may hold, and not ''."""
-    return isinstance(value, str) and value != '' and well_formed(value)
-
-
-def _number(value: Any) -> bool:
+def _is(value: Any, kind: Any) -> bool:
+    """Tell whether a value of JSON is of a kind, or of one of several, as `_TYPES` has them."""
+    if isinstance(kind, tuple):
+        return any(_is(value, each) for each in kind)
+    if isinstance(kind, list):
+        if not isinstance(value, list) or not all(_is(entry, kind[0]) for entry in value):
+            return False
+        # Names must differ, and only labels may be none.
+        differ = kind[0] is not _NAME or len(set(value)) == len(value)
+        return differ and (value != [] or kind[0] is _SCALAR)
+    if isinstance(kind, dict):
+        return isinstance(value, dict) and all(_is(v, kind[str]) for v in value.values())
+    if kind in (str, _NAME):
+        return isinstance(value, str) and well_formed(value) and (kind is str or value != '')
     # type, not isinstance: true is an int there
-    return type(value) in (int, float) and abs(value) < math.inf
-
-
-def _scalar(value: Any) -> bool:
-    text = isinstance(value, str) and well_formed(value)
-    return text or isinstance(value, bool) or _number(value)
-
-
-def _column(value: Any) -> bool:
-    return _text(value) or type(value) is int
-
-
-def _listed(fits: Callable[[Any], bool], value: Any) -> bool:
-    """Tell whether it is a list of one or more that fit."""
-    return isinstance(value, list) and value != [] and all(map(fits, value))
-
-
-def _columns(value: Any) -> bool:
-    fits = lambda column: _column(column) or _listed(_column, column)
-    return isinstance(value, dict) and all(map(fits, value.values()))
-
-
-def _flag(value: Any) -> bool:
-    return type(value) is bool
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < math.inf
+    return type(value) is kind
 
 
 # How a file is read: of the whole task, or of one file in an object of its own.
 TABLE_ENTRIES = ('columns', 'header', 'format', 'skip_bad_rows', 'only')
 
+_NAME = 'a text that is not empty'
+_COLUMN, _SCALAR = (_NAME, int), (str, bool, float)
 # Entry -> (what it must be, the same in words).
-_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    'kind': (_text, 'a text'),
-    'files': (
-        lambda value: isinstance(value, dict),
-        'an object of split -> file, as in {"train": "train.tsv"}',
-    ),
+_TYPES: dict[str, tuple[Any, str]] = {
+    'files': (dict, 'an object of split -> file, as in {"train": "train.tsv"}'),
     'columns': (
-        _columns,
-        (
-            'an object of what -> the name or the place of its column, as in '
-            '{"text": "sentence", "label": 1}'
-        ),
+        {str: (*_COLUMN, [_COLUMN])},
+        'an object of what -> the name or the place of its column, as in {"text": "sentence",'
+        ' "label": 1}',
     ),
     'only': (
-        lambda value: isinstance(value, dict) and all(map(_scalar, value.values())),
+        {str: _SCALAR},
         'an object of column -> what stands there in the rows to be read, as in {"language": "de"}',
     ),
     'labels': (
-        lambda value: (
-            value == []
-            or _listed(_scalar, value)
-            or (isinstance(value, dict) and _listed(_scalar, list(value.values())))
-        ),
+        ([_SCALAR], {str: _SCALAR}),
         'a list of texts or numbers, as in ["neg", "pos"], or an object of what stands in the files'
         ' -> its name, as in {"0": "neg", "1": "pos"}',
     ),
-    'metrics': (
-        lambda value: _listed(_text, value) and len(set(value)) == len(value),
-        'a list of different names, as in ["accuracy"]',
+    'metrics': ([_NAME], 'a list of different names, as in ["accuracy"]'),
+    'file': (_NAME, 'the name of a file'),
+    'tfds': (_NAME, 'the name of a data set of tensorflow-datasets'),
+    'data_dir': (_NAME, 'the name of a folder'),
+    'comment': (str, 'a text'),
+    'null_threshold': (float, 'a finite number'),
+    **dict.fromkeys(('kind', 'split', 'format', 'scorer'), (_NAME, 'a text')),
+    **dict.fromkeys(
+        ('header', 'skip_bad_rows', 'class_names', 'document_context', 'unanswerable'),
+        (bool, 'true or false'),
     ),
-    'file': (_text, 'the name of a file'),
-    'tfds': (_text, 'the name of a data set of tensorflow-datasets'),
-    'split': (_text, 'a text'),
-    'data_dir': (_text, 'the name of a folder'),
-    'format': (_text, 'a text'),
-    'scorer': (_text, 'a text'),
-    'comment': (lambda value: isinstance(value, str), 'a text'),
-    'null_threshold': (_number, 'a finite number'),
-} | dict.fromkeys(
-    ('header', 'skip_bad_rows', 'class_names', 'document_context', 'unanswerable'),
-    (_flag, 'true or false'),
-)
+}
 
 
 def require_entries(

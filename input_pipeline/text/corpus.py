@@ -191,11 +191,12 @@ def _jsonl_documents(
             # left out, and not cut; its other parts follow
             text.report.cut_lines, too_long = cut_before, number
         if number != too_long and line.strip():
-            try:
-                sentences = text.record(values.of_json(line, options.text_column), location)
-            except values.NoText as error:
-                text.leave_out(location, error.kind, str(error))
-                sentences = []
+            value = values.of_json(line, options.text_column)
+            sentences = []
+            if isinstance(value, values.NoText):
+                text.leave_out(location, *value)
+            else:
+                sentences = text.record(value, location)
             cut_before = text.report.cut_lines
             if sentences:
                 yield offset, sentences
@@ -205,24 +206,23 @@ def _wiki_documents(
     unit: Unit, text: Text, options: TextOptions
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (offset, sentences) of each <doc>; one without its end ends where the next begins."""
-    first: int | None = None
-    title = ('', '')
-    sentences: list[str] = []  # none where `first` is None
+    begun, first, title = False, 0, ('', '')
+    sentences: list[str] = []  # none outside of a document
     for offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
         # A new document. What is open still was never closed: it ends here.
         if line.startswith('<doc '):
-            text.report.unclosed_documents += first is not None
-            if first is not None and sentences:
+            text.report.unclosed_documents += begun
+            if sentences:
                 yield first, sentences
             header = _DOC.match(line)
             match = _TITLE.search(header[0] if header else line)
-            first, title, sentences = offset, values.titles(match[1] if match else ''), []
-            line = line[header.end() :].strip() if header else ''
+            begun, first, title = True, offset, values.titles(match[1] if match else '')
+            line, sentences = line[header.end() :].strip() if header else '', []
 
         # The end may be on a line with text.
         closed = line.endswith('</doc>')
         line = line.removesuffix('</doc>').rstrip()
-        if first is None:
+        if not begun:
             text.report.lines_outside += bool(line)
         elif line and (sentences or line not in title):
             # The title comes again as the first line, and is left out there.
@@ -234,13 +234,13 @@ def _wiki_documents(
 
         # After </doc> nothing belongs to a document, until the next <doc>.
         if closed:
-            if first is not None and sentences:
+            if sentences:
                 yield first, sentences
-            first, sentences = None, []
+            begun, sentences = False, []
 
     # The file ends, or the unit: units end between documents, so this one was not closed either.
-    text.report.unclosed_documents += first is not None
-    if first is not None and sentences:
+    text.report.unclosed_documents += begun
+    if sentences:
         yield first, sentences
 
 
@@ -255,39 +255,42 @@ def _wiki_lines(lines: Lines) -> Iterator[tuple[int, str]]:
 
 
 def _records_of(
-    read: Callable[[Unit, str], Iterator[tuple[int, bytes | None]]], unit_of: str
+    read: Callable[[Unit, str], Iterator[tuple[int, str | bytes | values.NoText | None]]],
+    called: str,
 ) -> Callable:
-    """Return a reader of files whose records have a column of text, each a document."""
+    """Return a reader of records that have a column of text, each a document.
+
+    `called` words where a record is, by its unit and its number.
+    """
 
     def documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
         for number, raw in read(unit, options.text_column):
-            text.report.bytes += len(raw or b'')
-            location = functools.partial('{} {} {}'.format, unit.path, unit_of, number)
+            location = functools.partial(called.format, unit=unit, number=number)
+            if isinstance(raw, values.NoText):
+                text.leave_out(location, *raw)
+                continue
+            size = raw.encode(errors='replace') if isinstance(raw, str) else raw or b''
+            text.report.bytes += len(size)
             if sentences := text.record(raw, location):
                 yield number, sentences
 
     return documents
 
 
-def _hub_documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
-    """Yield (row, sentences) of each row of a shard."""
-    for row, record in hub.rows(unit.path, unit.start):
-        location = functools.partial('hf:{} row {}'.format, unit.name, row)
-        try:
-            value = values.of_record(record, options.text_column)
-        except values.NoText as error:
-            text.leave_out(location, error.kind, str(error))
-            continue
-        text.report.bytes += len((value or '').encode(errors='replace'))
-        if sentences := text.record(value, location):
-            yield row, sentences
-
-
 _READERS: dict[Format | None, Callable] = {
     'text': _text_documents,
     'jsonl': _jsonl_documents,
     'wikiextractor': _wiki_documents,
-    'parquet': _records_of(lambda unit, column: parquet.rows(unit.path, unit.start, column), 'row'),
-    'hf': _hub_documents,
-    'tfds': _records_of(lambda unit, column: tfds_files.texts(unit.path, column), 'record at byte'),
+    'parquet': _records_of(
+        lambda unit, column: parquet.rows(unit.path, unit.start, column),
+        '{unit.path} row {number}',
+    ),
+    'hf': _records_of(
+        lambda unit, column: hub.texts(unit.path, unit.start, column),
+        'hf:{unit.name} row {number}',
+    ),
+    'tfds': _records_of(
+        lambda unit, column: tfds_files.texts(unit.path, column),
+        '{unit.path} record at byte {number}',
+    ),
 }

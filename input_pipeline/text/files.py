@@ -7,7 +7,7 @@ Owns decompression. Knows nothing of lines, documents or encodings, nor of which
 from __future__ import annotations
 
 import bz2
-import functools
+import gzip
 import lzma
 import os
 import zlib
@@ -74,10 +74,10 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
 def decompressed(
     f: BinaryIO, compression: Compression | None, path: str, size: int = CHUNK
 ) -> Iterator[bytes]:
-    """Yield what a file holds, read `size` bytes at a time.
+    """Yield what a file holds in chunks, of at most `size` bytes but for zstd.
 
-    Members that follow one another make one stream. A chunk is of bounded size, whatever the file
-    says that it holds.
+    Members that follow one another make one stream, as `cat a.gz b.gz` and parallel compressors
+    write them.
 
     Raises:
       UserError: it names `path`, which is damaged or truncated.
@@ -86,68 +86,36 @@ def decompressed(
         yield from chunks(f, size=size)
         return
 
-    # One loop for all four: `new` begins a member, `inflate` feeds it, and each library says its
-    # own way what it has not used.
-    new: Callable[[], Any]  # what takes a member apart: the libraries share no type
-    inflate: Callable[[Any, bytes], Iterator[bytes]]
-    errors: tuple[type[Exception], ...]
-
-    # zstd knows no limit on its output, so little is fed to it at a time.
-    if compression == 'zstd':
-        import zstandard
-
-        new = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
-        inflate, errors = _all, (zstandard.ZstdError,)
-        size = min(size, _ZSTD_CHUNK)
-    else:
-        # | 16: with gzip's header, not zlib's
-        gzip = functools.partial(zlib.decompressobj, zlib.MAX_WBITS | 16)
-        kinds: dict[str, Callable[[], Any]] = {
-            'gzip': gzip,
-            'bzip2': bz2.BZ2Decompressor,
-            'xz': lzma.LZMADecompressor,
-        }
-        new = kinds[compression]
-        inflate = _from_tail if compression == 'gzip' else _from_buffer
-        errors = (zlib.error, OSError, lzma.LZMAError)
-
-    # Members follow one another, as `cat a.gz b.gz` and parallel compressors write them: what one
-    # does not use begins the next.
-    member, damaged = new(), None
+    openers: dict[Compression, Callable[[BinaryIO], Any]] = {
+        'gzip': gzip.open,
+        'bzip2': bz2.open,
+        'xz': lzma.open,
+    }
     try:
-        for data in chunks(f, size=size):
-            while data:
-                if member.eof:
-                    data = data.lstrip(b'\0')  # padding after the last member
-                    member = new() if data else member
-                if data:
-                    yield from inflate(member, data)
-                    data = member.unused_data
-    except errors as error:
-        damaged = str(error)
-
-    # A file that was cut in its middle gives good data up to there, and no error.
-    if damaged is None and not member.eof:
-        damaged = 'it ends before its data do: truncated?'
-    if damaged is not None:
-        raise UserError(f'{path}: damaged {compression} file ({damaged}): copy or make it again')
+        if compression == 'zstd':
+            yield from _zstd(f)
+        else:
+            yield from chunks(openers[compression](f), size=size)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(
+            f'{path}: damaged {compression} file ({error}): copy or make it again'
+        ) from error
 
 
-def _from_tail(member: Any, data: bytes) -> Iterator[bytes]:
-    """Yield zlib's output; what is left of the input is an attribute of the decompressor."""
-    while data and not member.eof:
-        yield member.decompress(data, CHUNK)
-        data = member.unconsumed_tail
+def _zstd(f: BinaryIO) -> Iterator[bytes]:
+    """Yield what a zstd file holds; its library's own reader takes a truncated file for a whole."""
+    import zstandard
 
-
-def _from_buffer(member: Any, data: bytes) -> Iterator[bytes]:
-    """Yield the output of bz2 or lzma, which keep what is left of the input inside."""
-    # the output limit may leave input inside: it is asked for with nothing more to give
-    yield member.decompress(data, CHUNK)
-    while not member.eof and not member.needs_input:
-        yield member.decompress(b'', CHUNK)
-
-
-def _all(member: Any, data: bytes) -> Iterator[bytes]:
-    """Yield the output of zstd, which has no limit."""
-    yield member.decompress(data)
+    # It knows no limit on its output, so little is fed to it at a time.
+    new = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
+    member = new()
+    for data in chunks(f, size=_ZSTD_CHUNK):
+        while data:
+            member = new() if member.eof else member
+            try:
+                yield member.decompress(data)
+            except zstandard.ZstdError as error:
+                raise OSError(str(error)) from error
+            data = member.unused_data
+    if not member.eof:
+        raise EOFError('it ends before its data do: truncated?')

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from bert_jax.input_pipeline.text import rows
 from bert_jax.input_pipeline.text.files import changed, compression_of, decompressed, state
 from bert_jax.input_pipeline.text.inputs.formats import of_lines
 from bert_jax.input_pipeline.text.rows import BadRecord
-from bert_jax.input_pipeline.text.whole_text import plain_name, well_formed
+from bert_jax.input_pipeline.text.whole_text import plain_name
 
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
 _SUFFIXES = {
@@ -94,7 +94,7 @@ class Reader:
         """
         # A file without records is a mistake: an empty output would look like success.
         record = None
-        for record in self._table() if self.form in ('tsv', 'csv') else self._records():
+        for record in self._records():
             yield record
         if record is None:
             raise UserError(f'{self.path}: no records in it')
@@ -167,51 +167,26 @@ class Reader:
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
         # A line that is no JSON, or lacks a column, is a bad record: its answer says so, and the
-        # others are answered.
-        columns = {role: self._column(role) for role in (*self.required, *self.optional)}
-        for number, line in self._lines():
-            if isinstance(line, BadRecord):
-                yield number, line
-            elif self.form == 'text':
-                yield number, {self.required[0]: line}
-            elif line.strip():
-                try:
-                    yield number, rows.cells_of(rows.json_object(line), columns, self.optional)
-                except ValueError as error:
-                    yield number, BadRecord(str(error))
+        # others are answered. Quotes around a bad byte still count.
+        lines = self._lines('surrogateescape' if self.form == 'csv' else 'strict')
+        if self.form == 'text':
+            for number, line in lines:
+                if isinstance(line, BadRecord):
+                    yield number, line
+                else:
+                    yield number, {self.required[0]: line}
+            return
 
-    def _table(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        lines = rows.tsv_rows(self._lines()) if self.form == 'tsv' else self._csv_rows()
-        return rows.table(lines, self._columns_of, self.header, self.form, self.path)
-
-    def _column(self, role: str) -> rows.Column:
-        """Return the column of a role: the user's, or the one that is called as the role."""
-        return (self.columns or {}).get(role, role)
-
-    def _columns_of(self, first: list[str]) -> dict[str, int]:
-        """Return role -> number of its column, from the first line."""
-        columns = {}
-
+        # A role's column is the user's, or the one that is called as the role.
+        given = self.columns or {}
+        columns = {role: given.get(role, role) for role in (*self.required, *self.optional)}
+        if self.form == 'jsonl':
+            yield from rows.of_records(lines, columns, self.optional)
+            return
         # An optional role may be absent, unless the user has named its column.
-        for role in (*self.required, *self.optional):
-            index = rows.column_index(self._column(role), first, self.header)
-            if index is not None:
-                columns[role] = index
-            elif role in self.required or role in (self.columns or {}):
-                missing = rows.no_column(self._column(role), role, first, self.header)
-                raise UserError(f'{self.path}: {missing}; name it as in --columns={role}=NAME')
-        return columns
-
-    def _csv_rows(self) -> Iterator[tuple[int, list[str] | BadRecord]]:
-        """Yield rows by RFC 4180, at the number of their first line."""
-        # Half characters are what is left of bad bytes, see `_csv_lines`.
-        for number, cells in rows.csv_rows(self._csv_lines(), self.path, '--format=tsv'):
-            undecoded = not all(map(well_formed, cells))
-            yield number, BadRecord('bytes that are not UTF-8 in it') if undecoded else cells
-
-    def _csv_lines(self) -> Iterable[str]:
-        for _, line in self._lines('surrogateescape'):  # quotes around a bad byte still count
-            yield f'{line}\n'
+        optional = set(self.optional) - set(given)
+        mend = '; name it as in --columns={}=NAME'
+        yield from rows.of_lines(lines, self.form, columns, optional, self.header, self.path, mend)
 
 
 def _decoded(line: bytes, number: int, errors: str) -> str | BadRecord:

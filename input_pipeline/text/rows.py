@@ -1,7 +1,7 @@
 """Rows of named columns: how TSV, CSV and JSON are cut, and the words for what is wrong.
 
-What is wrong with a row is a BadRecord or a ValueError with those words, without the line:
-tables.py refuses the file there, record_files.py gives a bad record of that line alone. This file
+What is wrong with a row is a BadRecord with those words, without the line: tables.py refuses the
+file there, record_files.py gives a bad record of that line alone. This file
 must not know where lines come from, nor what columns mean. TSV has no quoting, as GLUE (a quote is
 a character like any other, a row is a line); CSV has RFC 4180 quoting.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.whole_text import parse_json, well_formed
@@ -20,6 +20,7 @@ from bert_jax.input_pipeline.text.whole_text import parse_json, well_formed
 Column = str | int  # its name, or its number from 0
 # A list where the column is one of a JSON or tensorflow-datasets record, or a list of columns.
 Cell = str | list[str]
+P = TypeVar('P')  # where a record is: the number of its line, or words
 _SHOWN = 200  # characters of a list of names
 
 
@@ -30,52 +31,66 @@ class BadRecord:
     reason: str
 
 
-def tsv_rows(
+def of_records(
+    entries: Iterable[tuple[P, Any]],
+    columns: Mapping[str, Column | list[Column]],
+    optional: Collection[str],
+) -> Iterator[tuple[P, dict[str, Cell] | BadRecord]]:
+    """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord."""
+    for location, entry in entries:
+        try:
+            if isinstance(entry, BadRecord):
+                yield location, entry
+            elif not isinstance(entry, str):
+                yield location, _cells(entry, columns, optional)
+            elif entry.strip():
+                yield location, _cells(parse_json(entry), columns, optional)
+        except ValueError as error:
+            # the parser counts the lines of what it is given, which is one line of the file
+            yield location, BadRecord(str(error).replace('line 1 column', 'column'))
+
+
+def of_lines(
     lines: Iterable[tuple[int, str | BadRecord]],
-) -> Iterator[tuple[int, list[str] | BadRecord]]:
-    """Yield (number, cells) of each line that is not empty."""
-    for number, line in lines:
-        if line:
-            yield number, line if isinstance(line, BadRecord) else line.split('\t')
-
-
-def table(
-    lines: Iterable[tuple[int, list[str] | BadRecord]],
-    columns_of: Callable[[list[str]], Mapping[str, int | list[int]]],
-    header: bool,
     form: str,
+    columns: Mapping[str, Column | list[Column]],
+    optional: Collection[str],
+    header: bool,
     path: str,
+    mend: str = '',
 ) -> Iterator[tuple[int, dict[str, Cell] | BadRecord]]:
-    """Yield (number, {role: its cell}) of each row of TSV or CSV.
+    """Yield (number of its line, {role: its cell}) of each row of TSV or CSV.
 
     Args:
-      lines: (number, cells) of each row.
-      columns_of: role -> number of its column, or numbers, by the first row.
-      header: whether the first row has names and is no record.
+      lines: (number, line without its end) of each line.
       form: tsv or csv.
+      columns: role -> its column, or its columns.
+      optional: roles that are left out where their columns are absent.
+      header: whether the first row has names and is no record.
       path: what errors call the file.
+      mend: how the user names the column of a role, which is put in place of {}.
 
     Raises:
-      UserError: the first row cannot be read, and so no other one.
+      UserError: the first row cannot be read, and so no other one; or the quotes of CSV went wrong.
     """
     # The first row, be it names or a record, settles the width and where the columns are.
-    columns, width = None, 0
-    for number, cells in lines:
+    indices, width = None, 0
+    for number, cells in _tsv(lines) if form == 'tsv' else _csv(lines, path):
         if isinstance(cells, BadRecord):
-            if columns is None:
+            if indices is None:
                 raise UserError(f'{path}:{number}: {cells.reason}')
             yield number, cells
             continue
-        if columns is None:
-            columns, width = columns_of(cells), len(cells)
+        if indices is None:
+            indices, width = _indices(cells, columns, optional, header, path, mend), len(cells)
             if header:
                 continue
         if len(cells) == width:
             yield (
                 number,
                 {
-                    role: [cells[i] for i in column] if isinstance(column, list) else cells[column]
-                    for role, column in columns.items()
+                    role: [cells[i] for i in index] if isinstance(index, list) else cells[index]
+                    for role, index in indices.items()
                 },
             )
             continue
@@ -84,60 +99,75 @@ def table(
         yield number, BadRecord(reason)
 
 
-def csv_rows(lines: Iterable[str], path: str, as_tsv: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number of its first line, cells) of each row that is not empty.
+def _tsv(
+    lines: Iterable[tuple[int, str | BadRecord]],
+) -> Iterator[tuple[int, list[str] | BadRecord]]:
+    """Yield (number, cells) of each line that is not empty."""
+    for number, line in lines:
+        if isinstance(line, BadRecord):
+            yield number, line
+        elif line := line.removesuffix('\r'):
+            yield number, line.split('\t')
 
-    Args:
-      lines: with their ends.
-      path: what errors call the file.
-      as_tsv: how the user says that a file has no quoting.
 
-    Raises:
-      UserError: quotes went wrong; nothing after them can be trusted.
-    """
+def _csv(
+    lines: Iterable[tuple[int, Any]], path: str
+) -> Iterator[tuple[int, list[str] | BadRecord]]:
+    """Yield (number of its first line, cells) of each row that is not empty, by RFC 4180."""
     # The library's own limit of 128 KiB a cell would refuse long contexts.
     csv.field_size_limit(2**31 - 1)
-    rows, begin = csv.reader(lines, strict=True), 1
+    rows, begin = csv.reader((f'{line}\n' for _, line in lines), strict=True), 1
     try:
         for cells in rows:
             if cells:
-                yield begin, cells
+                # half characters are what is left of bytes that are no UTF-8
+                broken = not all(map(well_formed, cells))
+                yield begin, BadRecord('bytes that are not UTF-8 in it') if broken else cells
             begin = rows.line_num + 1
     except csv.Error as error:
         # A quote that is not closed swallows the lines that follow: the row's first line has it.
         raise UserError(
-            f'{path}:{begin}: not CSV ({error}); a file without quoting is {as_tsv}'
+            f'{path}:{begin}: not CSV ({error}); a file without quoting is of the format tsv'
         ) from None
 
 
-def column_index(column: Column, first: list[str], header: bool) -> int | None:
-    """Return the number of a column, by the first row; None where it is not there."""
-    # From the end, too: -1 is the last.
-    if isinstance(column, int):
-        return column if -len(first) <= column < len(first) else None
-    return first.index(column) if header and column in first else None
+def _indices(
+    first: list[str],
+    columns: Mapping[str, Column | list[Column]],
+    optional: Collection[str],
+    header: bool,
+    path: str,
+    mend: str,
+) -> dict[str, int | list[int]]:
+    """Return role -> number or numbers of its columns, by the first row; see `of_lines`."""
+    indices: dict[str, int | list[int]] = {}
+    for role, wanted in columns.items():
+        # A role of several columns (the endings of a choice) is there only with all of them.
+        several = wanted if isinstance(wanted, list) else [wanted]
+        present = []
+        for column in several:
+            if header and isinstance(column, str) and first.count(column) > 1:
+                raise UserError(
+                    f'{path}: {first.count(column)} columns are named {column!r}: '
+                    'give the place of the one that is meant, from 0'
+                )
+            if isinstance(column, int) and -len(first) <= column < len(first):
+                present.append(column)  # from the end, too: -1 is the last
+            elif header and column in first:
+                present.append(first.index(column))
+            elif role not in optional:
+                names = f': {", ".join(first)[:_SHOWN]}' if header else ' without names'
+                raise UserError(
+                    f'{path}: no column {column!r} for {role!r}; it has {len(first)}{names}'
+                    + mend.format(role)
+                )
+        if len(present) == len(several):
+            indices[role] = present if isinstance(wanted, list) else present[0]
+    return indices
 
 
-def no_column(column: Column, role: str, first: list[str], header: bool = True) -> str:
-    """Word the error for a first line that has no such column."""
-    names = f': {", ".join(first)[:_SHOWN]}' if header else ' without names'
-    return f'no column {column!r} for {role!r}; it has {len(first)}{names}'
-
-
-def json_object(line: str) -> dict[str, Any]:
-    """Return the object on a line; ValueError for anything else."""
-    try:
-        record = parse_json(line)
-    except ValueError as error:
-        # the parser counts the lines of what it is given, which is one line of the file
-        raise ValueError(str(error).replace('line 1 column', 'column')) from error
-    if not isinstance(record, dict):
-        raise ValueError('not a JSON object: jsonl has one on each line')
-    return record
-
-
-def cells_of(
-    record: Mapping,
+def _cells(
+    record: Any,
     columns: Mapping[str, Column | list[Column]],
     optional: Collection[str],
 ) -> dict[str, Cell]:
@@ -151,6 +181,8 @@ def cells_of(
     Raises:
       ValueError: an entry is absent, or is neither text nor number nor a list of these.
     """
+    if not isinstance(record, Mapping):
+        raise ValueError('not a JSON object')
     # Role by role, one column or several; all of a role's columns, or the role is absent.
     row: dict[str, Cell] = {}
     for role, wanted in columns.items():

@@ -7,12 +7,10 @@ length to be answered, where a bad row is a record of its own.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +78,13 @@ class Table:
         Raises:
           UserError: a missing file or column, bytes that are not UTF-8, or malformed rows.
         """
-        wanted = {_only(column): value for column, value in self.only.items()}
+        wanted, skipped = {_only(column): value for column, value in self.only.items()}, 0
         for location, row in self._rows(optional):
+            if isinstance(row, BadRecord):
+                if not self.skip_bad_rows or self._form == 'jsonl':
+                    raise UserError(f'{location}: {row.reason}')
+                skipped += 1
+                continue
             if any(str(row.pop(role)) != value for role, value in wanted.items()):
                 continue
             # A list under a role that takes one text would be trained on as its Python spelling.
@@ -91,139 +94,67 @@ class Table:
                 raise UserError(f'{location}: {wrong[0]!r} is a list where a text is wanted')
             yield location, row
 
-    def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell]]]:
-        # A data set: its records have no lines, so they are named by number.
+        # Said once at the end: QQP has a few, another file might have half of its rows.
+        if skipped:
+            logging.warning('%s: left out %d rows of another width', self.path, skipped)
+
+    @property
+    def _form(self) -> str:
+        """Return the format of the file; a data set has records, as jsonl has."""
         if self.tfds:
-            from bert_jax.input_pipeline.text.tfds_rows import records
-
-            data = records(self.tfds, self.split, self.path, self.class_names)
-            yield from self._record_rows(
-                ((f'tfds:{self.tfds}:{number}', record) for number, record in enumerate(data)),
-                optional,
-            )
-            return
-
-        # A file: read as a whole (a task's files are small), and refused as a whole where it is no
-        # UTF-8.
-        suffix = os.path.splitext(plain_name(self.path))[1]
-        form = self.format or _SUFFIXES.get(suffix, '')
+            return 'jsonl'
+        form = self.format or _SUFFIXES.get(os.path.splitext(plain_name(self.path))[1], '')
         if form not in FORMATS:
             raise UserError(
                 f'{self.path}: cannot tell the format from the name; set "format" to one of'
                 f' {", ".join(FORMATS)}'
             )
-        text = read_utf8(self.path)
-        if form == 'jsonl':
-            yield from self._record_rows(self._json_records(text), optional)
-        else:
-            yield from self._delimited_rows(text, form, optional)
+        return form
 
-    def _delimited_rows(
-        self, text: str, form: str, optional: frozenset[str]
-    ) -> Iterator[tuple[str, dict[str, Cell]]]:
+    def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell] | BadRecord]]:
+        """Yield ('file:line', what is wanted of the row) of each row."""
+        form = self._form
+        if form == 'jsonl':
+            yield from rows.of_records(self._records(), self._read, optional)
+            return
         # Only \n ends a row of TSV, because texts hold other line separators; only CSV may have
         # line ends inside a cell.
-        lines: Iterable[tuple[int, list[str] | BadRecord]]
-        if form == 'tsv':
-            numbered = enumerate(text.split('\n'), start=1)
-            lines = rows.tsv_rows((number, line.removesuffix('\r')) for number, line in numbered)
-        else:
-            lines = rows.csv_rows(io.StringIO(text, newline=''), self.path, '"format": "tsv"')
-        width = skipped = 0
+        lines = enumerate(read_utf8(self.path).split('\n'), start=1)
+        for number, row in rows.of_lines(lines, form, self._read, optional, self.header, self.path):
+            yield f'{self.path}:{number}', row
 
-        def columns_of(first: list[str]) -> dict[str, int | list[int]]:
-            nonlocal width
-            width = len(first)
-            return self._columns_of(first, optional)
+    def _records(self) -> Iterator[tuple[str, Any]]:
+        """Yield ('file:line', JSON) of each line, or the entries of a JSON list or a data set."""
+        # Entries have no lines of their own, so they are named by number.
+        if self.tfds:
+            from bert_jax.input_pipeline.text.tfds_rows import records
 
-        for number, row in rows.table(lines, columns_of, self.header, form, self.path):
-            # Rows of another width: left out where the table says so, else they refuse the file.
-            if not isinstance(row, BadRecord):
-                yield f'{self.path}:{number}', row
-            elif not self.skip_bad_rows:
-                raise UserError(f'{self.path}:{number}: {row.reason}')
-            else:
-                skipped += 1
-
-        # Said once at the end: QQP has a few, another file might have half of its rows.
-        if skipped:
-            logging.warning(
-                '%s: left out %d rows that do not have %d columns', self.path, skipped, width
+            data = records(self.tfds, self.split, self.path, self.class_names)
+            yield from (
+                (f'tfds:{self.tfds}:{number}', record) for number, record in enumerate(data)
             )
-
-    def _columns_of(self, first: list[str], optional: frozenset[str]) -> dict[str, int | list[int]]:
-        """Return role -> number or numbers of its columns, from the first line."""
-        columns: dict[str, int | list[int]] = {}
-
-        # A role may be several columns (the endings of a choice); then it is there only with all of
-        # them.
-        for role, wanted in self._read.items():
-            several = wanted if isinstance(wanted, list) else [wanted]
-            indices = [self._index(column, first) for column in several]
-            present = [index for index in indices if index is not None]
-            if len(present) == len(indices):
-                columns[role] = present if isinstance(wanted, list) else present[0]
-            elif role not in optional:
-                missing = rows.no_column(several[indices.index(None)], role, first)
-                raise UserError(f'{self.path}: {missing}')
-        return columns
-
-    def _index(self, column: Column, first: list[str]) -> int | None:
-        """Return the number of a column; None where it is not there."""
-        if isinstance(column, str) and not self.header:
-            raise UserError(
-                f'{self.path}: column {column!r} is named but the file has no header; give its'
-                ' place from 0'
-            )
-        if isinstance(column, str) and first.count(column) > 1:
-            raise UserError(
-                f'{self.path}: {first.count(column)} columns are named {column!r}: '
-                'give the place of the one that is meant, from 0'
-            )
-        return rows.column_index(column, first, self.header)
-
-    def _json_records(self, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield ('file:line', object) of each line, or of each entry of one JSON list."""
-        # One list of objects: entries have no lines of their own, so they are named by number.
-        if text.lstrip().startswith('['):
-            with _refusing(self.path):
-                entries = parse_json(text)
-            for number, record in enumerate(entries):
-                if not isinstance(record, dict):
-                    raise UserError(f'{self.path}: entry {number} is not a JSON object')
-                yield f'{self.path}: entry {number}', record
             return
 
-        # JSON lines; blank ones are passed over, and counted in the line numbers.
-        for number, line in enumerate(text.split('\n'), start=1):
-            if line.strip():
-                location = f'{self.path}:{number}'
-                with _refusing(location):
-                    record = rows.json_object(line)
-                yield location, record
-
-    def _record_rows(
-        self, records: Iterator[tuple[str, Mapping]], optional: frozenset[str]
-    ) -> Iterator[tuple[str, dict[str, Cell]]]:
-        """Yield the columns wanted of each record."""
-        for location, record in records:
-            with _refusing(location):
-                row = rows.cells_of(record, self._read, optional)
-            yield location, row
+        # A file: read as a whole (a task's files are small), and refused as a whole where it is no
+        # UTF-8.
+        text = read_utf8(self.path)
+        if not text.lstrip().startswith('['):
+            for number, line in enumerate(text.split('\n'), start=1):
+                yield f'{self.path}:{number}', line
+            return
+        try:
+            entries = parse_json(text)
+        except ValueError as error:
+            raise UserError(f'{self.path}: {error}') from error
+        for number, entry in enumerate(entries):
+            # a text in the list is no JSON of a record
+            record = BadRecord('not a JSON object') if isinstance(entry, str) else entry
+            yield f'{self.path}: entry {number}', record
 
 
 def _only(column: str) -> str:
     """Return the role of a column that `only` looks at, which no task has."""
     return f'only {column}'
-
-
-@contextlib.contextmanager
-def _refusing(location: str) -> Iterator[None]:
-    """Refuse the file for what is wrong with a row."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f'{location}: {error}') from error
 
 
 def unique_id(row: Mapping[str, Cell], location: str, lines: dict[str, str]) -> str:

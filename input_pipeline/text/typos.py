@@ -122,7 +122,7 @@ def characters(word: str) -> list[str]:
     return split
 
 
-def _replaced(word: list[str], of: Callable[[str], Iterable[str]]) -> list[str]:
+def _replaced(of: Callable[[str], Iterable[str]], word: list[str]) -> list[str]:
     """Return the words in which one character is another that `of` has for it."""
     return [
         ''.join((*word[:i], other, *word[i + 1 :]))
@@ -151,26 +151,14 @@ def _swap(word: list[str]) -> list[str]:
     ]
 
 
-def _keyboard(word: list[str]) -> list[str]:
-    return _replaced(word, neighbours)
-
-
-def _homoglyph(word: list[str]) -> list[str]:
-    return _replaced(word, lambda character: _ALIKE.get(character, ''))
-
-
-def _leet(word: list[str]) -> list[str]:
-    return _replaced(word, lambda character: _LEET.get(character.lower(), ''))
-
-
 # Each gives all the words that one typo of its kind makes of a word, in the order of its places.
 KINDS: dict[str, Callable[[list[str]], list[str]]] = {
     'insertion': _insertion,
     'deletion': _deletion,
     'swap': _swap,
-    'keyboard': _keyboard,
-    'homoglyph': _homoglyph,
-    'leet': _leet,
+    'keyboard': functools.partial(_replaced, neighbours),
+    'homoglyph': functools.partial(_replaced, lambda character: _ALIKE.get(character, '')),
+    'leet': functools.partial(_replaced, lambda character: _LEET.get(character.lower(), '')),
 }
 
 

@@ -47,28 +47,32 @@ class Extended(NamedTuple):
 
 def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     """Give each word that is no entry yet one of its own; words are as `normalize` gives them."""
-    if why := tokenizer.model.refusal:
+    if why := tokenizer.refusal:
         raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
 
-    # Slots first: the model's table of embeddings need not grow for these.
-    entries = tokenizer.tokens(range(tokenizer.vocab_size))
-    old, slots = set(entries), [i for i, entry in enumerate(entries) if _UNUSED.fullmatch(entry)]
-    given = list(dict.fromkeys(words))
+    content, in_slots, new, before = _with_words(tokenizer, words)
+    extended = Tokenizer.of_kind(tokenizer.kind, '\n'.join(content).encode(), *_rules(tokenizer))
+    return Extended(extended, in_slots, new - in_slots, before)
+
+
+def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
+    """Return the entries with new ones; how many of these took slots, are new, were there."""
+    entries, given = list(tokenizer.entries), list(dict.fromkeys(words))
+    old = set(entries)
     new = [word for word in given if word not in old]
+    # Slots first: the model's table of embeddings need not grow for these. Then the end. Old
+    # entries keep their ids either way, or every trained row would mean another word.
+    slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
+    slots = [] if tokenizer.refusal else slots
     for slot, word in zip(slots, new, strict=False):
         entries[slot] = word
-
-    # Then the end. Old entries keep their ids either way, or every trained row would mean another
-    # word.
     in_slots = min(len(slots), len(new))
-    content = '\n'.join([*entries, *new[in_slots:]]).encode()
-    extended = Tokenizer(tokenizer.kind, content, *_rules(tokenizer))
-    return Extended(extended, in_slots, len(new) - in_slots, len(given) - len(new))
+    return [*entries, *new[in_slots:]], in_slots, len(new), len(given) - len(new)
 
 
 def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     """Give each marker an entry of its own, and have it found in text as it is."""
-    kind, special = tokenizer.model.marked_kind, tokenizer.special_tokens
+    kind, special = tokenizer.marked_kind, tokenizer.special_tokens
     if kind is None:
         raise UserError(
             'only vocabularies of WordPiece, byte-level BPE and tokenizer.json can take markers'
@@ -80,20 +84,15 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
             ' special token'
         )
 
-    # Slots as for words; what is an entry already keeps its id, and is only looked for from now on.
-    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    # What is an entry already keeps its id, and is only looked for from now on.
+    entries, in_slots, new, before = _with_words(tokenizer, given)
     ids = {entry: i for i, entry in enumerate(entries)}
-    slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
-    new = [marker for marker in given if marker not in ids]
-    taken = dict(zip(new, () if tokenizer.model.refusal else slots, strict=False))
-    ids |= taken | {m: i for i, m in enumerate(new[len(taken) :], len(entries))}
-    for marker, slot in taken.items():
-        entries[slot] = marker
 
     # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
     content = tokenizer.vocabulary
     if kind != tokenizer.kind:
-        base = Tokenizer(tokenizer.kind, '\n'.join(entries).encode(), *_rules(tokenizer))
+        inside = '\n'.join(entries[: tokenizer.vocab_size]).encode()
+        base = Tokenizer.of_kind(tokenizer.kind, inside, *_rules(tokenizer))
         content = base.tokenizer_json().encode()
     parts = json.loads(content)
     there = {token['content'] for token in parts['added_tokens']}
@@ -109,8 +108,8 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     # Special tokens first, then by id: as in a directory that is read.
     parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in special else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
-    marked = Tokenizer(kind, content, *_rules(tokenizer))
-    return Extended(marked, len(taken), len(new) - len(taken), len(given) - len(new))
+    marked = Tokenizer.of_kind(kind, content, *_rules(tokenizer))
+    return Extended(marked, in_slots, new - in_slots, before)
 
 
 def _is_word(tokenizer: Tokenizer, marker: str) -> bool:
@@ -176,7 +175,7 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     # From "the same" to "an extension", refused at the first thing that differs.
     if new.fingerprint == old.fingerprint:
         return {}
-    takes_words = new.kind == old.kind and not old.model.refusal
+    takes_words = new.kind == old.kind and not old.refusal
     if not takes_words and not _is_marked(old, new):
         raise UserError(
             'they are two tokenizers, and only a WordPiece vocabulary can take new words'
@@ -187,7 +186,7 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
         )
 
     # Entry by entry: only [unused] slots may have changed, and only at the end may there be more.
-    before, after = (t.tokens(range(t.vocab_size)) for t in (old, new))
+    before, after = (t.entries for t in (old, new))
     if len(after) < len(before):
         raise UserError(f'{len(before)} entries there, but only {len(after)} here')
     changed = [i for i, entry in enumerate(before) if entry != after[i]]
@@ -201,7 +200,7 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
 
 def _spelled(old: Tokenizer, entry: str) -> list[int]:
     """Return the ids that spell an entry, or a marker, that a vocabulary lacks; [] for none."""
-    ids = old.model.spell(entry)
+    ids = old.spell(entry)
     if ids or entry.startswith('##'):
         return ids
     ids = old.encode(entry)
@@ -210,7 +209,7 @@ def _spelled(old: Tokenizer, entry: str) -> list[int]:
 
 def _is_marked(old: Tokenizer, new: Tokenizer) -> bool:
     """Tell whether two tokenizers have the same rules but for entries and markers."""
-    if None in (old.model.marked_kind, new.model.marked_kind):
+    if None in (old.marked_kind, new.marked_kind):
         return False
     rules = [json.loads(tokenizer.tokenizer_json()) for tokenizer in (old, new)]
     for parts in rules:

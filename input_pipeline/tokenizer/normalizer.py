@@ -8,12 +8,16 @@ with, so that what is trained on is what is looked up.
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
 # str.split() takes these control characters for spaces, but Google's cleaning deletes them first
 NOT_SPACE = '\x0b\x0c\x1c\x1d\x1e\x1f\x85'
+# Halves of a character, which a JSON file may hold and UTF-8 cannot.
+_HALVES_RE = re.compile('[\ud800-\udfff]')
+_NOT_SPACE_RE = re.compile(f'[{NOT_SPACE}]')
 # Blocks of ideographs, which are written without spaces (tokenization.py:264-281); Hangul and kana
 # are not among them
 _IDEOGRAPHS = (
@@ -92,6 +96,7 @@ class Normalizer:
         """Return the word composed, lower-cased and freed of accents, as the settings say."""
         # Composed first; then lower-cased and stripped, in Google's order, for lower-casing may
         # itself add marks (the Turkish dotted I).
+        word = whole(word)
         if self.nfc:
             word = unicodedata.normalize('NFC', word)
         if self.lower_case:
@@ -112,6 +117,18 @@ class Normalizer:
         """Return the basic tokens of a word: runs of letters, single signs, single ideographs."""
         # Signs are set apart after casing, as there: decomposing may bring signs forth.
         return self.case(word.translate(self._clean)).translate(self._signs).split()
+
+
+def whole(text: str) -> str:
+    """Return the text with U+FFFD for halves of characters, which the libraries cannot take."""
+    return text if text.isascii() else _HALVES_RE.sub('\ufffd', text)
+
+
+def words(text: str) -> list[str]:
+    """Return the whitespace words of a text, as Google's cleaning and str.split see them."""
+    if not text.isprintable():  # a quick test that most text passes
+        text = _NOT_SPACE_RE.sub('', text)
+    return text.split()
 
 
 def segments(word: str) -> list[tuple[int, int]]:

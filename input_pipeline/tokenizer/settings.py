@@ -15,20 +15,28 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind
-from bert_jax.input_pipeline.tokenizer.models.wordpiece import (
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import (
     MAX_WORD_CHARS,
-    library_json,
-    parse_vocab,
+    wordpiece_json,
 )
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 
+SPECIAL_TOKENS = {
+    'pad_token': '[PAD]',
+    'unk_token': '[UNK]',
+    'cls_token': '[CLS]',
+    'sep_token': '[SEP]',
+    'mask_token': '[MASK]',
+}
+# wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has;
+# words, which RETVec has
+Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
 JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
@@ -106,6 +114,37 @@ class Directory(NamedTuple):
                     f'{self.config_file}: {setting}={self.config[setting]!r} is not built here:'
                     f' only {allowed[0]!r} is'
                 )
+
+    def require_rows(self, whose: str) -> None:
+        """Raise UserError where a post_processor does not make rows of [CLS] A [SEP] B [SEP].
+
+        The layout of rows is ours to make, so another one cannot be obeyed at all.
+        """
+        processor, (cls, sep) = self.fast.get('post_processor'), self.special[2:4]
+        single = [(cls, 0), ('A', 0), (sep, 0)]
+        try:
+            # The older processor has one fixed layout, which is BERT's.
+            if processor is None or (
+                processor['type'] == 'BertProcessing'
+                and [processor['cls'][0], processor['sep'][0]] == [cls, sep]
+            ):
+                return
+            rows = [
+                [
+                    (part['id'], part['type_id'])
+                    for parts in row
+                    for part in list(parts.values())[:1]
+                ]
+                for row in (processor['single'], processor['pair'])
+            ]
+        except _BROKEN:
+            rows = []
+        if rows != [single, [*single, ('B', 1), (sep, 1)]]:
+            kind = (processor or {}).get('type')
+            raise UserError(
+                f'{self.json_file}: its post_processor ({kind}) does not make rows of'
+                f' [CLS] A [SEP] B [SEP], as {whose} reads them'
+            )
 
     def compiled(
         self,
@@ -225,7 +264,7 @@ def read(path: epath.Path) -> Stated:
     # 3. A tokenizer.json to be run: the one that is there, or one made of our rules where only
     # tokens were added.
     require_special(special, entries, str(file))
-    ours = library_json(entries, special, casing)
+    ours = wordpiece_json(entries, special, casing)
     rules = directory.fast if foreign else {}
     return directory.compiled(rules, ours, entries, casing, directory.json_file)
 
@@ -306,6 +345,18 @@ def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
     return entries, file
 
 
+def parse_vocab(content: bytes, name: str) -> list[str]:
+    """Return the entries of a vocab.txt, one a line; line number = id (tokenization.py:121-133)."""
+    try:
+        # not splitlines(): it also splits at U+2028 and the like
+        lines = content.decode('utf-8').split('\n')
+    except UnicodeDecodeError as error:
+        raise UserError(f'{name}: not UTF-8 at byte {error.start}: not a vocabulary') from error
+    if lines[-1] == '':
+        lines.pop()
+    return [line.strip() for line in lines]
+
+
 def entries_of(ids: Any, file: epath.Path) -> list[str]:
     """Return the vocabulary of a tokenizer.json, in the order of its ids."""
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
@@ -339,7 +390,6 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
     try:
         rules, nfc = _rules(fast)
         model = fast['model']
-        our_rows = makes_rows(fast.get('post_processor'), special)
         normalizer, pre, decoder = (
             fast.get(name) or {} for name in ('normalizer', 'pre_tokenizer', 'decoder')
         )
@@ -348,12 +398,7 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
             f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
         ) from error
 
-    # The layout of rows is ours to make, so another one cannot be obeyed at all.
-    if not our_rows:
-        raise UserError(
-            f'{file}: its post_processor ({fast["post_processor"].get("type")}) does not make rows'
-            ' of [CLS] A [SEP] B [SEP], as a BERT reads them'
-        )
+    directory.require_rows('a BERT')
 
     # Part by part: what differs from our own rules needs the library. 100 characters a word are its
     # default; Google's 200 differ in words that are hardly ever there.
@@ -371,24 +416,6 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
         f'decoder {decoder.get("type")}': fast.get('decoder') is not None and not decodes,
     }
     return [part for part, differs in differing.items() if differs]
-
-
-def makes_rows(processor: Mapping[str, Any] | None, special: Sequence[str]) -> bool:
-    """Tell whether a post_processor, if there is one, makes rows of [CLS] A [SEP] B [SEP]."""
-    if processor is None:
-        return True
-    cls, sep = special[2:4]
-    # The older processor has one fixed layout, which is BERT's.
-    if processor['type'] == 'BertProcessing':
-        return [processor['cls'][0], processor['sep'][0]] == [cls, sep]
-    if processor['type'] != 'TemplateProcessing':
-        return False
-    single = [(cls, 0), ('A', 0), (sep, 0)]
-    rows = [
-        [(part['id'], part['type_id']) for parts in row for part in list(parts.values())[:1]]
-        for row in (processor['single'], processor['pair'])
-    ]
-    return rows == [single, [*single, ('B', 1), (sep, 1)]]
 
 
 def _casing(

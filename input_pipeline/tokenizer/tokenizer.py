@@ -1,20 +1,25 @@
-"""Tokenizer directories: text to word-piece ids and back to places in the text.
+"""Tokenizers: text to word-piece ids and back to places in the text, and their directories.
 
-Owns the directory that holds a vocabulary with its casing, and the ids of special tokens. Knows
-nothing of special tokens around a sequence, of corpora, or of how a vocabulary is trained
-(vocabulary.py); what the kinds of vocabularies do is model.py's, one class for each.
+Owns the interface of the kinds of vocabularies and their table; each kind is one class in a file of
+its own, and nothing else may ask which kind a tokenizer has. Owns the directory that holds a
+vocabulary with its casing, and the ids of special tokens. Knows nothing of special tokens around a
+sequence, of corpora, or of how a vocabulary is trained (vocabulary.py).
 
 Text is never searched for special tokens: `[MASK]` in a sentence is `[`, `mask`, `]`.
 """
 
 from __future__ import annotations
 
+import abc
 import hashlib
+import importlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from etils import epath
@@ -23,8 +28,50 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_folder
 from bert_jax.input_pipeline.tokenizer import settings
 from bert_jax.input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind, model_class
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
+from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, words
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
+
+_MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
+_MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
+_WORD_RE = re.compile(rf'(?:\S|[{NOT_SPACE}])+')
+# Module and class of each kind: a kind's libraries are imported where it is used.
+_CLASSES: dict[Kind, tuple[str, str]] = {
+    'wordpiece': ('models.wordpiece', 'WordPiece'),
+    'sentencepiece': ('models.spm', 'SentencePiece'),
+    'compiled': ('models.compiled', 'Compiled'),
+    'byte_bpe': ('models.byte_bpe', 'ByteBpe'),
+    'words': ('words', 'Words'),
+}
+
+
+class Layout(NamedTuple):
+    """How a row is made of one text or two: cls A sep, cls A sep B sep.
+
+    Attributes:
+      separators: how many of them stand between A and B.
+      second_segment: the segment of B and of the separator behind it.
+      mask_takes_space: whether the mask token replaces a word with the space before it.
+    """
+
+    separators: int = 1
+    second_segment: int = 1
+    mask_takes_space: bool = False
+
+
+class _Memo(dict):
+    """A bounded map of a word, or what else texts are cut into, to the bytes of its int32 ids."""
+
+    def __init__(self, ids_of: Callable[[str], list[int]]):
+        super().__init__()
+        self._ids_of = ids_of
+
+    def __missing__(self, word: str) -> bytes:
+        value = array('i', self._ids_of(word)).tobytes()
+        # frequent words come early: the first ones stay
+        if len(self) < _MEMO_WORDS and len(word) <= _MEMO_WORD_CHARS:
+            self[word] = value
+        return value
 
 
 class Encoding(NamedTuple):
@@ -59,51 +106,55 @@ def several(texts: Any) -> Any:
     return texts
 
 
-class Tokenizer:
-    """A vocabulary with its casing.
+class Tokenizer(abc.ABC):
+    """A vocabulary of one kind, with its casing.
 
     Attributes:
-      model: the vocabulary of its kind.
-      kind: wordpiece, sentencepiece, byte_bpe, words, or compiled, which is WordPiece by foreign
-        rules, or ALBERT's pieces.
+      kind: its name in tokenizer_config.json: wordpiece, sentencepiece, byte_bpe, words, or
+        compiled, which is WordPiece by foreign rules, or ALBERT's pieces.
+      file: the file of the vocabulary; '' where tokenizer.json holds it.
+      has_json: whether the tokenizers library can have its rules.
       layout: how rows are made of texts.
+      word_prefix: what comes before a word that is inside a running text.
+      refusal: why a vocabulary of this kind takes no new words; '' where it does.
+      marked_kind: the kind that it becomes with markers; None where it takes none.
+      vocabulary: the content of its file, of which the fingerprint is made.
+      entries: by id.
+      starts_word: bool [V], False for a piece that continues a word.
       vocab_size: how many entries a masked-LM head chooses from.
       known: ids below it mean the same in every process: vocab_size, but for whole words.
       special_ids: pad_id, unk_id, cls_id, sep_id and mask_id, which are attributes too.
       special_tokens: their texts in the same order.
       normalizer: the casing; lower_case and strip_accents are its.
       fingerprint: sha256 of vocabulary and casing.
-      starts_word: bool [V], False for a piece that continues a word.
-      vocabulary: bytes, as __init__ takes it.
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        vocabulary: bytes,
-        normalizer: Normalizer,
-        special_tokens: Sequence[str] = tuple(SPECIAL_TOKENS.values()),
-        name: str = 'vocabulary',
-    ):
-        """Make a tokenizer of its parts.
+    kind: ClassVar[Kind]
+    file: ClassVar[str] = ''
+    has_json: ClassVar[bool] = True
+    layout: ClassVar[Layout] = Layout()
+    word_prefix: ClassVar[str] = ''
+    refusal: ClassVar[str]
+    marked_kind: ClassVar[Kind | None] = None
 
-        Args:
-          kind: what sort of vocabulary it is.
-          vocabulary: the content of vocab.txt, spm.model or words.txt, of tokenizer.json for
-            `compiled`, or for `byte_bpe` what byte_bpe_files.content makes.
-          normalizer: the casing.
-          special_tokens: in the order of SPECIAL_TOKENS.
-          name: what errors call the file.
-        """
-        model = model_class(kind)(vocabulary, special_tokens, normalizer, name)
-        self.model, self.kind, self.layout = model, kind, model.layout
-        self.normalizer, self.special_tokens = normalizer, list(special_tokens)
+    vocabulary: bytes
+    entries: list[str]
+    starts_word: np.ndarray
+    vocab_size: int
+
+    def __init__(
+        self, vocabulary: bytes, normalizer: Normalizer, special_tokens: Sequence[str], name: str
+    ):
+        """Make a tokenizer of its parts, which are those of `of_kind`."""
+        self.vocabulary, self.special_tokens = vocabulary, list(special_tokens)
+        self.normalizer = normalizer
         self.lower_case, self.strip_accents = normalizer.lower_case, normalizer.strip_accents
-        self.vocabulary, self.starts_word = model.vocabulary, model.starts_word
-        self.known, self.vocab_size = len(model.tokens), model.vocab_size
+        self._memo = _Memo(self.ids)
+        self._read(vocabulary, name)
+        self.known = len(self.entries)
 
         # A vocabulary without a special token is no BERT's.
-        entries = model.tokens[: self.vocab_size]
+        entries = self.entries[: self.vocab_size]
         settings.require_special(special_tokens, entries, name)
         index = {token: i for i, token in enumerate(entries)}
         self.special_ids = tuple(index[token] for token in special_tokens)
@@ -114,8 +165,33 @@ class Tokenizer:
         if rules['ideographs']:
             # as ever: records that are there already keep the fingerprint of their tokenizer
             del rules['ideographs']
-        parts = json.dumps([kind, rules, self.special_tokens])
-        self.fingerprint = hashlib.sha256(parts.encode() + b'\0' + model.vocabulary).hexdigest()
+        parts = json.dumps([self.kind, rules, self.special_tokens])
+        self.fingerprint = hashlib.sha256(parts.encode() + b'\0' + self.vocabulary).hexdigest()
+
+    @staticmethod
+    def of_kind(
+        kind: Kind,
+        vocabulary: bytes,
+        normalizer: Normalizer,
+        special_tokens: Sequence[str] = tuple(SPECIAL_TOKENS.values()),
+        name: str = 'vocabulary',
+    ) -> Tokenizer:
+        """Make a tokenizer of its parts.
+
+        Args:
+          kind: what sort of vocabulary it is.
+          vocabulary: the content of vocab.txt, spm.model or words.txt, of tokenizer.json for
+            `compiled`, or for `byte_bpe` what byte_bpe_files.content makes.
+          normalizer: the casing.
+          special_tokens: in the order of SPECIAL_TOKENS.
+          name: what errors call the file.
+
+        Raises:
+          UserError: the content is not of this kind, or lacks a special token.
+        """
+        module, class_name = _CLASSES[kind]
+        kinds = importlib.import_module(f'bert_jax.input_pipeline.tokenizer.{module}')
+        return getattr(kinds, class_name)(vocabulary, normalizer, special_tokens, name)
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Tokenizer:
@@ -136,8 +212,8 @@ class Tokenizer:
                 )
             for files in (byte_bpe_files, albert_files):
                 if files.is_directory(path):
-                    return cls(*files.read(path))
-            return cls(*settings.read(path))
+                    return cls.of_kind(*files.read(path))
+            return cls.of_kind(*settings.read(path))
 
     def save(self, directory: str | os.PathLike) -> None:
         """Write the tokenizer directory, whole or not at all, with its casing stated.
@@ -148,7 +224,7 @@ class Tokenizer:
         path = epath.Path(directory)
         if self.is_saved(path):
             return
-        files = self.model.files()
+        files = self.files()
         with atomic_folder(path) as folder:
             for name, content in files.items():
                 (folder / name).write_bytes(content)
@@ -172,62 +248,128 @@ class Tokenizer:
             )
         return True
 
+    @abc.abstractmethod
+    def _read(self, vocabulary: bytes, name: str) -> None:
+        """Set `entries`, `starts_word` and `vocab_size`."""
+
+    @abc.abstractmethod
+    def ids(self, word: str) -> list[int]:
+        """Return the ids of one of the words of `split`."""
+
+    @abc.abstractmethod
     def tokenizer_json(self) -> str:
-        """Return a tokenizer.json, for programs that have that library but not this one."""
-        return self.model.tokenizer_json()
+        """Return a tokenizer.json with which the tokenizers library gives the same ids."""
+
+    def split(self, text: str) -> list[str]:
+        """Return what a text is cut into before each part is encoded by itself."""
+        return words(text)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without special tokens."""
-        return self.encode_batch([text])[0].tolist()
+        return self._encode([text])[0].tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Return the ids of each text, without special tokens, as read-only int32 arrays.
 
         A string is one text. Raises UserError for what `several` refuses.
         """
-        return self.model.encode_batch(several(texts))
+        return self._encode(several(texts))
 
     def encode_words(self, words: Iterable[str]) -> list[np.ndarray]:
         """Return the ids of words that follow each other in a running text.
 
         As `encode_batch`, but byte-level BPE has other entries for a word behind a space.
         """
-        prefix = self.model.word_prefix
-        return self.model.encode_batch([f'{prefix}{word}' for word in several(words)])
+        return self._encode([f'{self.word_prefix}{word}' for word in several(words)])
+
+    def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
+        # The hot path: a word is worked out once and then is a look-up of bytes, joined without
+        # making an int of any id.
+        look_up = self._memo.__getitem__
+        return [np.frombuffer(b''.join(map(look_up, self.split(text))), np.int32) for text in texts]
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """Return ids as `encode` gives them, and the stretch of `text` each was made from."""
-        traced = np.array(list(self.model.trace(text)), np.int32).reshape(-1, 4)
+        traced = np.array(list(self.trace(text)), np.int32).reshape(-1, 4)
         ids, starts, ends, begins = traced.T
         return Encoding(ids, starts, ends, begins > 0)
 
-    def close(self) -> Tokenizer:
-        """Return itself, with ids below `known` alone from now on: any other word is [UNK].
+    def trace_word(self, word: str) -> Iterable[tuple[int, int, int]]:
+        """Return (id, start, end) of each piece of a whitespace word, made of word[start:end]."""
+        raise NotImplementedError
 
-        For ids that another process will read.
-        """
-        self.model.close()
-        return self
+    def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield (id, start, end, whether a word begins there) of each piece of a text."""
+        # Word by word again, but with places in the text; rare enough to do without a memo.
+        for match in _WORD_RE.finditer(text):
+            for piece, start, end in self.trace_word(match.group()):
+                yield piece, match.start() + start, match.start() + end, self.begins_word(piece)
 
-    def listed(self, ids: np.ndarray) -> np.ndarray | bool:
-        """Tell for which ids a masked-LM head has an answer: bool, for all where it has for all."""
-        return self.model.has_answer(ids)
+    def begins_word(self, piece: int) -> bool:
+        """Tell whether an entry begins a word."""
+        # Of whole words those that came up by themselves have no entry there; they begin one too.
+        return bool(self.starts_word.take(piece, mode='clip'))
 
-    def characters(self, ids: np.ndarray) -> np.ndarray:
-        """Return int32 [..., 16], the code points of words, of a tokenizer of whole words."""
-        return self.model.characters(ids)
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Return pieces that follow each other as text: a space before each word, no marks."""
+        return ''.join(
+            (' ' if self.starts_word[i] else '')
+            + self.entries[i].removeprefix('##').removeprefix(WORD_MARK)
+            for i in list(ids)
+        )
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the entries of the vocabulary, with their `##` or SentencePiece word marks."""
-        return [self.model.tokens[i] for i in ids]
+        return [self.entries[i] for i in ids]
 
     def spelled(self, ids: Iterable[int]) -> list[str]:
         """Return each entry as it is read: of byte-level BPE as text, with the space before a word.
 
         Those of other kinds as `tokens` has them.
         """
-        return self.model.spelled(ids)
+        return self.tokens(ids)
 
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return pieces that follow each other as text: a space before each word, no marks."""
-        return self.model.decode(ids)
+    def spell(self, entry: str) -> list[int]:
+        """Return ids that together spell an entry of another vocabulary; empty where none do."""
+        return []
+
+    def covered(self, characters: Iterable[str]) -> set[str]:
+        """Return those of some characters that the entries can spell."""
+        spelled = {c for e in self.entries[len(SPECIAL_TOKENS) :] for c in e.removeprefix('##')}
+        return spelled.intersection(characters)
+
+    def close(self) -> Tokenizer:
+        """Return itself, with ids below `known` alone from now on: any other word is [UNK].
+
+        For ids that another process will read.
+        """
+        return self
+
+    def listed(self, ids: np.ndarray) -> np.ndarray | bool:
+        """Tell for which ids a masked-LM head has an answer: bool, for all where it has for all."""
+        return True
+
+    def characters(self, ids: np.ndarray) -> np.ndarray:
+        """Return int32 [..., 16], the code points of words, of a tokenizer of whole words."""
+        raise NotImplementedError(f'{self.kind} has pieces, not words')
+
+    @property
+    def transformers_class(self) -> str:
+        """Name the class of transformers that has the same rules."""
+        return 'PreTrainedTokenizerFast'
+
+    def files(self) -> dict[str, bytes]:
+        """Return {file: content} of a directory: our layout, with Hugging Face's keys."""
+        config = {
+            'type': self.kind,
+            'do_lower_case': self.normalizer.lower_case,
+            'strip_accents': self.normalizer.strip_accents,
+            'nfc': self.normalizer.nfc,
+            'tokenizer_class': self.transformers_class,
+            'tokenize_chinese_chars': self.normalizer.ideographs,
+            **dict(zip(SPECIAL_TOKENS, self.special_tokens, strict=True)),
+        }
+        files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
+        if self.has_json and self.transformers_class != 'BertTokenizer':
+            files['tokenizer.json'] = self.tokenizer_json().encode()
+        return files | ({self.file: self.vocabulary} if self.file else {})

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import words as words_file
 from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS, Kind, words
 from bert_jax.input_pipeline.tokenizer.models import byte_bpe
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, words
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
 
@@ -364,13 +364,6 @@ def _trained(model: Any, trainer: Any, counts: dict[str, int]) -> dict[str, Any]
 def _running_text(counts: dict[str, int]) -> Iterator[str]:
     """Yield text in which every word occurs as often as counted: the trainer takes no counts."""
     # A frequent word comes in stretches, or one string would be as large as the text itself.
-    chunk, size = [], 0
     for word, count in counts.items():
-        while count:
-            times = min(count, 10_000)
-            chunk.append(f'{word} ' * times)
-            count, size = count - times, size + times * (len(word) + 1)
-            if size > 1 << 16:
-                yield ''.join(chunk)
-                chunk, size = [], 0
-    yield ''.join(chunk)
+        for done in range(0, count, 10_000):
+            yield f'{word} ' * min(count - done, 10_000)

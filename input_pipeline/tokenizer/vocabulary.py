@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.model import words
+from bert_jax.input_pipeline.tokenizer.normalizer import words
 from bert_jax.input_pipeline.tokenizer.trainers import count_characters, trainer_of
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
@@ -157,7 +157,7 @@ def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, R
     content, special = trainer.train(counts), tuple(trainer.special_tokens.values())
     warnings += trainer.warnings(counts)
     # Closed: what is measured is what records will hold.
-    tokenizer = Tokenizer(trainer.kind, content, trainer.normalizer, special).close()
+    tokenizer = Tokenizer.of_kind(trainer.kind, content, trainer.normalizer, special).close()
 
     # Fewer entries than were asked for make a smaller model, which is worth a word, but no mistake.
     if tokenizer.vocab_size < options.vocab_size:
@@ -174,7 +174,7 @@ def measure(
     """Measure `tokenizer` on a text of these words."""
     # Weighted by how often words occur, so that the figures are those of running text.
     characters = count_characters(counts)
-    covered = sum(characters[char] for char in tokenizer.model.covered(characters))
+    covered = sum(characters[char] for char in tokenizer.covered(characters))
     pieces = unknown = listed = 0
     for word, count in counts.items():
         ids = tokenizer.encode(word)

@@ -61,39 +61,39 @@ class Words(WordPiece):
             )
 
         # split, not splitlines: that also splits at U+2028 and the like.
-        self.tokens = [*listed.split('\n'), *forms.split('\n')[:-1]]
+        self.entries = [*listed.split('\n'), *forms.split('\n')[:-1]]
         self.vocab_size = listed.count('\n') + 1
-        self._ids = {word: i for i, word in enumerate(self.tokens)}
-        if len(self._ids) < len(self.tokens) or '' in self._ids:
+        self._ids = {word: i for i, word in enumerate(self.entries)}
+        if len(self._ids) < len(self.entries) or '' in self._ids:
             raise UserError(f'{name}: a word stands in it twice, or is empty: restore the file')
         self._closed = False
-        self._unk_id = self._ids.get(self.special_tokens[1], 0)
-        self.starts_word = np.ones(len(self.tokens), bool)
-        self._spelled, self._spelled_since = spell(self.tokens), spell([])
+        self.starts_word = np.ones(len(self.entries), bool)
+        self._spelled = spell(self.entries)
         self._lock = threading.Lock()  # of what came up since: a server answers in several threads
 
-    def close(self) -> None:
-        """From now on a word that the file lacks is [UNK]."""
+    def close(self) -> Words:
+        """Return itself; from now on a word that the file lacks is [UNK]."""
         self._closed = True
+        return self
 
     def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """(id, characters) of the word, as a list of one."""
         word = token[:CHARACTERS]
         word_id = self._ids.get(word)
         if word_id is None:
-            word_id = self._unk_id if self._closed else self._new_id(word)
+            word_id = self.unk_id if self._closed else self._new_id(word)
         return [(word_id, len(token))]
 
     def spell(self, entry: str) -> list[int]:
         """Return nothing: an entry is no spelling of others."""
         return []
 
-    def has_answer(self, ids: np.ndarray) -> np.ndarray | bool:
+    def listed(self, ids: np.ndarray) -> np.ndarray | bool:
         """Tell for which ids a masked-LM head has an answer: the list's alone.
 
         [UNK] is no word there, as it stands for what has characters.
         """
-        return (ids < self.vocab_size) & (ids != self._unk_id)
+        return (ids < self.vocab_size) & (ids != self.unk_id)
 
     def tokenizer_json(self) -> str:
         """Raise UserError: the tokenizers library knows words of a table alone."""
@@ -101,24 +101,14 @@ class Words(WordPiece):
 
     def characters(self, ids: np.ndarray) -> np.ndarray:
         """int32 [..., 16]: the code points of words, 0 behind their ends."""
-        count = len(self._spelled)
-        characters, since = self._spelled[np.minimum(ids, count - 1)], ids >= count
-        if since.any():
-            characters[since] = self._since()[ids[since] - count]
-        return characters
+        with self._lock:
+            if new := self.entries[len(self._spelled) :]:
+                self._spelled = np.concatenate([self._spelled, spell(new)])
+        return self._spelled[ids]
 
     def _new_id(self, word: str) -> int:
         with self._lock:
-            word_id = self._ids.setdefault(word, len(self.tokens))
-            if word_id == len(self.tokens):
-                self.tokens.append(word)
+            word_id = self._ids.setdefault(word, len(self.entries))
+            if word_id == len(self.entries):
+                self.entries.append(word)
             return word_id
-
-    def _since(self) -> np.ndarray:
-        """Return the code points of all words that came up since."""
-        with self._lock:
-            spelled = len(self._spelled) + len(self._spelled_since)
-            if spelled < len(self.tokens):
-                new = spell(self.tokens[spelled:])
-                self._spelled_since = np.concatenate([self._spelled_since, new])
-            return self._spelled_since

@@ -9,8 +9,8 @@ import numpy as np
 
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from bert_jax.model import heads
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES
@@ -23,7 +23,7 @@ LABELS = ('no', 'yes', 'maybe')
 
 def tokenizer() -> Tokenizer:
     """The tokenizer of all these models: lower-cased WordPiece."""
-    return Tokenizer(
+    return Tokenizer.of_kind(
         'wordpiece',
         ('\n'.join([*SPECIAL_TOKENS.values(), *WORDS]) + '\n').encode(),
         Normalizer(True, True),

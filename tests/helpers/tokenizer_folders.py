@@ -18,6 +18,9 @@ from tokenizers import (
     processors,
 )
 
+from bert_jax.input_pipeline.tokenizer import Tokenizer as Ours
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 _CHARS = 'abcdehilnoprstuvwxyzHé\u0301\u0308中国한어국,.-!<>ᄒ\u1161\u11ab한국어사전'
 ENTRIES = list(
@@ -112,3 +115,9 @@ FOREIGN: dict[str, dict[str, Any]] = {
         ]
     },
 }
+
+
+def wordpiece(entries: Sequence[str]) -> Ours:
+    """A lower-cased WordPiece tokenizer of these entries behind the special ones."""
+    content = '\n'.join([*SPECIAL, *entries]).encode()
+    return Ours.of_kind('wordpiece', content, Normalizer(True, True))

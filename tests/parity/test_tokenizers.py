@@ -56,7 +56,7 @@ def test_wordpiece_that_is_written(tmp_path, lower, accents, nfc, ideographs):
         if not lower or token in tokenizer_folders.SPECIAL or token == token.lower()
     ]
     normalizer = Normalizer(lower, accents, nfc, ideographs)
-    Tokenizer('wordpiece', '\n'.join(entries).encode(), normalizer).save(tmp_path / 'a')
+    Tokenizer.of_kind('wordpiece', '\n'.join(entries).encode(), normalizer).save(tmp_path / 'a')
     assert Tokenizer.load(tmp_path / 'a').normalizer == normalizer
     same_ids(tmp_path / 'a')
 

@@ -55,10 +55,10 @@ def _changed_file(file: Unit) -> int:
 
 
 def _crc32c(unit: AnyUnit) -> np.ndarray:
-    return np.array([_crc32c_of(file) for file in unit.files()], np.int64)
+    return np.array([_crc32c_file(file) for file in unit.files()], np.int64)
 
 
-def _crc32c_of(file: Unit) -> int:
+def _crc32c_file(file: Unit) -> int:
     """Return the crc32c of the bytes on disk of a file, or a stretch of it.
 
     All of a parquet file's bytes belong to the first of its row groups.
@@ -90,7 +90,7 @@ def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
     # The cheap question first; the bytes are read only where it says nothing.
     touched = _changed(unit) != then.changed
     for file, crc, asked in zip(unit.files(), then.crc32c, touched):
-        if asked and _crc32c_of(file) != crc:
+        if asked and _crc32c_file(file) != crc:
             yield file
 
 

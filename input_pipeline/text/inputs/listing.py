@@ -64,51 +64,39 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
     """
     # All patterns, one after the other, each with the folder that its names are relative to.
     left_out = [] if left_out is None else left_out
-    matches: list[tuple[str, list[str], array[int], array[int]]] = []
+    matches: list[tuple[str, list[_Found]]] = []
     for part in _parts([patterns] if isinstance(patterns, str) else patterns):
-        names, sizes, times = list[str](), array('q'), array('q')
         with reading(part):
             top, files = (_remote if '://' in part else _local)(part, left_out)
-            for name, (size, time) in files:
-                names.append(name)
-                sizes.append(size)
-                times.append(time)
-        if not names:
+            matches.append((_posix(top), list(files)))
+        if not matches[-1][1]:
             lost = f'; left out: {", ".join(left_out[:5])}' if left_out else ''
             hint = f'check the path, and put a glob in quotes{lost}'
             raise UserError(f'no file matches {part!r}: {hint}')
-        matches.append((_posix(top), names, sizes, times))
 
     # Names are relative to what all patterns have in common. That needs all paths absolute, or
     # none.
-    roots = [root for root, *_ in matches]
+    roots = [root for root, _ in matches]
     if len({root.startswith('/') for root in roots}) > 1:
         roots = list(map(os.path.abspath, roots))
     common = os.path.commonpath(roots)
 
-    # A name goes into keys and into the manifest, so it must be text.
-    names, sizes, times = [], array('q'), array('q')
-    for root, (_, inner, inner_sizes, inner_times) in zip(roots, matches):
+    # A file that two patterns match is there once.
+    states: dict[str, tuple[int, int]] = {}
+    for root, (_, listed) in zip(roots, matches):
         prefix = PurePosixPath(root).relative_to(common).as_posix()
-        names += inner if prefix == '.' else [f'{prefix}/{name}' for name in inner]
-        sizes += inner_sizes
-        times += inner_times
-    for name in names:
+        states |= {name if prefix == '.' else f'{prefix}/{name}': state for name, state in listed}
+
+    # A name goes into keys and into the manifest, so it must be text.
+    for name in states:
         try:
             name.encode()
         except UnicodeEncodeError:
             name = name.encode(errors='backslashreplace').decode()
             raise UserError(f"{name}: the file's name is not UTF-8: give it another") from None
-
-    # Sorted by number, so that sizes follow; a file that two patterns match is there once.
-    order = sorted(range(len(names)), key=names.__getitem__)
-    once = [i for at, i in enumerate(order) if not at or names[i] != names[order[at - 1]]]
-    return Listing(
-        common,
-        [names[i] for i in once],
-        array('q', (sizes[i] for i in once)),
-        array('q', (times[i] for i in once)),
-    )
+    names = sorted(states)
+    sizes, times = (array('q', (states[name][i] for name in names)) for i in (0, 1))
+    return Listing(common, names, sizes, times)
 
 
 def refuse_inside(

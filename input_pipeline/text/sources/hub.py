@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.sources.values import missing
+from bert_jax.input_pipeline.text.sources import values
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def find(pattern: str, column: str) -> Shards:
     name, revision, config, split = _parts(pattern)
     builder, data = opened(pattern)
     if data.features is not None and column not in data.features:
-        raise UserError(f'{pattern}: {missing(column, sorted(data.features))}')
+        raise UserError(f'{pattern}: {values.missing(column, sorted(data.features))}')
 
     # The Hub's files are pinned to their commit; of local ones the library keeps the times.
     files, origins = _files(builder, split)
@@ -98,15 +98,16 @@ def _version(origins: list, revision: str | None) -> int:
     return zlib.crc32(repr((sorted(origins), revision)).encode())
 
 
-def rows(path: str, shard: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (row, counted within the shard, its values by their columns) of each row of a shard.
+def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | values.NoText | None]]:
+    """Yield (row, counted within the shard, its text, or why it has none) of each row of a shard.
 
     `path` as `Shards` has it.
     """
     _, data = opened(path)
     # Whatever the library, its storage and its formats raise; it has tried again by then.
     try:
-        yield from enumerate(data.shard(num_shards=data.num_shards, index=shard))
+        for row, record in enumerate(data.shard(num_shards=data.num_shards, index=shard)):
+            yield row, values.text_of(record, column)
     except Exception as error:
         raise UserError(f'{path}: shard {shard} cannot be read ({_worded(error)})') from error
 

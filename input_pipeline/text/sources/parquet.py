@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.sources.values import missing
 
 _ROWS = 256  # read at once
 
@@ -32,10 +33,7 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
             f'{path}: has {many} columns named {column!r}: write it again with a name for each'
         )
     if column not in schema.names:
-        names = ', '.join(schema.names[:20]) + (' ...' if len(schema.names) > 20 else '')
-        raise UserError(
-            f'{path}: no column {column!r} (it has {names}): name the column with --text_column'
-        )
+        raise UserError(f'{path}: {missing(column, schema.names)}')
 
     # Dictionary-encoded text is text.
     kind = schema.field(column).type

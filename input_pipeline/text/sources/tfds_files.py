@@ -15,6 +15,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records.example_proto import bytes_of
 from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, read_records
+from bert_jax.input_pipeline.text.sources.values import missing
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:
@@ -62,10 +63,7 @@ def find(pattern: str, column: str) -> list[epath.Path]:
         if isinstance(feature, tfds.features.Text)
     )
     if column not in texts:
-        raise UserError(
-            f'{pattern}: no text {column!r} (it has {", ".join(texts) or "none"}): name it with'
-            ' --text_column'
-        )
+        raise UserError(f'{pattern}: {missing(column, texts)}')
     return sorted(epath.Path(path) for path in builder.info.splits[split].filepaths)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 _TYPES = {
     bool: 'true or false',
@@ -23,41 +23,38 @@ _TYPES = {
 _WIKIEXTRACTOR = {'id', 'url', 'title', 'text'}  # fields of its --json
 
 
-class NoText(ValueError):
+class NoText(NamedTuple):
     """A record that holds no text, in words; `kind` is what it is counted under."""
 
-    def __init__(self, kind: str, words: str):
-        super().__init__(words)
-        self.kind = kind
+    kind: str
+    words: str
 
 
-def of_json(line: str, column: str) -> str | None:
-    """Return the text in that column of the object on a line; None for null. Raises NoText."""
+def of_json(line: str, column: str) -> str | NoText | None:
+    """Return the text in that column of the object on a line, as `text_of`."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         # the library counts the lines of what it is given, which is one line of the file
         reason = str(error).replace('line 1 column', 'column')
-        raise NoText(
-            'not JSON', f'not valid JSON ({reason}): jsonl has one object a line'
-        ) from error
+        return NoText('not JSON', f'not valid JSON ({reason}): jsonl has one object a line')
     if not isinstance(record, dict):
         what = _TYPES[type(record)]
-        raise NoText('no object', f'no object but {what}: jsonl has one object a line')
-    return of_record(record, column)
+        return NoText('no object', f'no object but {what}: jsonl has one object a line')
+    return text_of(record, column)
 
 
-def of_record(record: Mapping[str, Any], column: str) -> str | None:
-    """Return the text in that column of a record; None for null. Raises NoText."""
+def text_of(record: Mapping[str, Any], column: str) -> str | NoText | None:
+    """Return the text in that column of a record, None for null, or why there is none."""
     if column not in record:
-        raise NoText('no such column', missing(column, sorted(record)))
+        return NoText('no such column', missing(column, sorted(record)))
     value = record[column]
     if isinstance(value, str):
         return _without_title(value, record) if record.keys() >= _WIKIEXTRACTOR else value
     if value is None:
         return None
     what = _TYPES.get(type(value)) or type(value).__name__
-    raise NoText(
+    return NoText(
         'no text',
         f'no text in column {column!r}: it is {what}: name another column with --text_column',
     )

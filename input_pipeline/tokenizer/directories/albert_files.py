@@ -12,26 +12,29 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import model
+from bert_jax.input_pipeline.tokenizer import settings
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK, with_marks
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.settings import (
     JSON_CLASSES,
     Directory,
     Stated,
-    makes_rows,
     read_json,
     require_special,
 )
+from bert_jax.input_pipeline.wire import fields
+
+_UNIGRAM, BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
 
 _CLASSES = ('AlbertTokenizer', *JSON_CLASSES)
-# In the order of model.SPECIAL_TOKENS.
-SPECIAL_TOKENS = model.SPECIAL_TOKENS | {'pad_token': '<pad>', 'unk_token': '<unk>'}
+# In the order of settings.SPECIAL_TOKENS.
+SPECIAL_TOKENS = settings.SPECIAL_TOKENS | {'pad_token': '<pad>', 'unk_token': '<unk>'}
 # SentencePiece's own file, as transformers and as Google's folders call it.
 _FILES = ('spiece.model', '30k-clean.model')
 # Settings of the class, some of older versions, and the values of them that are built here.
@@ -60,9 +63,6 @@ def read(path: epath.Path) -> Stated:
     Raises:
       UserError: it contradicts itself, is damaged, or asks for what cannot be done.
     """
-    # Imported here: SentencePiece is loaded for its own models alone.
-    from bert_jax.input_pipeline.tokenizer.models.spm import albert_json
-
     directory = Directory.read(path, SPECIAL_TOKENS)
     config, fast, special = directory.config, directory.fast, directory.special
     name = str(config.get('tokenizer_class') or _CLASSES[0]).removesuffix('Fast')
@@ -76,15 +76,7 @@ def read(path: epath.Path) -> Stated:
     pieces, charsmap = _pieces_of_json(fast, source) if fast else _pieces_of_model(source)
     entries = [piece for piece, _ in pieces]
     require_special(special, entries, str(source), 'an ALBERT')
-    try:
-        our_rows = makes_rows(fast.get('post_processor'), special)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        our_rows = False
-    if not our_rows:
-        raise UserError(
-            f'{source}: its post_processor does not make rows of [CLS] A [SEP] B [SEP], as an'
-            ' ALBERT reads them'
-        )
+    directory.require_rows('an ALBERT')
 
     # Accents are settled by one setting of the class, and by another one in what is saved here.
     is_class = name == _CLASSES[0]
@@ -121,11 +113,63 @@ def _pieces_of_model(file: epath.Path) -> tuple[list[tuple[str, float]], bytes]:
     A piece of digits and a comma is all but ruled out, as in the tokenizer.json files of released
     ALBERTs: Google's own code takes such a piece apart again (tokenization.py, encode_pieces).
     """
-    from bert_jax.input_pipeline.tokenizer.models.spm import pieces_of
-
     try:
         pieces, charsmap = pieces_of(file.read_bytes())
     except (ValueError, struct.error) as error:
         raise UserError(f'{file}: not a SentencePiece model of unigram pieces ({error})') from error
     is_number = lambda piece: len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit()
     return [(piece, score - 100.0 * is_number(piece)) for piece, score in pieces], charsmap
+
+
+def pieces_of(model: bytes) -> tuple[list[tuple[str, float]], bytes]:
+    """Return the pieces of a model with their scores, by id, and its table of characters.
+
+    Raises:
+      ValueError: it is no model of the unigram kind.
+    """
+    kind, charsmap = model_settings(model)
+    pieces = []
+    for _, piece in fields(model, 1):
+        parts = {1: b'', 2: bytes(4)} | dict(fields(piece, 1, 2))
+        pieces.append((parts[1].decode(), *struct.unpack('<f', parts[2])))
+    if kind != _UNIGRAM or not pieces:
+        raise ValueError('not a unigram model')
+    return pieces, charsmap
+
+
+def albert_json(
+    pieces: Sequence[tuple[str, float]],
+    charsmap: bytes,
+    casing: Normalizer,
+    special_tokens: Sequence[str],
+) -> str:
+    """Return a tokenizer.json by the rules of ALBERT (transformers' AlbertTokenizer).
+
+    charsmap: the model's own table of characters, empty where it has none. Unlike SentencePiece the
+    library does not compose by it what NFKD has taken apart (Hangul).
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    unknown = [piece for piece, _ in pieces].index(special_tokens[1])
+    tokenizer = Tokenizer(models.Unigram(list(pieces), unk_id=unknown, byte_fallback=False))
+    # Quotes as typewriters have them; accents apart from their letters, and away; then the case.
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
+        + [normalizers.NFKD(), normalizers.StripAccents()] * casing.strip_accents
+        + [normalizers.Lowercase()] * casing.lower_case
+        + ([normalizers.Precompiled(charsmap)] if charsmap else [])
+    )
+    marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
+    return with_marks(tokenizer, special_tokens)
+
+
+def model_settings(model: bytes) -> tuple[int, bytes]:
+    """Return trainer_spec.model_type and normalizer_spec.precompiled_charsmap of a model."""
+    # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
+    # means unigram.
+    kind, charsmap = _UNIGRAM, b''
+    for number, spec in fields(model, 2, 3):
+        for _, value in fields(spec, 3 if number == 2 else 2):
+            kind, charsmap = (value[0], charsmap) if number == 2 else (kind, value)
+    return kind, charsmap

@@ -23,7 +23,7 @@ from bert_jax.input_pipeline.tokenizer.settings import (
     read_json,
 )
 
-# In the order of model.SPECIAL_TOKENS.
+# In the order of settings.SPECIAL_TOKENS.
 SPECIAL_TOKENS = {
     'pad_token': '<pad>',
     'unk_token': '<unk>',

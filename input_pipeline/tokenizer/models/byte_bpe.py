@@ -20,13 +20,13 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
-from bert_jax.input_pipeline.tokenizer.model import Layout, TokenizerModel
 from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, unreadable
+from bert_jax.input_pipeline.tokenizer.normalizer import whole
+from bert_jax.input_pipeline.tokenizer.tokenizer import Layout
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 
 # What Unicode calls white space, and so do the library's rules; str.isspace() has four more.
 _SPACES = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
-# Halves of a character, which a JSON file may hold and no byte string can.
-_HALVES_RE = re.compile('[\ud800-\udfff]')
 _STRETCH_RE = re.compile(f'[{_SPACES}]*[^{_SPACES}]+|[{_SPACES}]+')
 _SPLITTER = pre_tokenizers.ByteLevel(add_prefix_space=False)
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -34,12 +34,7 @@ _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 def stretches(text: str) -> list[str]:
     """Return a text cut before each run of white space; joined again they are the text."""
-    return _STRETCH_RE.findall(_whole(text))
-
-
-def _whole(text: str) -> str:
-    """Return the text with U+FFFD for halves of characters."""
-    return text if text.isascii() else _HALVES_RE.sub('\ufffd', text)
+    return _STRETCH_RE.findall(whole(text))
 
 
 def words_of(stretch: str) -> list[str]:
@@ -63,7 +58,7 @@ class ByteBpe(LibraryModel):
 
     def _read(self, vocabulary: bytes, name: str) -> None:
         parts = json.loads(vocabulary)
-        self._entries, self._merges = parts['entries'], parts['merges']
+        self._listed, self._merges = parts['entries'], parts['merges']
         self._added, self._prefix_space = parts['added_tokens'], parts['add_prefix_space']
 
         # Special tokens are not searched for in text, and none are put around it.
@@ -76,12 +71,12 @@ class ByteBpe(LibraryModel):
         # Added tokens begin a word as special ones do.
         self._whole = {*self.special_tokens, *(token['content'] for token in self._added)}
         self.starts_word = np.array(
-            [t in self._whole or self._text([t])[:1].isspace() for t in self.tokens]
+            [t in self._whole or self._text([t])[:1].isspace() for t in self.entries]
         )
 
     def _library_tokenizer(self, add_prefix_space: bool) -> Tokenizer:
         # The post-processor trims a piece's place by the space before it, and adds nothing.
-        ids = {token: i for i, token in enumerate(self._entries)}
+        ids = {token: i for i, token in enumerate(self._listed)}
         engine = Tokenizer(models.BPE(ids, [(left, right) for left, right in self._merges]))
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
         engine.post_processor = processors.ByteLevel(
@@ -100,12 +95,11 @@ class ByteBpe(LibraryModel):
         """Return `stretches`, with the space before the text where the vocabulary wants one."""
         return stretches(f' {text}' if self._prefix_space and text and text[0] != ' ' else text)
 
-    def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32."""
+    def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         # Added tokens are searched for in the whole text; without any, stretches are remembered.
         if self._added:
-            return super().encode_batch(map(_whole, texts))
-        return TokenizerModel.encode_batch(self, texts)
+            return super()._encode(texts)
+        return Base._encode(self, texts)
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text.
@@ -113,7 +107,7 @@ class ByteBpe(LibraryModel):
         The place that it was made from has no space; a word (`words_of`) begins with its first
         piece that is more than the space before it.
         """
-        encoding = self._engine.encode(_whole(text), add_special_tokens=False)
+        encoding = self._engine.encode(whole(text), add_special_tokens=False)
         begun: set[int | None] = set()
         for piece, word, (start, end) in zip(
             encoding.ids, encoding.word_ids, encoding.offsets, strict=True
@@ -131,11 +125,11 @@ class ByteBpe(LibraryModel):
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of pieces that follow each other."""
-        return self._text([self.tokens[i] for i in ids])
+        return self._text([self.entries[i] for i in ids])
 
     def spelled(self, ids: Iterable[int]) -> list[str]:
         """Return each entry as text, with the space before a word."""
-        return [self._text([self.tokens[i]]) for i in ids]
+        return [self._text([self.entries[i]]) for i in ids]
 
     def covered(self, characters: Iterable[str]) -> set[str]:
         """Return all of the characters: each has bytes."""
@@ -152,7 +146,7 @@ class ByteBpe(LibraryModel):
             'bos_token': names['cls_token'],
             'eos_token': names['sep_token'],
         }
-        ids = {token: i for i, token in enumerate(self._entries)}
+        ids = {token: i for i, token in enumerate(self._listed)}
         merges = ['#version: 0.2', *(' '.join(pair) for pair in self._merges)]
         return {
             'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode(),
@@ -173,8 +167,8 @@ class ByteBpe(LibraryModel):
             + [AddedToken(mask, special=True, normalized=False, lstrip=True)]
         )
         engine.post_processor = processors.RobertaProcessing(
-            (sep, self.tokens.index(sep)),
-            (cls, self.tokens.index(cls)),
+            (sep, self.entries.index(sep)),
+            (cls, self.entries.index(cls)),
             trim_offsets=True,
             add_prefix_space=self._prefix_space,
         )

@@ -17,33 +17,34 @@ import numpy as np
 import tokenizers
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.model import WORD_MARK, TokenizerModel
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
+from bert_jax.input_pipeline.tokenizer.normalizer import whole
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 
-class LibraryModel(TokenizerModel):
+class LibraryModel(Tokenizer):
     """A vocabulary that the library encodes with, a text as a whole."""
 
     _engine: tokenizers.Tokenizer
 
     def _use(self, engine: tokenizers.Tokenizer) -> None:
-        """Encode with `engine`; `tokens` are its entries, added ones behind the vocabulary's."""
+        """Encode with `engine`; `entries` are its, added ones behind the vocabulary's."""
         self._engine = engine
         ids = engine.get_vocab(with_added_tokens=True)
-        self.tokens = sorted(ids, key=ids.__getitem__)
-        self.vocab_size = len(self.tokens)
+        self.entries = sorted(ids, key=ids.__getitem__)
+        self.vocab_size = len(self.entries)
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a text."""
-        return self._engine.encode(word, add_special_tokens=False).ids
+        return self._engine.encode(whole(word), add_special_tokens=False).ids
 
-    def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32."""
-        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+    def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
+        encodings = self._engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text."""
-        encoding = self._engine.encode(text, add_special_tokens=False)
+        encoding = self._engine.encode(whole(text), add_special_tokens=False)
         for piece, span in zip(encoding.ids, encoding.offsets, strict=True):
             yield (piece, *span, self.begins_word(piece))
 
@@ -77,7 +78,7 @@ class Compiled(LibraryModel):
             self._use(tokenizers.Tokenizer.from_str(json.dumps(rules, ensure_ascii=False)))
         except Exception as error:
             raise unreadable(name, error) from error
-        self.tokens[: len(pieces)] = pieces
+        self.entries[: len(pieces)] = pieces
 
         # Added and special tokens begin a word even where their text begins like a piece within.
         prefix = model.get('continuing_subword_prefix', '##')
@@ -86,7 +87,7 @@ class Compiled(LibraryModel):
             [
                 token in whole
                 or token.startswith(WORD_MARK if is_unigram else prefix) == is_unigram
-                for token in self.tokens
+                for token in self.entries
             ]
         )
 

@@ -10,22 +10,18 @@ from __future__ import annotations
 import struct
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.model import WORD_MARK, TokenizerModel
+from bert_jax.input_pipeline.tokenizer.directories.albert_files import BPE, model_settings
 from bert_jax.input_pipeline.tokenizer.models import tokenizer_json
-from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, segments
-from bert_jax.input_pipeline.wire import fields, spans
-
-if TYPE_CHECKING:
-    import tokenizers
-
-_UNIGRAM, _BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
+from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, segments
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.wire import spans
 
 # A capital sigma at the end of a word. The library lower-cases characters one by one, and would
 # make an inner one of it.
@@ -35,7 +31,7 @@ _FINAL_SIGMA = r'(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cas
 _WITHIN, _NOTHING = r'\Y', '\x01'
 
 
-class SentencePiece(TokenizerModel):
+class SentencePiece(Tokenizer):
     """A unigram or BPE model."""
 
     kind = 'sentencepiece'
@@ -51,9 +47,9 @@ class SentencePiece(TokenizerModel):
 
         # Special pieces begin a word, too, though they have no mark.
         ids = range(self._processor.get_piece_size())
-        self.tokens, self.vocab_size = [self._processor.id_to_piece(i) for i in ids], len(ids)
+        self.entries, self.vocab_size = [self._processor.id_to_piece(i) for i in ids], len(ids)
         special = [self._processor.is_control(i) or self._processor.is_unknown(i) for i in ids]
-        marked = [token.startswith(WORD_MARK) for token in self.tokens]
+        marked = [token.startswith(WORD_MARK) for token in self.entries]
         self.starts_word = np.array(marked) | np.array(special)
 
     def ids(self, word: str) -> list[int]:
@@ -97,16 +93,16 @@ class SentencePiece(TokenizerModel):
 
         # The model's own table of characters goes along: Hugging Face must normalise exactly as it
         # did in training.
-        kind, charsmap = _settings(self._processor.serialized_model_proto())
+        kind, charsmap = model_settings(self._processor.serialized_model_proto())
         unknown, cased = self._processor.unk_id(), self.normalizer
         model: models.Model
 
         # BPE is ids and merges; unigram is pieces with their scores.
-        if kind == _BPE:
-            ids = {piece: i for i, piece in enumerate(self.tokens)}
-            model = models.BPE(ids, _merges(ids), unk_token=self.tokens[unknown], fuse_unk=True)
+        if kind == BPE:
+            ids = {piece: i for i, piece in enumerate(self.entries)}
+            model = models.BPE(ids, _merges(ids), unk_token=self.entries[unknown], fuse_unk=True)
         else:
-            scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.tokens)]
+            scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.entries)]
             model = models.Unigram(scores, unk_id=unknown, byte_fallback=False)
 
         # Our casing, then the model's own normalisation, then blanks as SentencePiece sees them.
@@ -121,69 +117,7 @@ class SentencePiece(TokenizerModel):
             + [normalizers.NFC(), normalizers.Strip(), replace(Regex(' {2,}'), ' ')]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
-        return _with_rows(tokenizer, self.special_tokens)
-
-
-def _with_rows(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> str:
-    """Return the tokenizer.json of some rules, which reads word marks and makes rows."""
-    from tokenizers import decoders
-
-    tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
-    return tokenizer_json.content(tokenizer, special_tokens)
-
-
-def pieces_of(model: bytes) -> tuple[list[tuple[str, float]], bytes]:
-    """Return the pieces of a model with their scores, by id, and its table of characters.
-
-    Raises:
-      ValueError: it is no model of the unigram kind.
-    """
-    kind, charsmap = _settings(model)
-    pieces = []
-    for _, piece in fields(model, 1):
-        parts = {1: b'', 2: bytes(4)} | dict(fields(piece, 1, 2))
-        pieces.append((parts[1].decode(), *struct.unpack('<f', parts[2])))
-    if kind != _UNIGRAM or not pieces:
-        raise ValueError('not a unigram model')
-    return pieces, charsmap
-
-
-def albert_json(
-    pieces: Sequence[tuple[str, float]],
-    charsmap: bytes,
-    casing: Normalizer,
-    special_tokens: Sequence[str],
-) -> str:
-    """Return a tokenizer.json by the rules of ALBERT (transformers' AlbertTokenizer).
-
-    charsmap: the model's own table of characters, empty where it has none. Unlike SentencePiece the
-    library does not compose by it what NFKD has taken apart (Hangul).
-    """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    unknown = [piece for piece, _ in pieces].index(special_tokens[1])
-    tokenizer = Tokenizer(models.Unigram(list(pieces), unk_id=unknown, byte_fallback=False))
-    # Quotes as typewriters have them; accents apart from their letters, and away; then the case.
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
-        + [normalizers.NFKD(), normalizers.StripAccents()] * casing.strip_accents
-        + [normalizers.Lowercase()] * casing.lower_case
-        + ([normalizers.Precompiled(charsmap)] if charsmap else [])
-    )
-    marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
-    return _with_rows(tokenizer, special_tokens)
-
-
-def _settings(model: bytes) -> tuple[int, bytes]:
-    """Return trainer_spec.model_type and normalizer_spec.precompiled_charsmap of a model."""
-    # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
-    # means unigram.
-    kind, charsmap = _UNIGRAM, b''
-    for number, spec in fields(model, 2, 3):
-        for _, value in fields(spec, 3 if number == 2 else 2):
-            kind, charsmap = (value[0], charsmap) if number == 2 else (kind, value)
-    return kind, charsmap
+        return tokenizer_json.with_marks(tokenizer, self.special_tokens)
 
 
 def with_exact_sums(model: bytes) -> bytes:

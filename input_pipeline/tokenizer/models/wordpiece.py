@@ -10,20 +10,18 @@ pipelines do not (final sigma, private-use characters, words of 101 to 200 chara
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.model import Kind, TokenizerModel
-from bert_jax.input_pipeline.tokenizer.models import tokenizer_json
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, segments
-
-MAX_WORD_CHARS = 200  # longer words are [UNK] (tokenization.py:303); Hugging Face has 100
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
+from bert_jax.input_pipeline.tokenizer.normalizer import segments
+from bert_jax.input_pipeline.tokenizer.settings import Kind, parse_vocab
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 
-class WordPiece(TokenizerModel):
+class WordPiece(Tokenizer):
     """Greedy longest-match-first pieces of words (tokenization.py:308-357)."""
 
     kind: ClassVar[Kind] = 'wordpiece'
@@ -32,18 +30,17 @@ class WordPiece(TokenizerModel):
     marked_kind: ClassVar[Kind | None] = 'compiled'
 
     def _read(self, vocabulary: bytes, name: str) -> None:
-        self.tokens = parse_vocab(vocabulary, name)
-        self.vocab_size = len(self.tokens)
-        self.vocabulary = ('\n'.join(self.tokens) + '\n').encode()
-        self.starts_word = np.array([not token.startswith('##') for token in self.tokens])
+        self.entries = parse_vocab(vocabulary, name)
+        self.vocab_size = len(self.entries)
+        self.vocabulary = ('\n'.join(self.entries) + '\n').encode()
+        self.starts_word = np.array([not token.startswith('##') for token in self.entries])
 
         # Two tables, for the first piece of a word and for those that follow, so that no `##` is
         # joined to anything while pieces are looked up. Of two equal entries the later one counts,
         # as in Google's dict.
-        self._heads = {token: i for i, token in enumerate(self.tokens)}
-        self._tails = {t[2:]: i for i, t in enumerate(self.tokens) if t.startswith('##')}
+        self._heads = {token: i for i, token in enumerate(self.entries)}
+        self._tails = {t[2:]: i for i, t in enumerate(self.entries) if t.startswith('##')}
         self._longest = max(map(len, self._heads))
-        self._unk_id = self._heads.get(self.special_tokens[1], 0)
 
     @property
     def transformers_class(self) -> str:
@@ -53,7 +50,7 @@ class WordPiece(TokenizerModel):
 
     def tokenizer_json(self) -> str:
         """Return a tokenizer.json with which the tokenizers library gives the same ids."""
-        return library_json(self.tokens, self.special_tokens, self.normalizer)
+        return wordpiece_json(self.entries, self.special_tokens, self.normalizer)
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a whitespace word's pieces."""
@@ -62,7 +59,7 @@ class WordPiece(TokenizerModel):
     def spell(self, entry: str) -> list[int]:
         """Return ids that together spell an entry, in which `##` continues a word."""
         ids = [i for i, _ in self.pieces(entry.removeprefix('##'), entry.startswith('##'))]
-        return [] if self._unk_id in ids else ids
+        return [] if self.unk_id in ids else ids
 
     def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """Return (id, characters) of a basic token's pieces.
@@ -72,7 +69,7 @@ class WordPiece(TokenizerModel):
         """
         # as a whole, not cut: Google's rule
         if len(token) > MAX_WORD_CHARS:
-            return [(self._unk_id, len(token))]
+            return [(self.unk_id, len(token))]
 
         # From each place the longest entry, then on from its end; one gap makes all of it [UNK].
         matched, start, table = [], 0, self._tails if continues else self._heads
@@ -82,7 +79,7 @@ class WordPiece(TokenizerModel):
                 if piece is not None:
                     break
             else:
-                return [(self._unk_id, len(token))]
+                return [(self.unk_id, len(token))]
             matched.append((piece, end - start))
             start, table = end, self._tails
         return matched
@@ -111,43 +108,3 @@ class WordPiece(TokenizerModel):
             traced.append((piece, origin[at][0], origin[at + length - 1][1]))
             at += length
         return traced
-
-
-def parse_vocab(content: bytes, name: str) -> list[str]:
-    """Return the entries of a vocab.txt, one a line; line number = id (tokenization.py:121-133)."""
-    try:
-        # not splitlines(): it also splits at U+2028 and the like
-        lines = content.decode('utf-8').split('\n')
-    except UnicodeDecodeError as error:
-        raise UserError(f'{name}: not UTF-8 at byte {error.start}: not a vocabulary') from error
-    if lines[-1] == '':
-        lines.pop()
-    return [line.strip() for line in lines]
-
-
-def library_json(
-    entries: Sequence[str], special_tokens: Sequence[str], normalizer: Normalizer
-) -> str:
-    """Return a tokenizer.json with our rules in the library's terms.
-
-    Where it cannot follow Google to the letter, this file's head says so.
-    """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-
-    ids = {token: i for i, token in enumerate(entries)}
-    model = models.WordPiece(
-        ids, unk_token=special_tokens[1], max_input_chars_per_word=MAX_WORD_CHARS
-    )
-    google = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=normalizer.ideographs,
-        strip_accents=normalizer.strip_accents,
-        lowercase=normalizer.lower_case,
-    )
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = (
-        normalizers.Sequence([normalizers.NFC(), google]) if normalizer.nfc else google
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    return tokenizer_json.content(tokenizer, special_tokens)

@@ -9,8 +9,8 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.model import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 
@@ -32,7 +32,7 @@ def test_each_mask_has_its_best_words_as_the_predictor_answers_them(architecture
 def test_the_usual_spelling_is_understood_by_a_model_whose_mask_token_is_another():
     names = [*SPECIAL_TOKENS.values()][:4] + ['<mask>']
     vocabulary = ('\n'.join([*names, *tiny_models.WORDS]) + '\n').encode()
-    own = Tokenizer('wordpiece', vocabulary, Normalizer(True, True), names)
+    own = Tokenizer.of_kind('wordpiece', vocabulary, Normalizer(True, True), names)
     fill = MaskFiller(source('BertForMaskedLM', own), 2)
     usual = MaskFiller(source('BertForMaskedLM'), 2)
     assert fill('a [MASK] film')['masks'] == fill('a <mask> film')['masks']

@@ -276,7 +276,9 @@ def test_the_same_place_with_another_model_in_it_has_another_fingerprint():
     others = [
         Source(model._replace(params=changed), tokenizer, 'here', 0),
         Source(model._replace(labels=('no', 'maybe', 'yes')), tokenizer, 'here', 0),
-        Source(model, Tokenizer('wordpiece', words.encode(), tokenizer.normalizer), 'here', 0),
+        Source(
+            model, Tokenizer.of_kind('wordpiece', words.encode(), tokenizer.normalizer), 'here', 0
+        ),
     ]
     assert len({here, *(source.fingerprint() for source in others)}) == 4
 

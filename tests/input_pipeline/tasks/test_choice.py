@@ -9,26 +9,15 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from tests.helpers.tokenizer_folders import wordpiece
 
 SWAG = (
     ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n'
 )
 
 
-@pytest.fixture
-def tokenizer(tmp_path):
-    """Letters as words."""
-    folder = tmp_path / 'tokenizer'
-    folder.mkdir()
-    (folder / 'vocab.txt').write_text(
-        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnop']) + '\n'
-    )
-    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    return Tokenizer.load(folder)
-
-
-def test_swag_rows_by_hand(tmp_path, tokenizer):
+def test_swag_rows_by_hand(tmp_path):
+    tokenizer = wordpiece('abcdefghijklmnop')
     (tmp_path / 'train.csv').write_text(SWAG + '7,v,1,A b. C,a b,c,gold,d e,"f, g",h,,2\n')
     (tmp_path / 'test.csv').write_text(SWAG.replace(',label', '') + '0,v,1,A,a,,gold,d,e,f,g\n')
     task = load_task('swag', str(tmp_path))
@@ -40,19 +29,15 @@ def test_swag_rows_by_hand(tmp_path, tokenizer):
     rows = [' '.join(tokenizer.tokens(ids)) for ids in features['input_ids'][0]]
     assert rows[:2] == ['[CLS] a b [SEP] c d e [SEP] [PAD]', '[CLS] a b [SEP] c f [UNK] g [SEP]']
     assert rows[3].startswith('[CLS] a b [SEP] c [SEP]')
-    assert (
-        features['segment_ids'].shape == (1, 4, 9)
-        and features['segment_ids'][0, 2].tolist() == [0] * 4 + [1] * 3 + [0] * 2
-    )
+    assert features['segment_ids'][0, 2].tolist() == [0] * 4 + [1] * 3 + [0] * 2
     assert features['labels'].tolist() == [2] and task.num_outputs == 1 and task.head == 'choice'
     unlabelled = task.examples('test')
     assert unlabelled[0].label is None
     with pytest.raises(UserError, match='no labels'):
         task.score(unlabelled, task.decode(unlabelled, {}, {'logits': np.zeros((1, 4))}))
     predictions = task.decode(examples, features, {'logits': np.array([[0, 1, 2, 1.5]])})
-    assert predictions.answers == {'7': '2'} and task.score(examples, predictions) == {
-        'accuracy': 1.0
-    }
+    assert predictions.answers == {'7': '2'}
+    assert task.score(examples, predictions) == {'accuracy': 1.0}
     task.write_predictions(str(tmp_path / 'out'), examples, predictions)
     assert task.read_predictions(str(tmp_path / 'out/predictions.tsv'), examples) == predictions
 
@@ -72,26 +57,17 @@ def test_own_task(tmp_path):
 
     right = {'q': 'a', 'c': {'text': ['b', 'c']}, 'answer': 'B'}
     assert [(e.context, e.choices, e.label) for e in read(right)] == [('a', ('b', 'c'), 1)]
-    for records, changes, message in (
+    for record, changes, message in (
         (
-            [right | {'c': {'text': ['b']}}],
+            right | {'c': {'text': ['b']}},
             {},
-            'train.jsonl:1: 1 choices; every example of task mine has 2',
+            'train.jsonl:1: 1 choices; every example of task mine',
         ),
-        (
-            [right, right | {'answer': 'C'}],
-            {},
-            "train.jsonl:2: unknown label 'C'; task mine has A, B",
-        ),
-        ([right | {'q': ['a']}], {}, "train.jsonl:1: 'text' is a list where a text is wanted"),
-        ([{'q': 'a', 'answer': 'A'}], {}, "no 'c.text' for 'choices'; it has q, answer"),
-        ([right], {'labels': []}, '"labels" must list what the choices are called'),
-        ([right], {'metrics': ['f1']}, 'scored by accuracy alone'),
-        (
-            [right],
-            {'columns': {'text': 'q', 'label': 'answer'}},
-            r"does not say which column is \['choices'\]",
-        ),
+        (right | {'answer': 'C'}, {}, "train.jsonl:1: unknown label 'C'; task mine has A, B"),
+        (right | {'q': ['a']}, {}, "train.jsonl:1: 'text' is a list where a text is wanted"),
+        ({'q': 'a', 'answer': 'A'}, {}, "no 'c.text' for 'choices'; it has q, answer"),
+        (right, {'labels': []}, '"labels" must list what the choices are called'),
+        (right, {'metrics': ['f1']}, 'scored by accuracy alone'),
     ):
         with pytest.raises(UserError, match=message):
-            read(*records, **changes)
+            read(record, **changes)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import time
 
 import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks import load_task, score_file
 from bert_jax.input_pipeline.tasks.base import Predictions
 from bert_jax.input_pipeline.tasks.files.squad import answer_in_context
 from bert_jax.input_pipeline.tasks.metrics import squad
 from bert_jax.input_pipeline.tasks.squad import windows_of
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from tests.helpers.tokenizer_folders import wordpiece
 
 CONTEXT = "The Quick, brown   fox (it was Zoë's) jumped over 13 lazy dogs in 1999."
 
 
-@pytest.fixture
-def tokenizer(tmp_path):
-    """Single characters: every letter of a word is a piece."""
-    folder = tmp_path / 'tokenizer'
-    folder.mkdir()
-    signs = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
-    tails = ['##' + s for s in signs if s.isalnum()]
-    (folder / 'vocab.txt').write_text(
-        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *signs, *tails]) + '\n'
-    )
-    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    return Tokenizer.load(folder)
+# Single characters: every letter of a word is a piece.
+SIGNS = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
+TOKENIZER = wordpiece([*SIGNS, *(f'##{sign}' for sign in SIGNS if sign.isalnum())])
 
 
 def squad_file(tmp_path, questions, name='train-v1.1.json', context=CONTEXT):
@@ -50,14 +41,11 @@ def squad_file(tmp_path, questions, name='train-v1.1.json', context=CONTEXT):
         )
         if not answers:
             entries[-1]['is_impossible'] = True
-    (tmp_path / name).write_text(
-        json.dumps(
-            {
-                'version': '1.1',
-                'data': [{'title': 't', 'paragraphs': [{'context': context, 'qas': entries}]}],
-            }
-        )
-    )
+    write_paragraph(tmp_path / name, {'context': context, 'qas': entries})
+
+
+def write_paragraph(path, paragraph):
+    path.write_text(json.dumps({'data': [{'paragraphs': [paragraph]}]}))
 
 
 def perfect(features, k=5):
@@ -100,25 +88,25 @@ def test_windows_are_those_of_the_reference():
                     assert found[index][1][piece - start] == (scores.index(max(scores)) == index)
 
 
-def test_rows_by_hand(tmp_path, tokenizer):
+def test_rows_by_hand(tmp_path):
     squad_file(tmp_path, [('a b ?', ['cd'])], context='ab cd ef gh')
-    features = load_task('squad_v1', str(tmp_path)).features(
-        load_task('squad_v1', str(tmp_path)).examples('train'), tokenizer, 12
-    )
-    rows = [' '.join(tokenizer.tokens(ids)) for ids in features['input_ids']]
+    task = load_task('squad_v1', str(tmp_path))
+    features = task.features(task.examples('train'), TOKENIZER, 12)
+    rows = [' '.join(TOKENIZER.tokens(ids)) for ids in features['input_ids']]
     assert rows == [
         '[CLS] a b ? [SEP] a ##b c ##d e ##f [SEP]',
         '[CLS] a b ? [SEP] g ##h [SEP] [PAD] [PAD] [PAD] [PAD]',
     ]
-    assert features['start_positions'].tolist() == [7, 0] and features[
-        'end_positions'
-    ].tolist() == [8, 0]
-    assert features['starts'][0].tolist() == [0, 0, 0, 0, 0, 0, 1, 3, 4, 6, 7, 0] and features[
-        'ends'
-    ][1, 5:7].tolist() == [10, 11]
+    assert features['start_positions'].tolist() == [7, 0]
+    assert features['end_positions'].tolist() == [8, 0]
+    assert features['starts'][0].tolist() == [0, 0, 0, 0, 0, 0, 1, 3, 4, 6, 7, 0]
+    assert features['ends'][1, 5:7].tolist() == [10, 11]
+    squad_file(tmp_path, [('a ' * 40, ['fox'])])
+    with pytest.raises(UserError, match='leaves no room'):
+        task.features(task.examples('train'), TOKENIZER, 40)
 
 
-def test_decoding_is_that_of_the_reference(tmp_path, tokenizer):
+def test_decoding_is_that_of_the_reference(tmp_path):
     """All pairs of the 20 best of each window, the rules of run_squad.py:765-800, in plain loops.
 
     Random logits.
@@ -126,7 +114,7 @@ def test_decoding_is_that_of_the_reference(tmp_path, tokenizer):
     squad_file(tmp_path, [('why ?', ['fox']), ('what is that thing ?', ['13'])], 'dev-v1.1.json')
     task = load_task('squad_v1', str(tmp_path))
     examples = task.examples('dev')
-    features = task.features(examples, tokenizer, 40)
+    features = task.features(examples, TOKENIZER, 40)
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2, *features['input_ids'].shape)) * features['input_mask'] * 3
     best = np.argsort(-logits, axis=-1, kind='stable')[..., :20]
@@ -138,38 +126,28 @@ def test_decoding_is_that_of_the_reference(tmp_path, tokenizer):
             f'{name}_scores': np.take_along_axis(logits[side], best[side], -1),
         }
     predictions = task.decode(examples, features, outputs)
+    starts, ends = features['starts'], features['ends']
     for index, example in enumerate(examples):
         spans = []
         for row in np.flatnonzero(features['example_index'] == index):
-            for i in best[0, row]:
-                for j in best[1, row]:
-                    inside = (
-                        features['ends'][row, i]
-                        and features['ends'][row, j]
-                        and features['best_context'][row, i]
-                    )
-                    if inside and i <= j and j - i + 1 <= 30:
-                        text = example.context[
-                            features['starts'][row, i] : features['ends'][row, j]
-                        ]
-                        spans.append(
-                            (-(logits[0, row, i] + logits[1, row, j]), ' '.join(text.split()))
-                        )
-        texts = list(dict.fromkeys(text for _, text in sorted(spans, key=lambda span: span[0])))[
-            :20
-        ]
+            for i, j in itertools.product(best[0, row], best[1, row]):
+                inside = ends[row, i] and ends[row, j] and features['best_context'][row, i]
+                if inside and i <= j and j - i + 1 <= 30:
+                    text = ' '.join(example.context[starts[row, i] : ends[row, j]].split())
+                    spans.append((-(logits[0, row, i] + logits[1, row, j]), text))
+        ordered = sorted(spans, key=lambda span: span[0])
+        texts = list(dict.fromkeys(text for _, text in ordered))[:20]
         nbest = predictions.extras['nbest'][example.id]
-        assert [item['text'] for item in nbest] == texts and predictions.answers[
-            example.id
-        ] == texts[0]
+        assert [item['text'] for item in nbest] == texts
+        assert predictions.answers[example.id] == texts[0]
         assert sum(item['probability'] for item in nbest) == pytest.approx(1)
 
 
-def test_no_answer_is_the_smallest_null_score_against_the_best_span(tmp_path, tokenizer):
+def test_no_answer_is_the_smallest_null_score_against_the_best_span(tmp_path):
     squad_file(tmp_path, [('who ?', ['fox']), ('when ?', [])], 'dev-v2.0.json')
     task = load_task('squad_v2', str(tmp_path))
     examples = task.examples('dev')
-    features = task.features(examples, tokenizer, 40)
+    features = task.features(examples, TOKENIZER, 40)
     outputs = perfect(features)
     predictions = task.decode(examples, features, outputs)
     assert predictions.answers == {'q0': 'fox', 'q1': ''}
@@ -214,29 +192,18 @@ def test_best_threshold_is_the_official_search():
         assert 'tuned_exact' not in report
 
 
-@pytest.mark.parametrize(
-    ('mark', 'answers', 'answer', 'exact', 'trained'),
-    [
-        (True, ['fox'], 'fox', 100, ()),  # 50 where the mark counts, 100 by evaluate-v2.0.py
-        (True, ['fox'], '', 50, ()),
-        (False, [], '', 100, ()),
-        (None, ['fox'], 'fox', 100, (('fox', 19),)),
-    ],
-)
-def test_a_mark_that_contradicts_the_answers(
-    tmp_path, caplog, mark, answers, answer, exact, trained
-):
-    """Scored by the answers, trained on by the mark, and said."""
+@pytest.mark.parametrize(('answer', 'exact'), [('fox', 100), ('', 50)])
+def test_a_mark_that_contradicts_the_answers(tmp_path, caplog, answer, exact):
+    """Scored by the answers, as by evaluate-v2.0.py, trained on by the mark, and said."""
+    marked = QUESTION | {'answers': [{'text': 'fox', 'answer_start': 19}], 'is_impossible': True}
     for name in ('train-v2.0.json', 'dev-v2.0.json'):
-        squad_file(tmp_path, [('who?', answers), ('when?', [])], name)
-        content = json.loads((tmp_path / name).read_text())
-        content['data'][0]['paragraphs'][0]['qas'][0]['is_impossible'] = mark
-        (tmp_path / name).write_text(json.dumps(content))
+        paragraph = {'context': CONTEXT, 'qas': [marked, marked | {'id': '2', 'answers': []}]}
+        write_paragraph(tmp_path / name, paragraph)
     task = load_task('squad_v2', str(tmp_path))
-    scores = task.score(task.examples('dev'), Predictions({'q0': answer, 'q1': ''}))
-    assert scores['exact'] == exact and scores.get('HasAns_total', 0) == len(answers)
-    assert ('1 of 2 questions list answers' in caplog.text) == (mark is not None)
-    assert task.examples('train')[0].answers == trained
+    scores = task.score(task.examples('dev'), Predictions({'1': answer, '2': ''}))
+    assert scores['exact'] == exact and scores['HasAns_total'] == 1
+    assert '1 of 2 questions list answers' in caplog.text
+    assert task.examples('train')[0].answers == ()
 
 
 def test_korquad_counts_characters():
@@ -257,9 +224,7 @@ def test_korquad_counts_characters():
     assert squad.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
 
 
-def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(
-    tmp_path, tokenizer, caplog
-):
+def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_path, caplog):
     """Offsets that are off by a little, by a word, and by much.
 
     What run_squad.py:274-296 does, written out.
@@ -281,10 +246,7 @@ def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(
     assert '3 of 4 questions have their answer beside its offset' in caplog.text
     assert '1 have it at another offset, 0 not in the context at all' in caplog.text
     squad_file(tmp_path, questions[3:])
-    with pytest.raises(
-        UserError,
-        match='no question has its answer at its offset: 1 have it at another offset, 0 not',
-    ):
+    with pytest.raises(UserError, match='no question has its answer at its offset: 1 have it at'):
         load_task('squad_v1', str(tmp_path)).examples('train')
 
     words, word_of = [], []  # as run_squad.py:249-272 counts them
@@ -308,50 +270,23 @@ def _without(entry, name):
 
 
 @pytest.mark.parametrize('version', ['v1.1', 'v2.0'])
-def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version):
-    """No `answers`, null, and all empty are refused for train and dev.
-
-    A test split of such questions is predicted but not scored.
-    """
-    entry = {
-        'id': '1',
-        'question': 'who ?',
-        'answers': [{'text': 'fox', 'answer_start': CONTEXT.index('fox')}],
-    }
-    none_at_all = (
-        [_without(entry, 'answers')],
-        [entry | {'answers': None}],
-        [entry | {'answers': []}],
-    )
-    some = [entry, _without(entry, 'answers') | {'id': '2'}]
-    (tmp_path / 'task.json').write_text(
-        json.dumps(
-            {
-                'kind': 'span',
-                'files': {'test': f'dev-{version}.json'},
-                'unanswerable': version == 'v2.0',
-            }
-        )
-    )
-    for entries in (*none_at_all, some):
-        for split in ('train', 'dev'):
-            text = json.dumps({'data': [{'paragraphs': [{'context': CONTEXT, 'qas': entries}]}]})
-            (tmp_path / f'{split}-{version}.json').write_text(text)
-            message = (
-                "question '2' has no .answers."
-                if entries is some
-                else 'no labels: none of the 1 questions'
-            )
-            with pytest.raises(UserError, match=message):
-                load_task(f'squad_v{version[1]}', str(tmp_path)).examples(split)
-        task = load_task(str(tmp_path / 'task.json'))
-        examples = task.examples('test')
-        assert examples[-1].answers is None and not task.labelled(examples)
-        with pytest.raises(
-            UserError,
-            match='1 of 2 examples have no labels' if entries is some else 'split has no labels',
-        ):
-            task.score(examples, Predictions({'1': 'fox', '2': ''}))
+@pytest.mark.parametrize('answers', ['absent', None, []])
+def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version, answers):
+    """Refused for train and dev; a test split of such questions is predicted but not scored."""
+    entry = {'id': '1', 'question': 'who ?'}
+    entry |= {} if answers == 'absent' else {'answers': answers}
+    for split in ('train', 'dev'):
+        file = f'{split}-{version}.json'
+        write_paragraph(tmp_path / file, {'context': CONTEXT, 'qas': [entry]})
+        with pytest.raises(UserError, match='no labels: none of the 1 questions'):
+            load_task(f'squad_v{version[1]}', str(tmp_path)).examples(split)
+    description = {'kind': 'span', 'files': {'test': file}, 'unanswerable': version == 'v2.0'}
+    (tmp_path / 'task.json').write_text(json.dumps(description))
+    task = load_task(str(tmp_path / 'task.json'))
+    examples = task.examples('test')
+    assert examples[-1].answers is None and not task.labelled(examples)
+    with pytest.raises(UserError, match='split has no labels'):
+        task.score(examples, Predictions({'1': 'fox'}))
 
 
 QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_start': 0}]}
@@ -361,45 +296,30 @@ QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_st
     ('paragraph', 'problem'),
     [
         (None, r'data\[0\].paragraphs\[0\]: null, where an object is expected'),
-        ({'context': None, 'qas': [QUESTION]}, "'context' is null, where a text is expected"),
-        ({'context': 'a', 'qas': None}, "'qas' is null, where a list is expected"),
         ({'context': 'a', 'qas': ['who ?']}, r'qas\[0\]: a text, where an object is expected'),
-        ({'context': 'a', 'qas': [_without(QUESTION, 'id')]}, "'id' is missing"),
+        ({'context': 'a', 'qas': [{'question': 'a'}]}, "'id' is missing"),
         (
             {'context': 'a', 'qas': [QUESTION | {'id': None}]},
             "'id' is null, where a text or a whole number is expected",
         ),
-        ({'context': 'a', 'qas': [QUESTION | {'question': None}]}, "'question' is null"),
         (
             {'context': 'a', 'qas': [QUESTION | {'question': '\ud83d'}]},
             "'question' holds half a character",
-        ),
-        (
-            {'context': 'a', 'qas': [QUESTION | {'answers': {'text': ['a']}}]},
-            "'answers' is an object, where a list",
-        ),
-        (
-            {'context': 'a', 'qas': [QUESTION | {'answers': ['a']}]},
-            'answers: a text, where an object',
-        ),
-        (
-            {'context': 'a', 'qas': [QUESTION | {'answers': [{'text': None, 'answer_start': 0}]}]},
-            "'text' is null",
         ),
         (
             {'context': 'a', 'qas': [QUESTION | {'answers': [{'text': 'a', 'answer_start': 0.5}]}]},
             "'answer_start' is a number",
         ),
         (
-            {'context': 'a', 'qas': [QUESTION | {'is_impossible': 'false'}]},
-            "'is_impossible' is a text, where true or false",
+            {'context': 'a', 'qas': [QUESTION, QUESTION | {'id': '2', 'answers': []}]},
+            "question '2' has no answer; use squad_v2",
         ),
     ],
 )
 def test_a_field_of_the_wrong_type_is_named(tmp_path, paragraph, problem):
-    (tmp_path / 'dev-v2.0.json').write_text(json.dumps({'data': [{'paragraphs': [paragraph]}]}))
-    with pytest.raises(UserError, match=f'dev-v2.0.json: not in the SQuAD format .*{problem}'):
-        load_task('squad_v2', str(tmp_path)).examples('dev')
+    write_paragraph(tmp_path / 'dev-v1.1.json', paragraph)
+    with pytest.raises(UserError, match=f'dev-v1.1.json: .*{problem}'):
+        load_task('squad_v1', str(tmp_path)).examples('dev')
 
 
 @pytest.mark.parametrize(
@@ -416,24 +336,12 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path, paragraph, problem):
             "null_odds.json: expected a JSON object of .* finite number: 'q0'",
         ),
         ('null_odds', {'q0': float('nan'), 'q1': 0.0}, "finite number: 'q0'"),
-        ('null_odds', {'q0': True, 'q1': 0.0}, "finite number: 'q0'"),
-        ('null_odds', {'q0': 10**400, 'q1': None}, "finite number: 'q1'"),
-        ('null_odds', [0.1, 0.2], 'null_odds.json: expected a JSON object'),
         ('null_odds', '{"q0": 1, "q0": 2}', "'q0' is there more than once"),
         ('nbest', {'q0': [{'text': 'fox'}]}, 'nbest.json lacks 1 of the 2'),
-        ('nbest', {'q0': 'fox', 'q1': []}, "nbest.json: expected a JSON object of .*: 'q0'"),
         ('nbest', {'q0': [{'text': None}], 'q1': []}, "nbest.json: expected .*: 'q0'"),
-        ('nbest', {'q0': ['fox'], 'q1': []}, "nbest.json: expected .*: 'q0'"),
-        ('nbest', '{"q0": ', 'nbest.json: not JSON'),
-        (
-            'predictions',
-            {'q0': None, 'q1': ''},
-            "question id -> answer text: 'q0' has something else",
-        ),
+        ('predictions', {'q0': None, 'q1': ''}, "id -> answer text: 'q0' has something else"),
         ('predictions', ['fox'], 'question id -> answer text'),
         ('predictions', {'other': 'fox'}, 'none of the 1 predictions is of one of the 2 questions'),
-        ('predictions', {}, 'none of the 0 predictions'),
-        ('predictions', '{"q0": "a", "q0": "b"}', "'q0' is there more than once"),
     ],
 )
 def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name, content, message):
@@ -457,30 +365,6 @@ def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name, content, 
         )
 
 
-def test_bad_input(tmp_path, tokenizer):
-    (tmp_path / 'dev-v1.1.json').write_text('{"data": [{"title": "t"}]}')
-    with pytest.raises(UserError, match="not in the SQuAD format .*'paragraphs'"):
-        load_task('squad_v1', str(tmp_path)).examples('dev')
-    (tmp_path / 'dev-v1.1.json').write_text('{')
-    with pytest.raises(UserError, match='not JSON'):
-        load_task('squad_v1', str(tmp_path)).examples('dev')
-    squad_file(tmp_path, [('who ?', [])], 'dev-v1.1.json')
-    with pytest.raises(UserError, match="question 'q0' has no answer; use squad_v2"):
-        load_task('squad_v1', str(tmp_path)).examples('dev')
-    squad_file(tmp_path, [('a ' * 40, ['fox'])])
-    task = load_task('squad_v1', str(tmp_path))
-    with pytest.raises(UserError, match='leaves no room'):
-        task.features(task.examples('train'), tokenizer, 40)
-    (tmp_path / 'p.json').write_text('[1]')
-    with pytest.raises(UserError, match='question id -> answer text'):
-        task.read_predictions(str(tmp_path / 'p.json'), [])
-    (tmp_path / 'task.json').write_text(
-        '{"kind": "span", "files": {"dev": "x"}, "doc_stride": "64"}'
-    )
-    with pytest.raises(UserError, match="doc_stride='64'"):
-        load_task(str(tmp_path / 'task.json'))
-
-
 def test_a_span_task_of_tables(tmp_path):
     """A question a row, its answer told by its place or by its text.
 
@@ -496,70 +380,42 @@ def test_a_span_task_of_tables(tmp_path):
         return load_task(str(tmp_path / 'task.json')).examples('dev')
 
     assert read('dev.csv', 'id,q,c,a,s\n7,who ?,"a fox, a fox",fox,9\n')[0].answers == (('fox', 9),)
-    flat = {
-        'id': 1,
-        'q': 'who ?',
-        'c': 'a fox',
-        'answers': {'text': ['fox', 'a fox'], 'start': [2, 0]},
-    }
-    columns = {
-        'question': 'q',
-        'context': 'c',
-        'answer': 'answers.text',
-        'start': 'answers.start',
-        'id': 'id',
-    }
-    assert read('dev.jsonl', json.dumps(flat), columns=columns)[0].answers == (
-        ('fox', 2),
-        ('a fox', 0),
-    )
+    flat = {'id': 1, 'q': 'who ?', 'c': 'a fox'}
+    flat['answers'] = {'text': ['fox', 'a fox'], 'start': [2, 0]}
+    columns = {'question': 'q', 'context': 'c', 'answer': 'answers.text', 'start': 'answers.start'}
+    found = read('dev.jsonl', json.dumps(flat), columns=columns)
+    assert found[0].answers == (('fox', 2), ('a fox', 0))
     three = {'question': 'q', 'context': 'c', 'answer': 'a'}
     found = read(
         'dev.tsv', 'q\tc\ta\nb\ta fox\tfox\nb\ta fox\t\n', columns=three, unanswerable=True
     )
     assert [e.answers for e in found] == [(('fox', 2),), ()]
-    for text, message in {
-        'id,q,c,a,s\n7,b,a fox,fox,x\n': 'dev.csv:2: the start of an answer is not a whole number',
-        'id,q,c,a,s\n7,b,a fox,fox,2\n8,b,a fox,,0\n': (
-            "dev.csv:3: question '8' has no answer; use squad_v2"
-        ),
-        'id,q,c,a,s\n7,b,a fox,,0\n': (
-            'dev.csv: no labels: none of the 1 questions of split dev has an answer'
-        ),
-        'id,q,c,a,s\n7,b,c,c,0\n7,b,c,c,0\n': "dev.csv:3: id '7' again",
-        'id,q,a,s\n7,b,c,0\n': "no column 'c' for 'context'",
+    for rows, message in {
+        '7,b,a fox,fox,x\n': 'dev.csv:2: the start of an answer is not a whole number',
+        '7,b,a fox,,0\n': 'dev.csv: no labels: none of the 1 questions of split dev has an answer',
+        '7,b,c,c,0\n7,b,c,c,0\n': "dev.csv:3: id '7' again",
     }.items():
         with pytest.raises(UserError, match=message):
-            read('dev.csv', text)
+            read('dev.csv', f'id,q,c,a,s\n{rows}')
+    with pytest.raises(UserError, match="doc_stride='64'"):
+        read('dev.csv', '', doc_stride='64')
     with pytest.raises(UserError, match="scorer 'rouge' is none of squad, korquad"):
         read('dev.csv', '', scorer='rouge')
     with pytest.raises(UserError, match=r'does not say which column is'):
         read('dev.csv', '', columns={'question': 'q'})
 
 
+V2 = {'exact': 75.8275, 'f1': 78.7778, 'HasAns_exact': 69.6188, 'HasAns_f1': 75.5277}
+
+
 @pytest.mark.parametrize(
     ('name', 'file', 'expected'),
     [
         ('squad_v1', 'v1.1-match-lstm.json', {'exact_match': 67.6348, 'f1': 76.7556}),
-        (
-            'squad_v2',
-            'v2.0-nlnet.json',
-            {
-                'exact': 75.8275,
-                'f1': 78.7778,
-                'HasAns_exact': 69.6188,
-                'HasAns_f1': 75.5277,
-                'NoAns_f1': 82.0185,
-            },
-        ),
+        ('squad_v2', 'v2.0-nlnet.json', V2 | {'NoAns_f1': 82.0185}),
     ],
 )
 def test_published_predictions_have_their_official_figures(test_data, name, file, expected):
-    task = load_task(name, str(test_data / 'squad'))
-    started = time.process_time()
-    report = task.score(
-        task.examples('dev'),
-        task.read_predictions(str(test_data / 'squad/published_predictions' / file), []),
-    )
-    assert time.process_time() - started < 5
+    predictions = str(test_data / 'squad/published_predictions' / file)
+    report = score_file(predictions, name, str(test_data / 'squad'))['metrics']
     assert {metric: round(report[metric], 4) for metric in expected} == expected

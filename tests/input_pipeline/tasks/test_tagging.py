@@ -11,21 +11,14 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions
 from bert_jax.input_pipeline.tasks.metrics import entities
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from tests.helpers.tokenizer_folders import wordpiece
 
 LABELS = ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
 
 
-@pytest.fixture
-def tokenizer(tmp_path):
-    """Two-letter pieces of one letter each: `ab` is `a ##b`."""
-    folder = tmp_path / 'tokenizer'
-    folder.mkdir()
-    letters = 'abcdefghijklmnopqrstuvwxyz'
-    entries = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters, *('##' + c for c in letters)]
-    (folder / 'vocab.txt').write_text('\n'.join(entries) + '\n')
-    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    return Tokenizer.load(folder)
+# Words of letters: `ab` is `a ##b`.
+LETTERS = 'abcdefghijklmnopqrstuvwxyz'
+TOKENIZER = wordpiece([*LETTERS, *(f'##{letter}' for letter in LETTERS)])
 
 
 def task_file(tmp_path, text, name='train.txt', **changes):
@@ -63,20 +56,11 @@ def test_column_files(tmp_path, caplog):
 
 def test_tables_of_sentences(tmp_path):
     columns = {'tokens': 'w', 'tags': 't', 'document': 'd'}
-    rows = [
-        {'w': ['New York', 'is'], 't': ['B-LOC', 'O'], 'd': 1},
-        {'w': ['a'], 't': ['B-PER'], 'd': 1},
-    ]
-    task = task_file(tmp_path, json.dumps(rows), 'train.json', columns=columns)
-    assert [(e.words, e.document) for e in task.examples('train')] == [
-        (('New York', 'is'), '0:1'),
-        (('a',), '0:1'),
-    ]
-    task = task_file(tmp_path, 'w,t,d\nx y,B-PER O,7\n', 'train.csv', columns=columns)
-    assert read(task) == [('0', 'x y', 'B-PER O', '0:7')]
-    task = task_file(tmp_path, 'w,t,d\nx y,B-PER,7\n', 'train.csv', columns=columns)
-    with pytest.raises(UserError, match='train.csv:2: 2 tokens but 1 tags'):
-        task.examples('train')
+    rows = json.dumps([{'w': ['New York', 'is'], 't': ['B-LOC', 'O'], 'd': 7}])
+    for name, text in (('train.json', rows), ('train.csv', 'w,t,d\nx y,B-LOC O,7\n')):
+        task = task_file(tmp_path, text, name, columns=columns)
+        assert len(task.examples('train')[0].words) == 2
+        assert read(task)[0][2:] == ('B-LOC O', '0:7')
 
 
 @pytest.mark.parametrize(
@@ -87,21 +71,20 @@ def test_tables_of_sentences(tmp_path):
         ('a O\n', {'columns': {'tokens': 'w'}}, 'a table with names is "format": "tsv"'),
         ('a O\n\n' * 10, {}, 'train.txt: 10 of 10 sentences have one word: a blank line belongs'),
         ('a O\n' * 2240, {}, 'train.txt: 2240 words in 1 sentences: a blank line belongs after'),
-        (
-            'a O\nb\n',
-            {},
-            'train.txt:2: 1 columns; expected a word in column 0 and its tag in column -1',
-        ),
+        ('a O\nb\n', {}, 'train.txt:2: 1 columns; expected a word in column 0 and its tag in'),
         ('\n\n', {}, 'train.txt: no sentences'),
         (
             'a O\n',
             {'labels': ['O', 'PER'], 'metrics': ['entity_f1']},
-            'entity_f1 needs labels O, B-X and I-X',
+            'entity_f1 needs labels O, B',
         ),
         ('a O\n', {'labels': ['O']}, 'two or more'),
-        ('a O\n', {'document_context': 'yes'}, '"document_context" is true or false'),
         ('a O\n', {'format': 'csv'}, r"does not say which column of train is \['tokens', 'tags'\]"),
-        ('a O\n', {'format': 'xml'}, "format 'xml' is none of conll, conllu, tsv"),
+        (
+            'x y,O\n',
+            {'format': 'csv', 'header': False, 'columns': {'tokens': 0, 'tags': 1}},
+            '2 tokens but 1 tags',
+        ),
     ],
 )
 def test_bad_input_is_refused(tmp_path, text, changes, message):
@@ -132,11 +115,6 @@ def test_tables_with_a_word_a_row(tmp_path, filled):
     gold = Predictions({'0': ['B-LOC', 'O'], '1': ['B-PER', 'I-PER']})
     task.write_predictions(str(tmp_path), task.examples('train'), gold)
     assert task.read_predictions(str(tmp_path / 'predictions.txt'), task.examples('train')) == gold
-    rows = [{'s': 7, 'w': 'a', 't': 0}, {'s': None, 'w': 'b', 't': 2}]
-    labels = dict(enumerate(LABELS))
-    columns = {'sentence': 's', 'tokens': 'w', 'tags': 't'}
-    task = task_file(tmp_path, json.dumps(rows), 'train.json', columns=columns, labels=labels)
-    assert read(task) == [('0', 'a b', 'O B-PER', '0:0')]
 
 
 def test_lengths_that_are_hardly_those_of_sentences_are_said(tmp_path, caplog):
@@ -144,11 +122,8 @@ def test_lengths_that_are_hardly_those_of_sentences_are_said(tmp_path, caplog):
     assert '10 of 11 sentences have one word' in caplog.text
     task_file(tmp_path, ('a O\n' * 300 + '\n') * 2).examples('train')
     assert '600 words in 2 sentences' in caplog.text
-    for after in ('', '\n'):
-        document = f'-DOCSTART- O\n{after}' + 'a O\nb O\n'
-        with pytest.raises(UserError, match='-DOCSTART- alone ends its 3 sentences.*a blank line'):
-            task_file(tmp_path, document * 3).examples('train')
-    assert len(task_file(tmp_path, f'{document}\n' * 3).examples('train')) == 3
+    with pytest.raises(UserError, match='-DOCSTART- alone ends its 3 sentences.*a blank line'):
+        task_file(tmp_path, '-DOCSTART- O\na O\nb O\n' * 3).examples('train')
 
 
 SCHEMES = {
@@ -188,7 +163,7 @@ def test_schemes_with_ends_and_singles_are_scored_by_entities(tmp_path, scheme, 
 
 @pytest.mark.parametrize(
     'labels',
-    [['O', 'B_PER', 'I_PER'], ['O', 'PER-B', 'PER-I'], ['o', 'b-per', 'i-per'], ['o', 'b', 'i']],
+    [['O', 'B_PER', 'I_PER'], ['O', 'PER-B', 'PER-I'], ['o', 'b-per', 'i-per']],
 )
 def test_entity_labels_that_are_spelled_otherwise_are_said(tmp_path, labels, caplog):
     assert task_file(tmp_path, 'a O\n', labels=labels).metric == 'accuracy'
@@ -198,30 +173,23 @@ def test_entity_labels_that_are_spelled_otherwise_are_said(tmp_path, labels, cap
     assert task.metric == 'entity_f1' and read(task)[0][2] == 'B-PER I-PER'
 
 
-def test_rows_by_hand(tmp_path, tokenizer):
+def test_rows_by_hand(tmp_path):
     text = 'ab O\nc B-PER\n\nd O\n\u200b O\nef B-LOC\n\n-DOCSTART- O\n\ng O\n'
     task = task_file(tmp_path, text)
     examples = task.examples('train')
-    features = task.features(examples, tokenizer, 8)
-    words = [
-        ' '.join(tokenizer.tokens(ids[:n]))
-        for ids, n in zip(features['input_ids'], features['input_mask'].sum(1), strict=True)
+    words = lambda features: [
+        ' '.join(TOKENIZER.tokens(ids[mask > 0]))
+        for ids, mask in zip(features['input_ids'], features['input_mask'], strict=True)
     ]
-    assert words == ['[CLS] a ##b c [SEP]', '[CLS] d e ##f [SEP]', '[CLS] g [SEP]']
+    features = task.features(examples, TOKENIZER, 8)
+    assert words(features) == ['[CLS] a ##b c [SEP]', '[CLS] d e ##f [SEP]', '[CLS] g [SEP]']
     assert features['label_weights'].tolist()[0] == [0, 1, 0, 1, 0, 0, 0, 0]
     assert features['label_ids'].tolist()[0] == [0, 0, 0, 1, 0, 0, 0, 0]
     assert features['word_index'].tolist()[1] == [-1, 0, 2, -1, -1, -1, -1, -1]
     around = task_file(tmp_path, text, document_context=True)
-    features = around.features(examples, tokenizer, 8)
-    words = [
-        ' '.join(tokenizer.tokens(ids[:n]))
-        for ids, n in zip(features['input_ids'], features['input_mask'].sum(1), strict=True)
-    ]
-    assert words == ['[CLS] a ##b c d e ##f [SEP]', '[CLS] a ##b c d e ##f [SEP]', '[CLS] g [SEP]']
-    assert features['label_weights'].tolist()[:2] == [
-        [0, 1, 0, 1, 0, 0, 0, 0],
-        [0, 0, 0, 0, 1, 1, 0, 0],
-    ]
+    features = around.features(examples, TOKENIZER, 8)
+    assert words(features) == [*['[CLS] a ##b c d e ##f [SEP]'] * 2, '[CLS] g [SEP]']
+    assert features['label_weights'].tolist()[1] == [0, 0, 0, 0, 1, 1, 0, 0]
     outputs = {'logits': np.zeros((3, 8, 5))}
     outputs['logits'][0, 3, 1] = outputs['logits'][1, 5, 3] = outputs['logits'][1, 6, 1] = 1.0
     predictions = around.decode(examples, features, outputs)
@@ -229,9 +197,9 @@ def test_rows_by_hand(tmp_path, tokenizer):
     assert around.score(examples, predictions)['entity_f1'] == 1.0
 
 
-def test_a_long_sentence_goes_on_in_another_row(tmp_path, tokenizer):
+def test_a_long_sentence_goes_on_in_another_row(tmp_path):
     task = task_file(tmp_path, 'ab O\nc O\ndef O\n' * 4)
-    features = task.features(task.examples('train'), tokenizer, 6)
+    features = task.features(task.examples('train'), TOKENIZER, 6)
     words = features['word_index']
     assert sorted(words[words >= 0]) == list(range(12))
     assert (features['input_mask'].sum(axis=1) <= 6).all()
@@ -275,11 +243,8 @@ def test_entity_scores_are_those_of_conlleval():
             for tags in truth
         ]
         scores = entities.entity_scores(truth, wrong)
-        assert (
-            scores['entity_precision'],
-            scores['entity_recall'],
-            scores['entity_f1'],
-        ) == pytest.approx(conlleval(truth, wrong))
+        figures = [scores[f'entity_{name}'] for name in ('precision', 'recall', 'f1')]
+        assert figures == pytest.approx(conlleval(truth, wrong))
         kept = [
             [tag if tag == 'O' or tag[2:] == 'LOC' else 'O' for tag in tags]
             for tags in (*truth, *wrong)
@@ -295,22 +260,13 @@ def test_predictions_of_anyone(tmp_path):
     (tmp_path / 'p.txt').write_text('a I-PER\nb I-PER\n\nc O\n')
     predictions = task.read_predictions(str(tmp_path / 'p.txt'), examples)
     scores = task.score(examples, predictions)
-    assert scores == pytest.approx(
-        {
-            'entity_f1': 2 / 3,
-            'accuracy': 2 / 3,
-            'entity_precision': 1,
-            'entity_recall': 0.5,
-            'entity_f1_PER': 1,
-            'entity_f1_LOC': 0,
-        }
-    )
+    assert scores.pop('entity_recall') == 0.5 and scores.pop('entity_f1_LOC') == 0
+    expected = {'entity_f1': 2 / 3, 'accuracy': 2 / 3, 'entity_precision': 1, 'entity_f1_PER': 1}
+    assert scores == pytest.approx(expected)
     assert next(iter(scores)) == task.metric == 'entity_f1'
     task.write_predictions(str(tmp_path / 'out'), examples, predictions)
-    assert (
-        tmp_path / 'out/predictions.txt'
-    ).read_text() == 'a B-PER I-PER\nb I-PER I-PER\n\nc B-LOC O\n\n'
-    assert task.read_predictions(str(tmp_path / 'out/predictions.txt'), examples) == predictions
+    written = (tmp_path / 'out/predictions.txt').read_text()
+    assert written == 'a B-PER I-PER\nb I-PER I-PER\n\nc B-LOC O\n\n'
     for text, message in {
         'a O\n': '1 sentences where the split has 2',
         'a O\n\nc O\n': '1 words where sentence 0 has 2',
@@ -354,14 +310,10 @@ def test_conllu_files_are_read_as_their_syntactic_words(tmp_path):
     [
         ('1\ta\tb\n', {}, 'train.conllu:1: 3 columns'),
         (conllu(('x', 'a', 'NOUN', 'N')), {}, "train.conllu:1: 10 columns, the first 'x'"),
-        (conllu(('1', 'a', 'VERBS', 'N')), {}, "unknown label 'VERBS'"),
         (conllu(('1', 'a', '_', 'N')), {}, 'train.conllu:1: no word of the sentence has a tag'),
         (conllu(('1', 'a', 'X', 'N')), {'columns': {'tags': 4}}, "missing entries ['labels']"),
         (conllu(('1', 'a', 'X', 'N')), {'columns': {'tags': 5}}, '{"tags": 3}'),
-        (conllu(('1', 'a', 'X', 'N')), {'columns': {'tokens': 1}}, '{"tags": 3}'),
-        ('# nothing\n\n', {}, 'no sentences'),
     ],
-    ids=['columns', 'number', 'label', 'untagged', 'labels', 'place', 'tokens', 'empty'],
 )
 def test_what_is_no_conllu_is_one_line(tmp_path, text, changes, said):
     with pytest.raises(UserError) as raised:

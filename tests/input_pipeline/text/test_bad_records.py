@@ -9,11 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.corpus import (
-    Report,
-    TextOptions,
-    read_documents,
-)
+from bert_jax.input_pipeline.text.corpus import Report
+from tests.helpers.texts import put, read
 
 # What a line of jsonl may be, the kind that it is counted under, and words of its refusal; null is
 # a document without text, and refuses nothing.
@@ -30,14 +27,9 @@ def line(text):
     return json.dumps({'text': text}).encode()
 
 
-def read(path, report=None, **options):
-    return [d.sentences for d in read_documents(str(path), TextOptions(**options), report)]
-
-
 @pytest.mark.parametrize(('bad', 'kind', 'words'), BAD, ids=[kind for _, kind, _ in BAD])
 def test_a_bad_line_stops_or_is_left_out(tmp_path, bad, kind, words):
-    path = tmp_path / 'a.jsonl'
-    path.write_bytes(b'\n'.join([line('One.'), bad, line('Two.'), bad]) + b'\n')
+    path = put(tmp_path / 'a.jsonl', b'\n'.join([line('One.'), bad, line('Two.'), bad]))
     if words:
         with pytest.raises(UserError, match=rf'a\.jsonl line 2: .*{words}.*--on_bad_record=skip'):
             read(path)
@@ -53,8 +45,7 @@ def test_a_bad_line_stops_or_is_left_out(tmp_path, bad, kind, words):
 
 def test_texts_that_are_null_or_empty_are_counted(tmp_path):
     null, empty = b'{"text": null}\n', b'{"text": " \\n"}\n'
-    path = tmp_path / 'a.jsonl'
-    path.write_bytes(line('One.') + b'\n' + (null + empty) * 3 + line('Two.'))
+    path = put(tmp_path / 'a.jsonl', line('One.') + b'\n' + (null + empty) * 3 + line('Two.'))
     for options, kinds in (({}, '3 empty, 3 null'), ({'on_bad_record': 'skip'}, '3 empty')):
         report = Report()
         assert read(path, report, **options) == [['One.'], ['Two.']]
@@ -67,17 +58,13 @@ def test_texts_that_are_null_or_empty_are_counted(tmp_path):
 
 @pytest.mark.parametrize('bad', [b'{"text": "T\xffo."}', b'{"text": "\\ud800"}'])
 def test_bad_utf8_is_a_bad_record_only_where_it_is_an_error(tmp_path, bad):
-    path = tmp_path / 'a.jsonl'
-    path.write_bytes(b'\n'.join([line('One.'), bad, line('Two.')]))
+    path = put(tmp_path / 'a.jsonl', b'\n'.join([line('One.'), bad, line('Two.')]))
     with pytest.raises(UserError, match=r'a\.jsonl line 2: '):
         read(path, on_bad_utf8='error')
-    report = Report()
-    kept = read(path, report, on_bad_utf8='error', on_bad_record='skip')
-    assert kept == [['One.'], ['Two.']]
-    assert (report.bad_records, report.bad_utf8) == ({'invalid UTF-8': 1}, 0)
-    report = Report()
-    assert len(read(path, report, on_bad_record='skip')) == 3
-    assert (report.bad_records, report.bad_utf8) == ({}, 1)
+    for options, count, seen in (({'on_bad_utf8': 'error'}, 2, (1, 0)), ({}, 3, (0, 1))):
+        report = Report()
+        assert len(read(path, report, on_bad_record='skip', **options)) == count
+        assert (report.bad_records['invalid UTF-8'], report.bad_utf8) == seen
 
 
 def test_rows_of_parquet(tmp_path):

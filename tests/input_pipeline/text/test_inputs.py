@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records.tfrecord import masked_crc
+from bert_jax.input_pipeline.records.tfrecord import frame_records
 from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
@@ -33,11 +33,6 @@ DUMP = (
 
 
 class TestNothingToRead:
-    def test_no_file_matches(self, tmp_path):
-        for pattern in ('none-*.txt', 'none.txt', 'no/where/*', '**'):
-            with pytest.raises(UserError, match='no file matches'):
-                read(tmp_path / pattern)
-
     def test_empty_corpus(self, tmp_path):
         put(tmp_path / 'a.txt', '')
         put(tmp_path / 'b.txt', ' \n\n')
@@ -52,7 +47,6 @@ class TestNothingToRead:
     [
         ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
         ('a.txt', TEXT.encode('utf-32'), 'is UTF-32'),
-        ('a', b'{"":' * 100_000 + b'\n', 'a line 1: not valid JSON'),
         ('a.txt', b'PK\x03\x04 zip', 'archive: unpack it'),
         ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
         ('a.png', b'\x89PNG\r\n\x1a\n' + b'abc\n' * 100, 'not text'),
@@ -63,15 +57,12 @@ class TestNothingToRead:
         ('a.xml', DUMP, r'a\.xml: is a MediaWiki XML dump: .*WikiExtractor'),
         ('a.txt', '\n  <page>\n <title>A</title>\n', 'MediaWiki XML dump'),
         ('a.txt', '\ufeff<!-- c -->\n<!DOCTYPE html>\n<p>A.</p>\n', 'is HTML: .*without the tags'),
-        ('a.txt', '<?xml version="1.0"?>\n<TEI>\nA.\n</TEI>\n', 'is XML'),
         ('a', '<TEI>\n<p>A.</p>\n<p>B.</p>\n', 'is XML'),
         ('a', '<head><title>A.</title></head>\n<body>\nA.\n', 'is HTML'),
         ('a.csv', 'text\nA.\n', r'a\.csv: is CSV.*hf:/.*:train.*--text_column; where'),
         ('a.tsv.gz', gzip.compress(b'A.\n', mtime=0), 'is TSV.*--text_column'),
         ('a.txt', '1\tA.\n2\tB.\n3\tC.\n', 'is TSV.*all of it is text, put blanks in place'),
         ('a', 'id,text\n1,"A, ""b""\nc."\n2,B.\n3,C.\n', 'is CSV'),
-        ('a.jsonl', b'{"text": ["a"]}\n', "line 1: no text in column 'text': it is a list"),
-        ('a.jsonl', b'null\n', 'line 1: no object but null: jsonl has one object a line'),
     ],
 )
 def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, message):
@@ -102,69 +93,42 @@ class TestTfds:
     def prepared(self, tmp_path, monkeypatch):
         pytest.importorskip('tensorflow_datasets')
         folder = tmp_path / 'tfds' / 'made_text' / '1.0.0'
-        text = {
-            'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text',
-            'text': {},
+        core = 'tensorflow_datasets.core.features'
+        text = {'pythonClassName': f'{core}.text_feature.Text', 'text': {}}
+        group = lambda **features: {
+            'pythonClassName': f'{core}.features_dict.FeaturesDict',
+            'featuresDict': {'features': features},
         }
-        nested = {
-            'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
-            'featuresDict': {'features': {'body': text}},
-        }
-        both = {**nested, 'featuresDict': {'features': {'text': text, 'inner': nested}}}
-        put(folder / 'features.json', json.dumps(both))
-        template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
+        features = group(text=text, inner=group(body=text))
         split = {
             'name': 'train',
             'shardLengths': ['2', '1'],
             'numBytes': '100',
-            'filepathTemplate': template,
+            'filepathTemplate': '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}',
         }
-        put(
-            folder / 'dataset_info.json',
-            json.dumps(
-                {
-                    'name': 'made_text',
-                    'version': '1.0.0',
-                    'fileFormat': 'tfrecord',
-                    'splits': [split],
-                }
-            ),
-        )
+        info = {'name': 'made_text', 'version': '1.0.0', 'fileFormat': 'tfrecord'}
+        put(folder / 'features.json', json.dumps(features))
+        put(folder / 'dataset_info.json', json.dumps(info | {'splits': [split]}))
         for i, texts in enumerate([['One. Two.\nThree.', 'Vier.'], ['', 'Five.']]):
-            frames = b''.join(self.frame(text.encode(), b'inner %d' % i) for text in texts)
-            put(folder / f'made_text-train.tfrecord-0000{i}-of-00002', frames)
+            records = [self.example(text.encode(), b'inner %d' % i) for text in texts]
+            put(folder / f'made_text-train.tfrecord-0000{i}-of-00002', frame_records(records))
         monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
         return folder
 
-    def frame(self, text, inner):
-        """A tf.train.Example written out by hand, in a TFRecord frame."""
-
-        def field(number, content):
-            assert len(content) < 128
-            return bytes([number << 3 | 2, len(content)]) + content
-
+    def example(self, text, inner):
+        """A tf.train.Example written out by hand."""
+        field = lambda number, content: bytes([number << 3 | 2, len(content)]) + content
         entries = [
             field(1, field(1, key) + field(2, field(1, field(1, value))))
             for key, value in ((b'inner/body', inner), (b'text', text))
         ]
-        example = field(1, b''.join(entries))
-        head = len(example).to_bytes(8, 'little')
-        return (
-            head
-            + masked_crc(head).to_bytes(4, 'little')
-            + example
-            + masked_crc(example).to_bytes(4, 'little')
-        )
+        return field(1, b''.join(entries))
 
     def test_files_are_units_and_records_are_documents(self, prepared):
         before = set(sys.modules)
         found = list(read_documents('tfds:made_text/train'))
         assert [d.sentences for d in found] == [['One.', 'Two.', 'Three.'], ['Vier.'], ['Five.']]
-        assert [d.name[0][-19:] for d in found] == [
-            'cord-00000-of-00002',
-            'cord-00000-of-00002',
-            'cord-00001-of-00002',
-        ]
+        assert [d.name[0][-14:-9] for d in found] == ['00000', '00000', '00001']
         options = TextOptions(text_column='inner/body')
         assert next(read_documents('tfds:made_text/train', options)).sentences == ['inner 0']
         assert not {'tensorflow', 'jax'} & (set(sys.modules) - before)
@@ -173,12 +137,11 @@ class TestTfds:
         ('pattern', 'column', 'said'),
         [
             ('tfds:made_text', 'text', 'must be tfds:NAME/SPLIT'),
-            ('tfds:no_such_text/train', 'text', 'no_such_text not found'),
             ('tfds:made_text/test', 'text', "no split 'test', it has train"),
             (
                 'tfds:made_text/train',
                 'body',
-                r"no text 'body' .it has inner/body, text.*--text_column",
+                r"no text in column 'body' .it has inner/body, text.*--text_column",
             ),
             ('tfds:ag_news_subset/train', 'text', 'run tfds build ag_news_subset'),
         ],
@@ -190,12 +153,9 @@ class TestTfds:
     def test_damage_is_named_by_file_and_byte(self, prepared):
         path = prepared / 'made_text-train.tfrecord-00000-of-00002'
         content = path.read_bytes()
-        for bad in (content[:-3], content[:100] + b'x' + content[101:], content[:3]):
-            path.write_bytes(bad)
-            with pytest.raises(
-                UserError, match='00000-of-00002: the record at byte .* is damaged or cut'
-            ):
-                read('tfds:made_text/train')
+        path.write_bytes(content[:-3])
+        with pytest.raises(UserError, match='00000-of-00002: the record at byte .* is damaged or'):
+            read('tfds:made_text/train')
 
 
 class TestWhatIsNotRead:
@@ -252,9 +212,7 @@ class TestWhatIsNotRead:
             os.seteuid(user)
             closed.chmod(0o755)
 
-    @pytest.mark.parametrize(
-        'pattern', ['', '**', '**/*.txt', '*/*.txt', 'closed/*', 'closed/b.txt', 'closed']
-    )
+    @pytest.mark.parametrize('pattern', ['', '**/*.txt', '*/*.txt', 'closed/b.txt'])
     def test_a_folder_that_may_not_be_read_is_refused(self, locked, pattern):
         with pytest.raises(UserError, match='closed.*: cannot be read .Permission denied'):
             matching(str(locked / pattern))
@@ -269,14 +227,18 @@ class TestWhatIsNotRead:
             read(tmp_path)
         str(error.value).encode()
 
-    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt', 'hf://datasets/a'])
-    def test_storage_that_is_not_known_is_refused(self, pattern):
-        with pytest.raises(UserError, match=f'{pattern}: cannot be read from there'):
-            read(pattern)
-
-    @pytest.mark.parametrize('pattern', ['', ',', ' , '])
-    def test_an_empty_pattern_is_not_the_current_folder(self, pattern):
-        with pytest.raises(UserError, match='names no file'):
+    @pytest.mark.parametrize(
+        ('pattern', 'said'),
+        [
+            ('xx://a/b', 'xx://a/b: cannot be read from there'),
+            ('hf://datasets/a', 'hf://datasets/a: cannot be read from there'),
+            (' , ', 'names no file'),
+            ('none-*.txt', 'no file matches'),
+            ('no/where/*', 'no file matches'),
+        ],
+    )
+    def test_what_names_nothing_is_refused(self, pattern, said):
+        with pytest.raises(UserError, match=said):
             read(pattern)
 
 
@@ -287,5 +249,3 @@ def test_absolute_and_relative_inputs_together(tmp_path, monkeypatch):
     for given in (['a.txt', f'{tmp_path}/y/*.txt'], [f'../y/b.txt,{tmp_path}/x']):
         assert [d.name[0] for d in read_documents(given)] == ['x/a.txt', 'y/b.txt']
     assert [d.name[0] for d in read_documents(['a.txt', f'{tmp_path}/x/a.txt'])] == ['a.txt']
-    many = ','.join(['./a.txt'] * 200)  # longer than a name may be
-    assert [d.sentences for d in read_documents(many)] == [['A.']]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import pytest
 
@@ -25,33 +26,21 @@ def read(tmp_path):
 
 def test_each_format(read):
     a, b = {'text': 'a "b', 'text_b': 'c', 'id': '7'}, {'text': 'é', 'text_b': 'f', 'id': '8'}
-    assert read('x.tsv', 'id\ttext_b\ttext\n7\tc\ta "b\n8\tf\té\n') == [(2, a), (3, b)]
-    assert read('x.csv', 'id,text,text_b\r\n7,"a ""b",c\r\n8,é,f') == [(2, a), (3, b)]
-    assert read(
-        'x.jsonl',
-        '{"id": 7, "text": "a \\"b", "text_b": "c"}\n\n{"id": 8, "text_b": "f", "text": "é"}',
-    ) == [(1, a), (3, b)]
-    assert read('x.txt', 'one\n\ntwo\u2028\tstill\n') == [
-        (1, {'text': 'one'}),
-        (2, {'text': ''}),
-        (3, {'text': 'two\u2028\tstill'}),
-    ]
-    assert read('x.csv', 'text\n"two\nlines"\nlast\n') == [
-        (2, {'text': 'two\nlines'}),
-        (4, {'text': 'last'}),
-    ]
-    assert read('x', 'a\tb\n', form='tsv', header=False, columns={'text': 1, 'id': 0}) == [
-        (1, {'text': 'b', 'id': 'a'})
-    ]
-    assert len(read('x.txt', 'a\tb\n' * 3, form='text')) == 3
-    assert read('x.tsv', 's\nt\n', columns={'text': 's'}) == [(2, {'text': 't'})]
-    assert read('x.jsonl', '{"tokens": ["a", 1]}', columns={'text': 'tokens'}) == [
-        (1, {'text': ['a', '1']})
-    ]
-    assert read('x.txt.gz', gzip.compress(b'\xef\xbb\xbfone\ntwo')) == [
-        (1, {'text': 'one'}),
-        (2, {'text': 'two'}),
-    ]
+    only = lambda *texts: [{'text': text} for text in texts]
+    cases = (
+        ('x.tsv', 'id\ttext_b\ttext\n7\tc\ta "b\n8\tf\té\n', {}, (2, 3), [a, b]),
+        ('x.csv', 'id,text,text_b\r\n7,"a ""b",c\r\n8,é,f', {}, (2, 3), [a, b]),
+        ('x.jsonl', '\n\n'.join(map(json.dumps, (a | {'id': 7}, b))), {}, (1, 3), [a, b]),
+        ('x.txt', 'one\n\ntwo\u2028\tx\n', {}, (1, 2, 3), only('one', '', 'two\u2028\tx')),
+        ('x.csv', 'text\n"two\nlines"\nlast\n', {}, (2, 4), only('two\nlines', 'last')),
+        ('x.tsv', 's\nt\n', {'columns': {'text': 's'}}, (2,), only('t')),
+        ('x.jsonl', '{"t": ["a", 1]}', {'columns': {'text': 't'}}, (1,), only(['a', '1'])),
+        ('x.txt.gz', gzip.compress(b'\xef\xbb\xbfone\ntwo'), {}, (1, 2), only('one', 'two')),
+    )
+    for name, content, settings, numbers, records in cases:
+        assert read(name, content, **settings) == list(zip(numbers, records, strict=True))
+    settings = {'form': 'tsv', 'header': False, 'columns': {'text': 1, 'id': 0}}
+    assert read('x', 'a\tb\n', **settings) == [(1, {'text': 'b', 'id': 'a'})]
 
 
 def test_lines_do_not_depend_on_how_the_file_is_read(read, monkeypatch):
@@ -82,12 +71,9 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
             '3 columns where the first line has 2 (a tab inside a text?)',
         ),
         ('x.jsonl', '{"text": \n', 'not JSON'),
-        ('x.jsonl', '[1]\n', 'not a JSON object'),
         ('x.jsonl', '{"txt": "a"}\n', "no 'text' for 'text'; it has txt"),
-        ('x.jsonl', '{"text": {"a": 1}}\n', "'text' is not a text or a number, nor a list"),
         ('x.txt', b'\xff\n', 'byte 0 of the line is not UTF-8'),
         ('x.csv', b'text,id\na,1\n"\xff,\n"",",2\n', 'bytes that are not UTF-8'),
-        ('x.jsonl', '{"text": "\\ud800"}\n', "'text' holds half a character"),
         pytest.param('x.jsonl', '[' * 100_000 + '\n', 'nests too deep', id='deep'),
     ],
 )
@@ -114,7 +100,6 @@ def test_a_bad_record_is_one_of_its_own(read, name, content, reason):
             "'txt' is no part of what this model reads: text, text_b, id",
         ),
         ('x.tsv', '1\n', {'header': False, 'columns': {'text': 3}}, 'it has 1 without names'),
-        ('x.csv', 'text\n"a\n', {}, 'not CSV'),
         ('x.foo', 'text\n', {}, 'cannot tell the format from the name'),
         (
             'x.txt',
@@ -123,8 +108,6 @@ def test_a_bad_record_is_one_of_its_own(read, name, content, reason):
             'reads question and context, and a line of text is one',
         ),
         ('x.txt', '1\tA.\n2\tB.\n3\tC.\n', {}, 'is TSV: add --format=tsv (and --columns=text='),
-        ('x.txt', '{"text": "A."}\n', {}, 'is jsonl: add --format=jsonl'),
-        ('x.txt', '<!doctype html><p>A.</p>\n', {'form': 'text'}, 'is HTML'),
         ('x.txt.gz', gzip.compress(b'one\n' * 1000, mtime=0)[:-9], {}, 'damaged gzip file'),
     ],
 )

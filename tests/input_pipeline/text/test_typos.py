@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import typos
-from bert_jax.input_pipeline.text.typos import Typos, neighbours
+from bert_jax.input_pipeline.text.typos import Typos, neighbours, one_typo
 
 TEXTS = {
     'english': 'The quick brown Fox jumps over the lazy dog , near 3 rivers .',
@@ -51,6 +51,8 @@ def test_keys_beside_each_other():
 @pytest.mark.parametrize('language', TEXTS)
 def test_any_script_has_typos(language):
     """Every word is changed by one typo, spaces stay, and no mark stands without its base."""
+    assert Typos(1.0, 0, ('deletion', 'swap')).text('\ta  I ...', 'x') == '\ta  I ...'
+
     text = TEXTS[language]
     for seed in range(20):
         noisy = Typos(1.0, seed).text(text, 'x', 0)
@@ -63,19 +65,11 @@ def test_any_script_has_typos(language):
             assert abs(len(typos.characters(word)) - len(typos.characters(other))) <= 1
 
 
-def test_a_word_that_no_kind_can_change_stays():
-    assert Typos(1.0, 0, ('deletion', 'swap')).text('a I ...', 'x') == 'a I ...'
-    assert Typos(1.0, 0, ('homoglyph', 'leet')).text(TEXTS['korean'], 'x') == TEXTS['korean']
-
-
 def test_the_share_is_of_the_words_and_more_of_them_hold_the_same_typos():
     text = ' '.join(f'word{a}{b}' for a, b in itertools.product('abcdefghijklmnopqrst', repeat=2))
     words = text.split()
     noisy = {share: Typos(share, 3).text(text, 'x').split() for share in (0, 0.1, 0.3, 1)}
-    changed = {
-        share: [a != b for a, b in zip(words, others, strict=True)]
-        for share, others in noisy.items()
-    }
+    changed = {share: [a != b for a, b in zip(words, noisy[share])] for share in noisy}
     assert sum(changed[0]) == 0 and sum(changed[1]) == 400
     # 40 and 120 of 400 words: four standard deviations are 24 and 37.
     assert 16 < sum(changed[0.1]) < 64 and 83 < sum(changed[0.3]) < 157
@@ -86,23 +80,22 @@ def test_the_share_is_of_the_words_and_more_of_them_hold_the_same_typos():
 
 def test_a_typo_depends_on_seed_name_and_word_alone():
     text = TEXTS['german']
-    assert Typos(0.5, 1).text(text, 'a', 0) == Typos(0.5, 1).text(text, 'a', 0)
-    others = {Typos(0.5, *seed).text(text, *name) for seed, name in (
-        ((1,), ('a', 0)), ((2,), ('a', 0)), ((1,), ('b', 0)), ((1,), ('a', 1)),
-    )}  # fmt: skip
-    assert len(others) == 4
+    names = (1, 'a', 0), (2, 'a', 0), (1, 'b', 0), (1, 'a', 1)
+    assert len({Typos(0.5, seed).text(text, *name) for seed, *name in names}) == 4
     # words that come later change nothing before them
     assert Typos(0.5, 1).text(text + ' Ende', 'a', 0).startswith(Typos(0.5, 1).text(text, 'a', 0))
     # fixed for good: results that name a seed can be repeated
     assert Typos(1.0, 0).text('the capital of France', 'x', 0) == 'thew capit4l fo Franc3'
 
 
-def test_white_space_stays():
-    assert Typos(0.0).text('  two\t words\n', 'x') == '  two\t words\n'
-    noisy = Typos(1.0).text('  two\t words\n', 'x')
-    assert noisy[:2] == '  ' and noisy.endswith('\n') and '\t ' in noisy
-
-
 def test_kinds_are_known():
     with pytest.raises(UserError, match='no kind of typo is called shout: there are insertion'):
         Typos(0.1, 0, ('shout',))
+
+
+def test_a_single_typo_is_of_a_kind_that_can_change_the_word():
+    """Every kind comes up, and a word that none can change stays."""
+    made = {one_typo('cat', ['deletion', 'swap'], seed) for seed in range(60)}
+    assert made == {'at', 'ct', 'ca', 'act', 'cta'}
+    assert {one_typo('한국', ['leet', 'deletion'], seed) for seed in range(20)} == {'한', '국'}
+    assert one_typo('한국', ['leet'], 0) == '한국'

@@ -49,18 +49,8 @@ def test_unused_slots_come_first_and_every_old_entry_keeps_its_id(tmp_path):
         str(extended)
         == '4 new words: 3 in [unused] slots, 1 appended, 1 were there already; 18 entries'
     )
-    wanted = [
-        (
-            'genome'
-            if e == '[unused0]'
-            else 'protein'
-            if e == '[unused1]'
-            else 'exon'
-            if e == '[unused2]'
-            else e
-        )
-        for e in ENTRIES
-    ]
+    slots = {'[unused0]': 'genome', '[unused1]': 'protein', '[unused2]': 'exon'}
+    wanted = [slots.get(entry, entry) for entry in ENTRIES]
     assert new.tokens(range(new.vocab_size)) == [*wanted, 'ω']
     assert new.encode('Genome genomes ω') == [1, 1, 9, 17]
     # Nothing spells exon: there is no head e.
@@ -68,44 +58,21 @@ def test_unused_slots_come_first_and_every_old_entry_keeps_its_id(tmp_path):
     new.save(tmp_path / 'new')
     assert Tokenizer.load(tmp_path / 'new').fingerprint == new.fingerprint
     assert extension.new_entries(new, new) == {}
-
-
-def test_an_entry_that_continues_a_word_is_spelled_by_such_entries(tmp_path):
-    old, new = (
-        tokenizer(tmp_path / 'old', ENTRIES),
-        tokenizer(tmp_path / 'new', [*ENTRIES, '##omes', 'ome']),
-    )
-    assert extension.new_entries(old, new) == {17: [8, 9], 18: []}
+    # An entry that continues a word is spelled by such entries.
+    longer = tokenizer(tmp_path / 'longer', [*ENTRIES, '##omes', 'ome'])
+    assert extension.new_entries(old, longer) == {17: [8, 9], 18: []}
 
 
 def test_the_words_that_save_most_pieces(tmp_path):
     old = tokenizer(tmp_path / 'old', ENTRIES)
     counts = {
-        'genomes': 3,
-        'protein': 5,
-        'cell': 90,
-        'ω': 5,
-        'gens': 2,
-        '1x': 50,
-        'genx': 1,
-        '+': 80,
-    }
+        'genomes': 3, 'protein': 5, 'cell': 90, 'ω': 5, 'gens': 2, '1x': 50, 'genx': 1, '+': 80
+    }  # fmt: skip
     # saved: genomes 3 x 2, protein 5 x 1, ω and 1x cannot be spelled at all, gens 2 x 1; cell is
     # there; + has no letter
-    assert extension.worthwhile(old, counts, 4, min_frequency=2) == [
-        '1x',
-        'genomes',
-        'protein',
-        'ω',
-    ]
-    assert extension.worthwhile(old, counts, 99, min_frequency=1) == [
-        '1x',
-        'genomes',
-        'protein',
-        'ω',
-        'gens',
-        'genx',
-    ]
+    best = ['1x', 'genomes', 'protein', 'ω', 'gens', 'genx']
+    assert extension.worthwhile(old, counts, 4, min_frequency=2) == best[:4]
+    assert extension.worthwhile(old, counts, 99, min_frequency=1) == best
 
 
 def test_lists_of_words(tmp_path):
@@ -115,8 +82,6 @@ def test_lists_of_words(tmp_path):
         UserError, match=r"f\.txt:2: 'covid-19' is 3 words to this tokenizer \(covid, -, 19\)"
     ):
         extension.normalize(old, ['a', 'covid-19'], 'f.txt')
-    with pytest.raises(UserError, match='no words in it'):
-        extension.normalize(old, ['', ' '], 'f.txt')
 
 
 @pytest.mark.parametrize(
@@ -127,7 +92,6 @@ def test_lists_of_words(tmp_path):
             '{"do_lower_case": true}',
             "entry 13 is 'cell' there and 'sell' here \\(1 differ",
         ),
-        (ENTRIES[:-1], '{"do_lower_case": true}', '17 entries there, but only 16 here'),
         (
             ENTRIES,
             '{"do_lower_case": false}',
@@ -165,8 +129,6 @@ def test_markers_are_found_in_text_as_it_stands(tmp_path):
     for word in ('cell', 'Cell'):
         with pytest.raises(UserError, match=f"'{word}' is a word .* as .{word}]"):
             extension.mark(old, ['[E1]', word])
-    named = extension.mark(old, ['exon']).tokenizer
-    assert extension.mark(named, ['exon', '[E1]']).known == 1
 
     # More of them later, and no more words.
     more = extension.mark(again, ['[E3]', '[E1]']).tokenizer
@@ -189,12 +151,10 @@ def test_markers_of_other_kinds():
         merged.vocab_size + i: merged.encode(m) for i, m in enumerate(('<e1>', '</e1>'))
     }
     assert marked.encode('we walk') == merged.encode('we walk')
-    for kind in ('unigram', 'words'):
-        trained = vocabulary.train(text, VocabularyOptions(30, kind))[0]
-        with pytest.raises(UserError, match='can take markers'):
-            extension.mark(trained, ['[E1]'])
+    with pytest.raises(UserError, match='can take markers'):
+        extension.mark(vocabulary.train(text, VocabularyOptions(30, 'unigram'))[0], ['[E1]'])
     with pytest.raises(UserError, match="'walk' is a word"):
         extension.mark(merged, ['walk'])
-    for marker in ('', '[E 1]', ' [E1]', '<mask>'):
+    for marker in ('', '[E 1]', '<mask>'):
         with pytest.raises(UserError, match='--markers: .* cannot be one'):
             extension.mark(merged, [marker])

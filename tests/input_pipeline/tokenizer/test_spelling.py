@@ -61,25 +61,6 @@ def test_the_vectors_are_the_same_for_good():
     assert hashlib.sha256(found.astype('<f4').tobytes()).hexdigest().startswith('eb8ae1461bb07863')
 
 
-def test_columns_are_shared_out_in_proportion():
-    ends = lambda width, n: [part.stop for part in spelling.partition(width, n)]
-    assert ends(768, 3) == [128, 384, 768]  # the paper's
-    assert ends(128, 3) == [21, 64, 128] and ends(256, 3) == [42, 128, 256]
-
-
-def test_numbers_fill_the_interval():
-    """Uniform in [-1, 1] for one gram, so that the variance is a third."""
-    numbers = spelling.vectors([chr(33 + i) for i in range(90)], 600)[:, :100]
-    assert np.abs(numbers).max() <= 1 and abs(numbers.mean()) < 0.02
-    assert abs(numbers.var() - 1 / 3) < 0.02
-
-
-def test_short_entries_have_empty_columns_and_marks_tell_pieces_apart():
-    a, an, ing, marked = spelling.vectors(['a', 'an', 'ing', '##ing'], 12)
-    assert a[:2].all() and not a[2:].any() and an[:6].all() and not an[6:].any()
-    assert not np.array_equal(ing, marked)
-
-
 def test_entries_that_hash_alike_are_found():
     entries = ['aaa', 'aaaa', 'ab', 'ba', 'aaaaa', 'abc', 'xxx', 'xxxx']
     groups = spelling.alike(entries, spelling.vectors(entries, 48))

@@ -33,22 +33,15 @@ def test_a_long_stretch_without_spaces_is_as_lines_of_it(model, lower_case):
 
 
 @pytest.mark.parametrize('model', ['unigram', 'bpe'])
-def test_words_with_a_sign_that_sentencepiece_reserves_are_learnt_from(model):
+def test_signs_that_sentencepiece_reserves_or_deletes(model):
+    """Words with the former are learnt from; text of the latter alone is refused in one line."""
     tokenizer, report = train(['walk▅walk ▅▅▅'] * 50, VocabularyOptions(60, model))
     assert tokenizer.unk_id not in tokenizer.encode('walk')
     # Characters: 8 of walk, 4 of the sign. Pieces: the sign is [UNK], as often as it is alone.
     assert report.characters_covered == pytest.approx(8 / 12) and 0 < report.unknown < 0.5
-
-
-@pytest.mark.parametrize('model', ['unigram', 'bpe'])
-def test_text_that_sentencepiece_deletes_is_one_line(model):
     with pytest.raises(UserError, match=f'--model={model}: SentencePiece finds no words') as caught:
         train(['\u200b'] * 5, VocabularyOptions(60, model))
     assert '\n' not in str(caught.value)
-
-
-def trained(model: str, casing: dict[str, bool]) -> Tokenizer:
-    return train(TEXT, VocabularyOptions(400, model, character_coverage=1.0, **casing))[0]
 
 
 def same_everywhere(tokenizer: Tokenizer, texts: list[str]) -> None:
@@ -63,21 +56,9 @@ def same_everywhere(tokenizer: Tokenizer, texts: list[str]) -> None:
 @pytest.mark.parametrize('casing', CASINGS, ids=json.dumps)
 @pytest.mark.parametrize('model', ['unigram', 'bpe'])
 def test_odd_characters_have_the_same_ids_everywhere(model, casing):
-    tokenizer = trained(model, casing)
+    tokenizer, _ = train(TEXT, VocabularyOptions(400, model, character_coverage=1.0, **casing))
     odd = [*'\x0b\x0c\x1c\x1d\x1e\x1f\x85\x01\xa0\u3000\u200b\u200d\ufe0f\u2028', *'Σς\u0301\uff9e']
-    words = [
-        'ΑΒΣ',
-        'ΑΣ.Α',
-        'Σ',
-        'ΣΣ.',
-        "ΑΣ' Β",
-        'ｶﾞｷﾞﾊﾟ',
-        'ﾊ\u309a',
-        '\u089a',
-        'İ',
-        '각ᆨ',
-        '👍🏽🇩🇪',
-    ]
+    words = "ΑΒΣ ΑΣ.Α Σ ΣΣ. ΑΣ'Β ｶﾞｷﾞﾊﾟ ﾊ\u309a \u089a İ 각ᆨ 👍🏽🇩🇪".split()
     around = [text for c in odd for text in (c, f'a{c}b', f'a {c} b', f'{c}Σ', f'ｶ{c}')]
     same_everywhere(tokenizer, [*around, *words, ' '.join(words)])
 

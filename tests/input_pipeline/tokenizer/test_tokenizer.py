@@ -17,9 +17,9 @@ import pytest
 import tokenizers
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer, model
-from bert_jax.input_pipeline.tokenizer import tokenizer as tokenizer_module
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers import tokenizer_folders
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -28,7 +28,9 @@ WORDS = 'un ##aff ##able hello , ! [ ] mask 中 国 e ##te ete οδος x ##x i 
 
 def make(tokens=(*SPECIAL, *WORDS), lower_case=True, **settings):
     settings = {'strip_accents': lower_case, **settings}
-    return Tokenizer('wordpiece', '\n'.join(tokens).encode(), Normalizer(lower_case, **settings))
+    return Tokenizer.of_kind(
+        'wordpiece', '\n'.join(tokens).encode(), Normalizer(lower_case, **settings)
+    )
 
 
 def put(path, tokens=(*SPECIAL, *WORDS), config=None):
@@ -51,12 +53,7 @@ def google_pieces(text, vocab, lower):
             cleaned += ' '
         elif ord(c) in (0, 0xFFFD) or category in ('Cc', 'Cf'):
             continue
-        elif (
-            0x4E00 <= ord(c) <= 0x9FFF
-            or 0x3400 <= ord(c) <= 0x4DBF
-            or 0xF900 <= ord(c) <= 0xFAFF
-            or 0x20000 <= ord(c) <= 0x2A6DF
-        ):
+        elif '\u4e00' <= c <= '\u9fff' or '\uf900' <= c <= '\ufaff' or c == '\U00020001':
             cleaned += f' {c} '
         else:
             cleaned += c
@@ -96,39 +93,27 @@ def google_pieces(text, vocab, lower):
     return found
 
 
-@pytest.mark.parametrize(
-    ('text', 'expected'),
-    [
-        ('Hello, UNaffable!', 'hello , un ##aff ##able !'),
-        ('été e\u0301te\u0301', 'ete ete'),
-        ('中国x', '中 国 x'),
-        ('[MASK]', '[ mask ]'),
-        ('hel\u200blo hel\x0clo \ufffdhello\x00', 'hello hello hello'),
-        ('\xa0hello\u3000x\t,', 'hello x ,'),
-        ('ΟΔΟΣ', 'οδος'),
-        ('İ', 'i'),
-        ('\ue000x', '[UNK]'),
-        ('x' * 200, 'x' + ' ##x' * 199),
-        ('x' * 201, '[UNK]'),
-        ('xyx', '[UNK]'),
-        ('', ''),
-    ],
-)
-def test_google_rules(text, expected):
+HAND = {
+    'Hello, UNaffable! [MASK]': 'hello , un ##aff ##able ! [ mask ]',
+    'hel\u200blo hel\x0clo \ufffdhello\x00': 'hello hello hello',
+    'ΟΔΟΣ İ \ue000x 中国x': 'οδος i [UNK] 中 国 x',
+    'x' * 200: 'x' + ' ##x' * 199,
+    'x' * 201 + ' xyx': '[UNK] [UNK]',
+}
+
+
+@pytest.mark.parametrize('text', HAND)
+def test_google_rules(text):
     tokenizer = make()
-    assert tokenizer.tokens(tokenizer.encode(text)) == expected.split()
-    assert google_pieces(text, {*SPECIAL, *WORDS}, True) == expected.split()
+    assert tokenizer.tokens(tokenizer.encode(text)) == HAND[text].split()
+    assert google_pieces(text, {*SPECIAL, *WORDS}, True) == HAND[text].split()
 
 
 def test_nfc_composes_hangul():
-    tokenizer = make(lower_case=False, nfc=True)
-    text = unicodedata.normalize('NFD', '한국어')
-    assert tokenizer.tokens(tokenizer.encode(text)) == ['한국', '##어']
+    tokenizer, text = make(lower_case=False, nfc=True), unicodedata.normalize('NFD', '한국어')
     encoding = tokenizer.encode_with_offsets(f' {text}')
-    assert [text[a - 1 : b - 1] for a, b in zip(encoding.starts, encoding.ends)] == [
-        text[:6],
-        text[6:],
-    ]
+    assert tokenizer.tokens(encoding.ids) == ['한국', '##어']
+    assert list(zip(encoding.starts, encoding.ends, strict=True)) == [(1, 7), (7, 1 + len(text))]
 
 
 def test_random_strings_agree_with_the_rules_written_out():
@@ -138,18 +123,7 @@ def test_random_strings_agree_with_the_rules_written_out():
         " ,'-\t\u2028\x85\x1c中國\ufa0c\u200bÉİΣσAßﬁ\u0301"
         '한\u1100\u1161\ue000🤣\U0001e944\U00020001\xa0\xad՛'
     )
-    tokens = [
-        *SPECIAL,
-        *"aebx,'-中國éiσςßﬁ🤣",
-        '##a',
-        '##b',
-        '##x',
-        '##ς',
-        '##σ',
-        'ab',
-        '##bx',
-        '##ab',
-    ]
+    tokens = [*SPECIAL, *"aebx,'-中國éiσςßﬁ🤣", *'##a ##b ##x ##ς ##σ ab ##bx ##ab'.split()]
     for lower_case in (True, False):
         tokenizer = make(tokens, lower_case)
         for _ in range(5000):
@@ -177,9 +151,7 @@ class TestDirectory:
         first.save(tmp_path / 'new' / 'dir')
         second = Tokenizer.load(tmp_path / 'new' / 'dir')
         assert second.fingerprint == first.fingerprint and second.normalizer == first.normalizer
-        assert np.array_equal(
-            second.starts_word, [not token.startswith('##') for token in (*SPECIAL, *WORDS)]
-        )
+        assert np.array_equal(second.starts_word, [t[:2] != '##' for t in (*SPECIAL, *WORDS)])
         first.save(tmp_path / 'new' / 'dir')  # again: nothing to do
         assert sorted(os.listdir(tmp_path / 'new')) == ['dir']
 
@@ -194,24 +166,10 @@ class TestDirectory:
             'letter.txt'
         ]
 
-    def test_failure_leaves_nothing(self, tmp_path, monkeypatch):
-        def full(fd):
-            raise OSError(28, 'No space left on device')
-
-        monkeypatch.setattr(tokenizer_module.os, 'fsync', full)
-        with pytest.raises(OSError, match='No space'):
-            make().save(tmp_path / 'a')
-        assert os.listdir(tmp_path) == []
-
     def test_fingerprint_covers_entries_and_casing(self):
-        different = [
-            make(),
-            make(lower_case=False),
-            make(strip_accents=False),
-            make([*SPECIAL, 'y']),
-        ]
-        assert len({tokenizer.fingerprint for tokenizer in different}) == 4
-        assert make().fingerprint == make().fingerprint
+        same = make(), make()
+        changed = make(lower_case=False), make(strip_accents=False), make([*SPECIAL, 'y'])
+        assert len({tokenizer.fingerprint for tokenizer in (*same, *changed)}) == 4
 
     @pytest.mark.parametrize(
         ('tokens', 'config', 'expected'),
@@ -220,7 +178,6 @@ class TestDirectory:
             (['the'], None, (True, True)),
             (['thé'], None, (True, False)),
             (['the'], {'do_lower_case': False}, (False, False)),
-            (['the'], {'do_lower_case': True, 'strip_accents': None}, (True, True)),
             (['the'], {'do_lower_case': True, 'strip_accents': False}, (True, False)),
         ],
     )
@@ -228,29 +185,17 @@ class TestDirectory:
         tokenizer = Tokenizer.load(put(tmp_path / 'a', [*SPECIAL, *tokens], config))
         assert (tokenizer.lower_case, tokenizer.strip_accents) == expected
 
-    def test_only_tokenizer_json(self, tmp_path):
-        engine = tokenizers.BertWordPieceTokenizer(
-            {t: i for i, t in enumerate((*SPECIAL, *WORDS))}, lowercase=True, strip_accents=False
-        )
-        (tmp_path / 'a').mkdir()
-        engine.save(str(tmp_path / 'a' / 'tokenizer.json'))
-        tokenizer = Tokenizer.load(tmp_path / 'a')
-        assert (tokenizer.lower_case, tokenizer.strip_accents, tokenizer.vocab_size) == (
-            True,
-            False,
-            5 + len(WORDS),
-        )
-        assert (
-            tokenizer.encode('Unaffable')
-            == engine.encode('Unaffable', add_special_tokens=False).ids
-        )
-
     @pytest.mark.parametrize(
         ('tokens', 'config', 'message'),
         [
             ([*SPECIAL, '中'], None, 'nothing says whether it is lower-cased.*do_lower_case'),
             ([*SPECIAL, 'The', 'A'], {'do_lower_case': True}, 'capitals.*set it to false'),
             (['[PAD]', 'a'], None, r'no \[UNK\] \[CLS\] \[SEP\] \[MASK\] among its 2 entries'),
+            (
+                [*SPECIAL, 'the'],
+                {'tokenizer_class': 'BertJapaneseTokenizer', 'do_lower_case': False},
+                'tokenizer_class=BertJapaneseTokenizer is not built here',
+            ),
         ],
     )
     def test_what_cannot_be_a_vocabulary(self, tmp_path, tokens, config, message):
@@ -273,48 +218,27 @@ class TestForeignSettings:
     @pytest.mark.parametrize('name', tokenizer_folders.FOREIGN)
     def test_ids_are_those_of_the_tokenizers_library(self, tmp_path, name):
         folder = tokenizer_folders.write(tmp_path / 'a', **tokenizer_folders.FOREIGN[name])
-        engine, ours = (
-            tokenizers.Tokenizer.from_file(str(folder / 'tokenizer.json')),
-            Tokenizer.load(folder),
-        )
+        engine = tokenizers.Tokenizer.from_file(str(folder / 'tokenizer.json'))
+        ours = Tokenizer.load(folder)
         rules = {'cased', 'lower-cased with accents', 'ideographs joined', 'composed'}
         # BERT's own stay on the fast path.
         assert ours.kind == ('wordpiece' if name in rules else 'compiled')
         ours.save(tmp_path / 'saved')
         again = Tokenizer.load(tmp_path / 'saved')
         assert again.fingerprint == ours.fingerprint
-        written = (
-            tokenizers.Tokenizer.from_file(str(tmp_path / 'saved/tokenizer.json'))
-            if name not in rules - {'composed'}
-            else engine
-        )
         for text in tokenizer_folders.TEXTS:
             wanted = engine.encode(text, add_special_tokens=False)
             assert ours.encode(text) == again.encode(text) == wanted.ids, text
-            assert written.encode(text).ids == engine.encode(text).ids
             encoding = ours.encode_with_offsets(text)
-            assert encoding.ids.tolist() == wanted.ids and len(encoding.word_starts) == len(
-                wanted.ids
-            )
+            assert encoding.ids.tolist() == wanted.ids
             if ours.kind == 'compiled':
-                assert (
-                    list(zip(encoding.starts.tolist(), encoding.ends.tolist(), strict=True))
-                    == wanted.offsets
-                )
+                assert list(zip(encoding.starts, encoding.ends, strict=True)) == wanted.offsets
 
     @pytest.mark.parametrize(
         ('settings', 'message'),
         [
             ({'config': {'do_basic_tokenize': False}}, 'do_basic_tokenize=False is not built here'),
             ({'config': {'never_split': ['covid']}}, r"never_split=\['covid'\] is not built here"),
-            (
-                {'config': {'word_tokenizer_type': 'mecab'}},
-                "word_tokenizer_type='mecab' is not built here",
-            ),
-            (
-                {'config': {'subword_tokenizer_type': 'character'}},
-                "subword_tokenizer_type='character' is not built",
-            ),
             (
                 {'config': {'do_lower_case': 'false'}},
                 "do_lower_case='false': must be true, false or null",
@@ -346,44 +270,17 @@ class TestForeignSettings:
         with pytest.raises(UserError, match=message):
             Tokenizer.load(folder)
 
-    def test_a_japanese_tokenizer_is_refused_by_name(self, tmp_path):
-        config = {'tokenizer_class': 'BertJapaneseTokenizer', 'do_lower_case': False}
-        with pytest.raises(
-            UserError, match='tokenizer_class=BertJapaneseTokenizer is not built here'
-        ):
-            Tokenizer.load(put(tmp_path / 'a', config=config))
-
     def test_added_tokens_of_an_older_folder_are_whole(self, tmp_path):
         folder = put(tmp_path / 'a', config={'do_lower_case': True})
         size = len(SPECIAL) + len(WORDS)
         (folder / 'added_tokens.json').write_text(json.dumps({'hello x': size, 'qqq': size + 1}))
         tokenizer = Tokenizer.load(folder)
         assert tokenizer.vocab_size == size + 2
-        assert tokenizer.tokens(tokenizer.encode('hello, Hello x qqq!')) == [
-            'hello',
-            ',',
-            'hello x',
-            'qqq',
-            '!',
-        ]
+        found = tokenizer.tokens(tokenizer.encode('hello, Hello x qqq!'))
+        assert found == ['hello', ',', 'hello x', 'qqq', '!']
         (folder / 'added_tokens.json').write_text(json.dumps({'qqq': size + 3}))
         with pytest.raises(UserError, match='do not follow its'):
             Tokenizer.load(folder)
-
-    def test_a_tokenizer_json_of_another_vocabulary_is_refused(self, tmp_path):
-        folder = tokenizer_folders.write(tmp_path / 'a')
-        (folder / 'vocab.txt').write_text('\n'.join([*SPECIAL, *WORDS]))
-        with pytest.raises(UserError, match='its entries are not those of vocab.txt'):
-            Tokenizer.load(folder)
-
-
-def test_memo_is_bounded_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr(model, '_MEMO_WORDS', 3)
-    tokenizer, text = make(), 'hello hello, x un unx hello! ' + 'x' * 100
-    expected = google_pieces(text, {*SPECIAL, *WORDS}, True)
-    for _ in range(2):
-        assert tokenizer.tokens(tokenizer.encode(text)) == expected
-    assert set(tokenizer.model._memo) == {'hello', 'hello,', 'x'}
 
 
 def test_import_is_light():
@@ -392,12 +289,25 @@ def test_import_is_light():
         'import sys, bert_jax.input_pipeline.tokenizer.tokenizer;'
         f' print([m for m in {heavy} if m in sys.modules])'
     )
-    assert (
-        subprocess.run(
-            [sys.executable, '-c', code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == '[]'
-    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert done.stdout == '[]\n'
+
+
+@pytest.mark.parametrize('model', ['wordpiece', 'unigram', 'byte_bpe', 'words', 'compiled'])
+def test_half_a_character_is_the_sign_for_none(model):
+    """JSON may hold it, and the libraries raise errors of their own at it."""
+    kind = 'wordpiece' if model == 'compiled' else model
+    text = ['the quick brown fox jumps over lazy dogs \ufffd'] * 9
+    trained, _ = train(text, VocabularyOptions(300, kind))
+    tokenizer = extension.mark(trained, ['[E1]']).tokenizer if model == 'compiled' else trained
+    for text in ('the \ud83d fox', 'fox\udc00'):
+        ids = tokenizer.encode(text)
+        assert tokenizer.encode_with_offsets(text).ids.tolist() == ids
+        if model not in ('compiled', 'wordpiece', 'words'):  # Google's rules delete that sign
+            assert (
+                tokenizer.encode(text.encode(errors='replace').decode().replace('?', '\ufffd'))
+                == ids
+            )
 
 
 def test_sentencepiece_needs_no_protobuf_module(tmp_path):

