@@ -121,7 +121,7 @@ class _Job:
         self._options = options
         self._tokenizer = tokenizer
         self._engine = engine
-        self._scratch = scratch
+        self._scratch, self._runs = scratch, scratch / job_directory.RUNS
         self._warnings: list[str] = []
         # Of the units that have been read, by split: held-out ones are units of their own.
         self._marks: dict[str, list[digest.Marks]] = {'train': [], 'eval': []}
@@ -211,8 +211,9 @@ class _Job:
         parts: dict[str, list[Tokenised]] = {'train': [], 'eval': []}
         if eval_units:
             self._tokenise_units(recipe, eval_units, 'eval', _HELD_OUT, None, parts)
-            excluded = str(self._scratch / 'held_out.npy')
-            runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
+            excluded = str(self._runs / _HELD_OUT)
+            held_out = Tokenised.merged(parts['eval']).held_out
+            runs.save(excluded, runs.KEYS, [{'key': held_out}])
         self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
         text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
 
@@ -251,7 +252,7 @@ class _Job:
         parts: dict,
     ) -> None:
         # One task a unit, and files named by the unit: neither depends on the workers.
-        files = [str(self._scratch / f'{name}-{unit.identity}') for unit in units]
+        files = [str(self._runs / f'{name}-{unit.identity}') for unit in units]
         tasks = [
             (recipe, _by_file(unit, file), self._options.text, split, file, excluded)
             for unit, file in zip(units, files)
@@ -265,7 +266,7 @@ class _Job:
             raise
         except UserError as error:
             raise job_directory.Refused(str(error)) from error
-        for path in self._scratch.glob(f'{name}-*{_NAMES}'):
+        for path in self._runs.glob(f'{name}-*{_NAMES}'):
             path.unlink()
 
         # What the readers noticed is said once for all.
@@ -326,7 +327,7 @@ class _Job:
         # is weighed alike: hashes spread the tokens evenly.
         held_out = '' if split == 'train' else 'held-out '
         count = plan.plan_buckets(sums['tokens'], sums['documents'])
-        paths = [str(self._scratch / f'bucket-{name}-{i:05}') for i in range(count)]
+        paths = [str(self._runs / f'bucket-{name}-{i:05}') for i in range(count)]
         tokens = sums['tokens'] * recipe.dupe_factor_of(split)
         buckets = self._run(
             stages.make_records,
@@ -351,12 +352,12 @@ class _Job:
         # The text is not needed any more, and the shards need its room. A job that is interrupted
         # from here on finds the results of all buckets, and does not look for it.
         for path in inputs:
-            runs.DocumentRun.remove(path)
+            epath.Path(path).unlink(missing_ok=True)
 
         # Stage 3. An empty bucket (of languages with less than a pass, say) may have no files.
         full = [path for path, bucket in zip(paths, buckets) if bucket.records]
         infos = self._shards(held_out, name, full, buckets)
-        for path in self._scratch.glob(f'bucket-{name}-*'):
+        for path in self._runs.glob(f'bucket-{name}-*'):
             path.unlink()
         return counts, infos
 

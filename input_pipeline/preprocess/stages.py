@@ -17,15 +17,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import mmap
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from bert_jax.input_pipeline.examples.across import rows_across
 from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
@@ -38,19 +36,9 @@ from bert_jax.input_pipeline.examples.pairs import (
     special_tokens,
 )
 from bert_jax.input_pipeline.examples.rows import lay_out
+from bert_jax.input_pipeline.preprocess import runs
 from bert_jax.input_pipeline.preprocess.languages import whole_passes
-from bert_jax.input_pipeline.preprocess.runs import (
-    DOCUMENT,
-    DocumentRun,
-    RecordRun,
-    Tokenised,
-    key_range,
-    load,
-    save,
-    sealed_file,
-    sorted_documents,
-    sorted_records,
-)
+from bert_jax.input_pipeline.preprocess.runs import DocumentColumns, Tokenised, key_range
 from bert_jax.input_pipeline.randomness import Stream, digest64, mix
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
@@ -154,7 +142,7 @@ def tokenise(
     """
     # What is held out elsewhere, as a set: each document of the input is looked up in it.
     tokenizer = _tokenizer(recipe.tokenizer)
-    held_out = frozenset(load(excluded).tolist()) if excluded else frozenset()
+    held_out = frozenset(runs.load(excluded)['key'].to_pylist()) if excluded else frozenset()
     sides = {
         name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}')
         for name in ('train', 'eval')
@@ -183,9 +171,8 @@ class _Side:
         self._language = language
         self._path = path
         self._token_type = np.uint16 if tokenizer.known <= 1 << 16 else np.int32
-        self._documents: list[
-            tuple[int, np.ndarray, np.ndarray]
-        ] = []  # key, sentence lengths, tokens
+        # key, lengths of sentences, tokens
+        self._documents: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._tokens = 0  # of these
         self._runs: list[str] = []
         self._lines: list[np.ndarray] = []
@@ -214,7 +201,7 @@ class _Side:
         # get keys of their own, and another seed brings other documents together.
         key = digest64(self._recipe.seed, *document.name)
         self._documents.append((key, np.concatenate(lengths), np.concatenate(tokens)))
-        self._tokens += self._documents[-1][2].size
+        self._tokens += self._documents[-1][-1].size
 
         # Enough for one run? Sorting is done in memory.
         if self._tokens > RUN_TOKENS:
@@ -228,8 +215,8 @@ class _Side:
     def finished(self) -> Tokenised:
         """Write what is left, and return what all of it was."""
         self._write()
-        held_out = np.array(self._identities, np.uint64)
         lines = np.concatenate([np.zeros(0, np.uint64), *self._lines])
+        held_out = np.array(self._identities, np.uint64)
         return Tokenised(self._runs, self.sums, lines=lines, held_out=held_out)
 
     def _write(self) -> None:
@@ -239,20 +226,19 @@ class _Side:
 
         # Sorted here, so that stage 2 finds its range of keys by bisection and reads nothing else.
         self._documents.sort(key=lambda document: document[0])
-        keys, all_lengths, all_tokens = zip(*self._documents)
+        keys, lengths, tokens = zip(*self._documents)
         self._documents, self._tokens = [], 0
-
-        # One array of each kind for all documents, and where each document ends in them.
-        documents = np.empty(len(keys), DOCUMENT)
-        documents['language'] = self._language
-        documents['sentences'] = np.cumsum([each.size for each in all_lengths])
-        documents['tokens'] = np.cumsum([each.size for each in all_tokens])
-        lengths, tokens = np.concatenate(all_lengths), np.concatenate(all_tokens)
+        run = DocumentColumns(
+            np.array(keys, np.uint64),
+            np.full(len(keys), self._language),
+            np.array([each.size for each in lengths]),
+            np.concatenate(lengths),
+            np.concatenate(tokens),
+        )
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.
         self._runs.append(f'{self._path}-{len(self._runs)}')
-        run = DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens)
-        run.write(self._runs[-1])
+        run.save(self._runs[-1])
         sums, lines = run.summed(self._tokenizer.unk_id, self._recipe.line_sample)
         self.sums.update(sums)
         self._lines.append(lines)
@@ -277,17 +263,16 @@ def make_records(
     split: str,
     number: int,
     buckets: int,
-    inputs: Sequence[str | DocumentRun],
+    inputs: Sequence[str | pa.Table],
     path: str,
 ) -> Bucket:
-    """Make the records of one bucket, in order of their keys.
+    """Write the records of one bucket as a run.
 
-    PATH.records, with PATH.keys.npy and PATH.offsets.npy. `inputs`: the documents of all units, on
-    disk, or as an engine has brought them here.
+    `inputs`: the documents of all units, on disk, or as an engine has brought them here.
     """
     # The documents of the bucket from all units, in an order of their own.
     tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
-    documents = sorted_documents(inputs, *key_range(number, buckets))
+    documents = runs.sorted_documents(inputs, *key_range(number, buckets))
     if documents is None:
         return Bucket({})
     passes = recipe.passes_of(split, documents)
@@ -307,22 +292,24 @@ def make_records(
     else:
         keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
         parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
-    save(f'{path}.keys.npy', keys)
-
     # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
     counts: dict[str, Any] = {}
-    sizes = [np.zeros(1, np.int64)]
-    with sealed_file(f'{path}.records') as file:
+    sizes: list[int] = []
+
+    def encoded() -> Iterator[dict[str, Any]]:
+        first = 0
         for columns in parts:
             payload, offsets = fields.encode(spec, columns)
-            file.write(payload)
-            sizes.append(np.diff(offsets))
             fields.add_counts(counts, fields.count(spec, columns))
+            sizes.append(len(payload))
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(payload)]
+            count = offsets.size - 1
+            records = pa.Array.from_buffers(pa.large_binary(), count, buffers)
+            yield {'key': keys[first : first + count], 'record': records}
+            first += count
 
-    # Sizes became known only as the records were written; their sums say where each begins.
-    offsets = np.cumsum(np.concatenate(sizes))
-    save(f'{path}.offsets.npy', offsets)
-    return Bucket(counts, keys.size, int(offsets[-1]), languages)
+    runs.save(path, runs.RECORDS, encoded())
+    return Bucket(counts, keys.size, sum(sizes), languages)
 
 
 def _examples(
@@ -438,31 +425,13 @@ def _packed(
 
 
 def write_output(
-    number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str
+    number: int, count: int, pieces: int, inputs: Sequence[str | pa.Table], path: str
 ) -> shards.ShardInfo:
     """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
-    A large shard is sorted in `pieces`, which are on disk until it is written, unless its
-    records are in memory already. `inputs`: as for `make_records`.
+    A large shard is sorted in `pieces`, one after the other, so that it need not fit in memory.
+    `inputs`: as for `make_records`.
     """
-    # The usual case: a shard of 64 MB is sorted in memory. What an engine brought is there anyhow.
-    if pieces == 1 or not isinstance(inputs[0], str):
-        texts = sorted_records(inputs, *key_range(number, count))
-        return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
-
-    # A shard that is too large for that (--num_shards=1): a piece at a time, next to its final
-    # place, where there is room, and mapped for the writer, which wants all records in one buffer.
-    lengths: list[int] = []
-    with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
-        for piece in range(number * pieces, (number + 1) * pieces):
-            texts = sorted_records(inputs, *key_range(piece, count * pieces))
-            lengths += map(len, texts)
-            file.write(b''.join(texts))
-        file.flush()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
-            return shards.write_shard(path, payload, _ends(lengths))
-
-
-def _ends(lengths: Iterable[int]) -> np.ndarray:
-    """Return int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
-    return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])
+    ranges = (key_range(number * pieces + piece, count * pieces) for piece in range(pieces))
+    records = (record for each in ranges for record in runs.sorted_records(inputs, *each))
+    return shards.write_shard(path, records)

@@ -165,7 +165,7 @@ def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job, stage):
     scratch, left = tmp_path / 'out' / '.tmp', tmp_path / 'left'
     scratch.rename(left)
     files = [path.relative_to(left) for path in left.rglob('*') if path.is_file()]
-    assert len(files) > 8 and Path('held_out.npy') in files
+    assert len(files) > 8 and Path('runs/held-out') in files
 
     for name in (*files, Path('manifest.json')):
         shutil.rmtree(scratch, ignore_errors=True)
@@ -195,10 +195,10 @@ def test_work_of_an_older_program_is_refused_in_one_line(tmp_path, job):
 
 
 @pytest.mark.parametrize('cut', [False, True], ids=['byte', 'shorter'])
-@pytest.mark.parametrize('name', ['*.tokens.npy', '*.records', 'results/*/*'])
+@pytest.mark.parametrize('name', ['runs/unit-*', 'runs/bucket-*', 'results/*/*'])
 def test_damage_is_seen(tmp_path, job, name, cut):
     """As after a loss of power that left a file its length, and not all of its bytes."""
-    with killed_at('make_records' if 'tokens' in name else 'write_output'):
+    with killed_at('make_records' if 'unit' in name else 'write_output'):
         job()
     path = next(iter((tmp_path / 'out' / '.tmp').glob(name)))
     content = bytearray(path.read_bytes())

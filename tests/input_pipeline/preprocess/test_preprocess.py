@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess import stages
+from bert_jax.input_pipeline.preprocess import runs, stages
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.plan import plan_buckets
@@ -295,9 +296,8 @@ def test_a_shard_is_sorted_by_key_over_all_buckets(tmp_path):
     for bucket in range(3):
         keys = np.sort(random.randint(0, 2**62, 50).astype(np.uint64) * np.uint64(4))
         texts = [f'{key}'.encode() * random.randint(1, 4) for key in keys]
-        np.save(tmp_path / f'{bucket}.keys.npy', keys)
-        np.save(tmp_path / f'{bucket}.offsets.npy', np.cumsum([0, *map(len, texts)]))
-        (tmp_path / f'{bucket}.records').write_bytes(b''.join(texts))
+        columns = {'key': keys, 'record': pa.array(texts, pa.large_binary())}
+        runs.save(f'{tmp_path}/{bucket}', runs.RECORDS, [columns])
         everything += zip(keys.tolist(), texts)
     found = []
     for i in range(4):

@@ -19,7 +19,7 @@ import pytest
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records import stream as stream_module
 from bert_jax.input_pipeline.records.block_cache import BlockCache
 from bert_jax.input_pipeline.records.blocks import Blocks
@@ -231,9 +231,7 @@ def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, kind, name, val
     spec = dataclasses.replace(SPEC, masking=masking, max_packs=packs)
     columns = example_columns(spec, 300, seed=5)
     columns[name][270, 2] = value
-    info = shards.write_shard(
-        tmp_path / 'train-00000-of-00001.tfrecord', *fields.encode(spec, columns)
-    )
+    info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', encoded(spec, columns))
     shards.Manifest(16, 4, masking, 'nsp', 30_522, '', 0, {}, {}, (info,), packs).save(tmp_path)
     at = frame_start((tmp_path / info.file).read_bytes(), 270)
     with pytest.raises(
@@ -251,8 +249,7 @@ def test_a_number_beyond_32_bits_is_not_taken_for_its_low_bits(tmp_path, decoder
     strange = tf.train.Example.FromString(items[270])
     strange.features.feature['input_ids'].int64_list.value[2] = value
     items[270] = strange.SerializeToString()
-    offsets = np.cumsum([0, *map(len, items)])
-    info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', b''.join(items), offsets)
+    info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', items)
     shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, (info,)).save(tmp_path)
     with pytest.raises(UserError, match=f'{info.file}: record 270 at byte .*input_ids'):
         take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
