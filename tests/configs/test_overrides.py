@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from bert_jax.configs import sweep
@@ -39,15 +37,6 @@ def test_values_take_the_type_of_the_setting(change, value):
     for key in change.partition('=')[0].strip().split('.'):
         result = result[int(key)] if key.isdecimal() else getattr(result, key)
     assert result == value and type(result) is type(value)
-
-
-def test_nothing_else_changes_and_the_last_one_wins():
-    before = PretrainConfig()
-    after = apply(before, ['seed=1', 'phases.0.batch_size=8', 'seed=2'])
-    assert after == dataclasses.replace(
-        before, seed=2, phases=(Phase(128, 900_000, 8), Phase(512, 100_000, 256))
-    )
-    assert before == PretrainConfig() == apply(before, [])
 
 
 def test_a_list_of_phases_as_a_whole():

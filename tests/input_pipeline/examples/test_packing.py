@@ -10,14 +10,9 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
-from bert_jax.input_pipeline.examples.packing import join, pack
-from bert_jax.input_pipeline.examples.pairs import make_examples
-from bert_jax.input_pipeline.examples.rows import lay_out
-from bert_jax.input_pipeline.randomness import Stream
-from bert_jax.input_pipeline.records import fields
+from bert_jax.input_pipeline.examples.masking import MaskingRule, prediction_counts
+from bert_jax.input_pipeline.examples.packing import pack
 from bert_jax.input_pipeline.records.fields import RecordSpec
-from tests.helpers.documents import make_documents
 
 
 def first_fit_decreasing(lengths, predictions, spec) -> int:
@@ -58,52 +53,3 @@ def test_rows_hold_what_they_may_and_are_as_full_as_first_fit_makes_them(shape, 
     assert [some.order[a:b].tolist() for a, b in itertools.pairwise(some.bounds)] == [
         packs.order[packs.bounds[row] : packs.bounds[row + 1]].tolist() for row in (7, 3)
     ]
-
-
-def test_a_packed_row_is_its_examples_one_after_the_other():
-    spec = RecordSpec(64, 12, 'static', 4)
-    documents = make_documents(count=40, most_sentences=4, most_tokens=12)
-    examples = make_examples(documents, 'nsp', spec.seq_len, 5, 0.3, Stream(1))
-    rows = lay_out(documents.tokens, examples, spec.seq_len, 2, 3)
-    rule = MaskingRule(0.15, spec.max_predictions)
-    masked = mask(rows.input_ids, rows.candidates, rows.lengths, None, rule, 4, 1000, Stream(2))
-    packs = pack(rows.lengths, prediction_counts(rows.lengths, rule), spec)
-    assert np.diff(packs.bounds).max() == 4
-    columns = {
-        'input_ids': masked.input_ids,
-        'input_mask': rows.input_mask,
-        'segment_ids': rows.segment_ids,
-        'masked_lm_positions': masked.positions,
-        'masked_lm_ids': masked.ids,
-        'masked_lm_weights': masked.weights,
-        'next_sentence_labels': examples.labels,
-    }
-    found = join(
-        spec, {name: column[packs.order] for name, column in columns.items()}, packs.bounds
-    )
-    assert (
-        set(found) == {feature.name for feature in spec.features}
-        and fields.check(spec, found, 1000) == []
-    )
-    for row, (first, end) in enumerate(itertools.pairwise(packs.bounds.tolist())):
-        wanted = {name: [] for name in found}
-        for slot, example in enumerate(packs.order[first:end].tolist()):
-            start, length = len(wanted['input_ids']), int(rows.lengths[example])
-            wanted['cls_positions'].append(start)
-            wanted['next_sentence_labels'].append(examples.labels[example])
-            wanted['next_sentence_weights'].append(1)
-            wanted['input_ids'] += masked.input_ids[example, :length].tolist()
-            wanted['segment_ids'] += rows.segment_ids[example, :length].tolist()
-            wanted['pack_ids'] += [slot + 1] * length
-            wanted['position_ids'] += range(length)
-            for place, label, weight in zip(
-                masked.positions[example], masked.ids[example], masked.weights[example]
-            ):
-                if weight:
-                    wanted['masked_lm_positions'].append(start + place)
-                    wanted['masked_lm_ids'].append(label)
-                    wanted['masked_lm_weights'].append(1)
-        for name, values in wanted.items():
-            assert found[name][row].tolist() == values + [0] * (
-                found[name].shape[1] - len(values)
-            ), name

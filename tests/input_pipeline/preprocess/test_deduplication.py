@@ -124,14 +124,3 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
         run(text[0], vocabulary, output=f'{tmp_path}/other', **options)
     run(text[0], vocabulary, output=f'{tmp_path}/two', workers=2, **options)
     assert digests(tmp_path / 'one') == digests(tmp_path / 'other') == digests(tmp_path / 'two')
-
-
-def test_languages_are_counted_without_copies(text, vocabulary, tmp_path):
-    """A text and its copy as two languages: the copies go from one or the other."""
-    (tmp_path / 'de.txt').write_bytes((text[0] / '0.txt').read_bytes())
-    given = (f'en={text[0]}/0.txt', f'de={tmp_path}/de.txt')
-    manifest = run(tmp_path, vocabulary, input=given, dedup='documents', eval_fraction=0)
-    sums = manifest.statistics['text']['train']
-    assert sums['documents'] == len(set(text[1][0::3]))
-    for name in ('documents', 'tokens'):
-        assert sums[name] == sum(language[name] for language in sums['languages'].values())

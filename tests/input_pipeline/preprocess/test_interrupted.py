@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess import job_directory
 from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 from bert_jax.input_pipeline.records import shards
 from tests.helpers.jobs import Killed, digests, killed_at, run, write_text
@@ -65,15 +64,6 @@ def test_what_the_job_did_not_make_stays(tmp_path, job, name):
     assert kept.read_text() == 'mine' and len(list((tmp_path / 'out').rglob('*'))) <= 2
     job(overwrite=True)
     job()
-
-
-def test_the_tokenizer_may_lie_in_the_output(tmp_path, text, vocabulary):
-    shutil.copytree(vocabulary[0], tmp_path / 'out' / 'tokenizer')
-    (tmp_path / 'out' / 'tokenizer' / 'notes.txt').write_text('mine')
-    given = (tmp_path / 'out' / 'tokenizer', *vocabulary[1:])
-    run(text, given, output=f'{tmp_path}/out', **OPTIONS)
-    assert digests(tmp_path / 'out') == digests(text / 'whole')
-    assert (tmp_path / 'out' / 'tokenizer' / 'notes.txt').read_text() == 'mine'
 
 
 def test_after_a_kill_at_any_task(tmp_path, text, job, monkeypatch, capsys):
@@ -156,11 +146,10 @@ class Runs:
         return Path.write_text, (self.path, 'it ran')
 
 
-@pytest.mark.parametrize('stage', ['deduplication.drop_copies', 'stages.write_output'])
-def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job, stage):
+def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job):
     """A pickle in place of each file in turn that an interrupted job has left, and goes on with."""
     options = {'dedup': 'lines', 'eval_fraction': None, 'eval_input': str(text / 'b.txt')}
-    with killed_at(stage, ROOM):
+    with killed_at('deduplication.drop_copies', ROOM):
         job(**options)
     scratch, left = tmp_path / 'out' / '.tmp', tmp_path / 'left'
     scratch.rename(left)
@@ -180,22 +169,9 @@ def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job, stage):
         assert not (tmp_path / 'ran').exists(), name
 
 
-def test_work_of_an_older_program_is_refused_in_one_line(tmp_path, job):
-    """One whose results were pickles, say: none of it is read."""
-    with killed_at('write_output') as patch:
-        patch.setattr(job_directory, '_program', lambda: 'older')
-        job()
-    for path in (tmp_path / 'out' / '.tmp' / 'results').glob('*/*'):
-        path.write_bytes(pickle.dumps(Runs(tmp_path / 'ran')))
-    with pytest.raises(UserError, match=r'the program has changed.*--overwrite to begin anew'):
-        job()
-    job(overwrite=True)
-    assert not (tmp_path / 'ran').exists()
-    job()
-
-
-@pytest.mark.parametrize('cut', [False, True], ids=['byte', 'shorter'])
-@pytest.mark.parametrize('name', ['runs/unit-*', 'runs/bucket-*', 'results/*/*'])
+@pytest.mark.parametrize(
+    ('name', 'cut'), [('runs/unit-*', False), ('runs/bucket-*', True), ('results/*/*', False)]
+)
 def test_damage_is_seen(tmp_path, job, name, cut):
     """As after a loss of power that left a file its length, and not all of its bytes."""
     with killed_at('make_records' if 'unit' in name else 'write_output'):

@@ -46,13 +46,6 @@ def test_records_do_not_depend_on_how_small_files_are_put_together(
         run(tmp_path, vocabulary, **options)
 
 
-def test_a_bad_file_among_small_ones_is_named(tmp_path, small_files, vocabulary):
-    (small_files / '1' / 'picture.txt').write_bytes(b'\x89PNG\r\n' + b'abc\n' * 100)
-    with pytest.raises(UserError, match=r'1/picture\.txt: is not text'):
-        run(tmp_path, vocabulary, input=str(small_files), workers=2)
-    assert not (tmp_path / 'out').exists()
-
-
 def test_files_as_documents_of_joined_lines(tmp_path, vocabulary, capsys):
     """They give the records of the same sentences, one a line."""
     (tmp_path / 'sentences').mkdir()
