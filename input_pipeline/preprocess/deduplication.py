@@ -20,14 +20,17 @@ import numpy as np
 import pyarrow as pa
 from etils import epath
 
+from bert_jax.input_pipeline.examples.pairs import Documents, offsets
 from bert_jax.input_pipeline.preprocess.runs import (
     KEYS,
-    DocumentColumns,
     Tokenised,
+    documents_of,
     hash_sentences,
     key_range,
     load,
     save,
+    save_documents,
+    summed,
     together,
 )
 from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe
@@ -54,8 +57,8 @@ def deduplicate(
     """
     # First who is there: one sorted list of items for each run.
     lists = [f'{path}.items' for path in runs]
-    tasks = [(kind, i, path, to) for i, (path, to) in enumerate(zip(runs, lists))]
-    counts = engine(list_items, tasks, 'listing')
+    listing = [(kind, i, path, to) for i, (path, to) in enumerate(zip(runs, lists))]
+    counts = engine(list_items, listing, 'listing')
 
     # Then one range of hashes at a time over all lists, as many as keep each small in memory: equal
     # items lie in the same range, wherever they come from.
@@ -80,13 +83,14 @@ def deduplicate(
 def list_items(kind: Kind, number: int, path: str, to: str) -> int:
     """Write the items of run `number` sorted by hash, and return their number."""
     # Two hashes of 64 bits: with one, a corpus of 2**32 lines would lose a line by chance.
-    run = DocumentColumns.of(load(path))
-    hashes = [hash_sentences(run.tokens, run.lengths, salt) for salt in (1, 2)]
+    run = documents_of(load(path))
+    counts = np.diff(run.documents)
+    hashes = [hash_sentences(run, salt) for salt in (1, 2)]
     if kind == 'documents':
-        documents = run.key
-        hashes = [_hash_documents(lines, run.sentences) for lines in hashes]
+        documents = run.names
+        hashes = [_hash_documents(lines, counts) for lines in hashes]
     else:
-        documents = np.repeat(run.key, run.sentences)
+        documents = np.repeat(run.names, counts)
 
     # Sorted by the first hash alone: it names the range.
     index = np.arange(documents.size, dtype=np.uint64)
@@ -126,29 +130,30 @@ def drop_copies(
 ) -> Tokenised:
     """Write the run again without the copies, and without documents that they emptied."""
     # What goes, whichever range found it, as a mask over the lines of the run.
-    run = DocumentColumns.of(load(path))
+    run = documents_of(load(path))
     of_run = together(copies, number << _RUN_BITS, (number + 1) << _RUN_BITS)['key'].to_numpy()
-    document = np.repeat(np.arange(run.key.size), run.sentences)
-    keep = np.ones(document.size if kind == 'lines' else run.key.size, bool)
+    document = np.repeat(np.arange(run.names.size), np.diff(run.documents))
+    keep = np.ones(document.size if kind == 'lines' else run.names.size, bool)
     keep[of_run & np.uint64((1 << _RUN_BITS) - 1)] = False
     keep = keep if kind == 'lines' else keep[document]
     if not keep.any():
         return Tokenised()
 
     # The lines that stay with their tokens, and the documents that still have a line.
-    sentences = np.bincount(document[keep], minlength=run.key.size)
+    sentences = np.bincount(document[keep], minlength=run.names.size)
     alive = sentences > 0
-    left = DocumentColumns(
-        run.key[alive],
-        run.language[alive],
-        sentences[alive],
-        run.lengths[keep],
-        run.tokens[np.repeat(keep, run.lengths)],
+    lengths = np.diff(run.sentences)
+    left = Documents(
+        run.tokens[np.repeat(keep, lengths)],
+        offsets(lengths[keep]),
+        offsets(sentences[alive]),
+        run.names[alive],
+        run.languages[alive],
     )
-    left.save(to)
+    save_documents(to, left)
 
     # All documents of a run have the language of their unit.
-    sums, lines = left.summed(unk_id, recipe.line_sample)
-    language = recipe.languages[left.language[0]]
+    sums, lines = summed(left, unk_id, recipe.line_sample)
+    language = recipe.languages[left.languages[0]]
     of_language = Counter({name: sums[name] for name in SUMS_OF_LANGUAGE})
     return Tokenised([to], sums, {language: of_language}, lines=lines)

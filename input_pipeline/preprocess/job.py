@@ -79,9 +79,9 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
     keep_same = lambda folder: _keep_same(folder, units, eval_units, options.text)
-    # Of the recipe what the options do not name follows from the text: what was read goes with it.
-    recipe = dataclasses.replace(plan.recipe(options, units, eval_units), tokenizer='')
-    work = described | {'recipe': repr(recipe)}
+    # What the options come to follows from the text: what was read goes with it.
+    recipe = plan.recipe(options, units, eval_units)
+    work = described | {'recipe': [recipe.eval_fraction, recipe.line_sample, recipe.languages]}
     with (
         job_directory.scratch(output, work, options.overwrite, same_text, keep_same) as scratch,
         _engine(options) as engine,
@@ -161,7 +161,7 @@ class _Job:
 
         return Manifest(
             seq_len=options.seq_len,
-            max_predictions=recipe.rule.max_predictions,
+            max_predictions=options.rule.max_predictions,
             masking=options.masking,
             objective=options.objective,
             vocab_size=self._tokenizer.vocab_size,
@@ -170,7 +170,7 @@ class _Job:
             options=described | digest.describe(self._marks['train'] + self._marks['eval']),
             statistics=self._statistics(text, counts),
             files=tuple(shard_infos),
-            max_packs=recipe.spec.max_packs,
+            max_packs=options.spec.max_packs,
             known_words=self._tokenizer.known if self._tokenizer.kind == 'words' else 0,
         )
 
@@ -261,7 +261,8 @@ class _Job:
         title = 'reading held-out text' if split == 'eval' else 'reading text'
         try:
             progress = Progress(title, sum(weights), 'MB', 1e6)
-            results = self._run(_tokenise_unit, tasks, weights, progress, name)
+            kept = _kept_units(self._scratch, name, units)
+            results = self._engine.run(_tokenise_unit, tasks, weights, progress, kept)
         except job_directory.Interrupted:
             raise
         except UserError as error:
@@ -271,8 +272,8 @@ class _Job:
 
         # What the readers noticed is said once for all.
         report = corpus.Report()
-        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks, _ in results]
-        for unit, (sides, unit_report, _, _) in zip(units, results):
+        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks in results]
+        for unit, (sides, unit_report, _) in zip(units, results):
             report.merge(unit_report)
             for side, part in sides.items():
                 sums = {name: part.sums[name] for name in stages.SUMS_OF_LANGUAGE}
@@ -346,7 +347,7 @@ class _Job:
         if not counts:
             raise UserError(
                 f'{self._options.inputs}: no example could be made: the documents are too short for'
-                f' --objective={recipe.objective}'
+                f' --objective={self._options.objective}'
             )
 
         # The text is not needed any more, and the shards need its room. A job that is interrupted
@@ -398,7 +399,7 @@ class _Job:
         stage: str,
     ) -> list:
         """Return the results of a stage's tasks, which are kept under its name."""
-        kept = KeptResults(job_directory.results(self._scratch, stage))
+        kept = KeptResults.numbered(job_directory.results(self._scratch, stage), len(tasks))
         return self._engine.run(function, tasks, weights, progress, kept)
 
     def _warn(self, message: str) -> None:
@@ -426,8 +427,8 @@ def _tokenise_unit(
     split: str | None,
     path: str,
     excluded: str | None,
-) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks, str]:
-    """Do stage 1 for a unit: its text, the report and the marks of what was read, its identity."""
+) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks]:
+    """Do stage 1 for a unit: return its text, the report and the marks of what was read."""
     unit: AnyUnit
     if isinstance(given, Unit):
         unit = given
@@ -443,19 +444,23 @@ def _tokenise_unit(
     tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
     for file in digest.changes(unit, marks):
         raise changed(file.path)
-    return tokenised, report, marks, unit.identity
+    return tokenised, report, marks
+
+
+def _kept_units(scratch: epath.Path, name: str, units: list[AnyUnit]) -> KeptResults:
+    """Return the results of reading units, which are known by these and not by their order."""
+    identities = tuple(unit.identity for unit in units)
+    return KeptResults(job_directory.results(scratch, name), identities)
 
 
 def _read_before(
     scratch: epath.Path, units: list[AnyUnit], eval_units: list[AnyUnit]
 ) -> list[tuple[AnyUnit, digest.Marks]]:
     """Return the units that an interrupted job has read, with their marks."""
-    # Results of units are numbered as the inputs are listed, and the lists are equal: the options
-    # of both jobs, which hold a digest of them, were compared before.
     marks = []
     for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
-        read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
-        marks += [(listed[i], then) for i, (_, _, then, _) in read.items()]
+        read = _kept_units(scratch, name, listed).load(_tokenise_unit)
+        marks += [(listed[i], then) for i, (_, _, then) in read.items()]
     return marks
 
 
@@ -471,20 +476,17 @@ def _keep_same(
     held-out unit does not: copies of that are dropped there.
     """
     count, held_out_holds, skips = 0, True, text.on_bad_record == 'skip'
-    for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units), (_UNITS[1], [])):
-        kept = KeptResults(job_directory.results(scratch, name))
-        numbers = {unit.identity: i for i, unit in enumerate(listed)}
-        holding = {
-            old: numbers[identity]
-            for old, (_, report, mark, identity) in kept.load(_tokenise_unit).items()
-            if held_out_holds
-            and identity in numbers
+    epath.Path(job_directory.results(scratch, _UNITS[1])).rmtree(missing_ok=True)
+    for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units)):
+        kept = _kept_units(scratch, name, listed)
+        read = kept.load(_tokenise_unit)
+        for number, (_, report, mark) in read.items():
             # read when null was no bad record, of which skipping counts each
-            and not (skips and report.textless['null'])
-            and digest.same(listed[numbers[identity]], mark)
-        }
-        kept.renumber(holding)
-        count += len(holding)
+            uncounted = skips and report.textless['null']
+            if not held_out_holds or uncounted or not digest.same(listed[number], mark):
+                kept.remove(number)
+        holding = len(kept.load(_tokenise_unit))
+        count += holding
         if name == _HELD_OUT:
-            held_out_holds = len(holding) == len(listed)
+            held_out_holds = holding == len(listed)
     return count

@@ -23,7 +23,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.examples.pairs import Documents
+from bert_jax.input_pipeline.examples.pairs import Documents, offsets
 from bert_jax.input_pipeline.randomness import mix
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that
@@ -37,24 +37,6 @@ def key_range(number: int, count: int) -> tuple[int, int]:
     """Return part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
     # In Python's integers: (number + 1) << 64 does not fit into 64 bits.
     return (number << 64) // count, ((number + 1) << 64) // count
-
-
-def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
-    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
-    starts = np.cumsum(lengths) - lengths
-    hashes = np.empty(lengths.size, np.uint64)
-    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
-    for first in range(0, lengths.size, step):
-        sizes = lengths[first : first + step].astype(np.int64)
-        begin = starts[first]
-        starts_here = np.cumsum(sizes) - sizes
-
-        # Each token mixed with its place in the sentence, so that their order counts in the sum.
-        batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        index = np.arange(batch.size) - np.repeat(starts_here, sizes)
-        mixed = mix(batch, index + (salt << 32))
-        hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
-    return hashes
 
 
 # ---- files that say whether they are whole
@@ -198,56 +180,30 @@ def sorted_records(inputs: Sequence[str | pa.Table], low: int, high: int) -> lis
 # ---- runs of documents
 
 
-@dataclass(frozen=True)
-class DocumentColumns:
-    """Documents as a run has them: what stage 1 made of one unit, or a stretch of that."""
+def save_documents(path: str, documents: Documents) -> None:
+    """Write documents, sorted by name, as a run: what stage 1 made of one unit."""
+    lengths = np.diff(documents.sentences).astype(np.int32)
+    starts = documents.sentences[documents.documents]
+    columns = {
+        'key': pa.array(documents.names),
+        'language': pa.array(documents.languages),
+        'lengths': pa.LargeListArray.from_arrays(documents.documents, lengths),
+        'tokens': pa.LargeListArray.from_arrays(starts, documents.tokens),
+    }
+    schema = pa.schema([(name, column.type) for name, column in columns.items()])
+    save(path, schema, [columns])
 
-    key: np.ndarray  # [N] uint64
-    language: np.ndarray  # [N] int64
-    sentences: np.ndarray  # [N], how many each has
-    lengths: np.ndarray  # [sentences] int32, tokens of each sentence
-    tokens: np.ndarray  # [tokens] uint16, or int32 where the vocabulary is larger
 
-    @classmethod
-    def of(cls, run: pa.Table) -> DocumentColumns:
-        """Return the columns of a run that has rows; of one that was just loaded, mapped."""
-        key, language, lengths, tokens = (
-            column.chunk(0) for column in run.combine_chunks().columns
-        )
-        return cls(
-            key.to_numpy(),
-            language.to_numpy(),
-            lengths.value_lengths().to_numpy(),
-            lengths.flatten().to_numpy(),
-            tokens.flatten().to_numpy(),
-        )
-
-    def save(self, path: str) -> None:
-        """Write them as a run."""
-        firsts = np.concatenate([[0], np.cumsum(self.sentences)])
-        starts = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
-        columns = {
-            'key': pa.array(self.key),
-            'language': pa.array(self.language),
-            'lengths': pa.LargeListArray.from_arrays(firsts, self.lengths),
-            'tokens': pa.LargeListArray.from_arrays(starts[firsts], self.tokens),
-        }
-        schema = pa.schema([(name, column.type) for name, column in columns.items()])
-        save(path, schema, [columns])
-
-    def summed(self, unk_id: int, line_sample: int) -> tuple[Counter[str], np.ndarray]:
-        """Return the sums over the run, and the hashes of its sentences that are watched."""
-        # A sample by the hash itself: all copies of a sentence are in it, or none. The sums as
-        # Python's integers: numpy's have no form in JSON.
-        hashes = hash_sentences(self.tokens, self.lengths)
-        sums = Counter(
-            documents=self.key.size,
-            sentences=self.lengths.size,
-            one_sentence_documents=int(np.sum(self.sentences == 1)),
-            tokens=self.tokens.size,
-            unknown_tokens=int(np.count_nonzero(self.tokens == unk_id)),
-        )
-        return sums, hashes[hashes % np.uint64(line_sample) == 0]
+def documents_of(run: pa.Table) -> Documents:
+    """Return the documents of a run that has some; of one that was just loaded, mapped."""
+    names, languages, lengths, tokens = (column.chunk(0) for column in run.combine_chunks().columns)
+    return Documents(
+        tokens.flatten().to_numpy(),
+        offsets(lengths.flatten()),
+        offsets(lengths.value_lengths()),
+        names.to_numpy(),
+        languages.to_numpy(),
+    )
 
 
 def sorted_documents(inputs: Iterable[str | pa.Table], low: int, high: int) -> Documents | None:
@@ -255,15 +211,42 @@ def sorted_documents(inputs: Iterable[str | pa.Table], low: int, high: int) -> D
 
     Those of a language are together.
     """
-    run = together(inputs, low, high)
-    if not run.num_rows:
-        return None
-
     # An order that does not depend on which unit a document came from.
-    found = DocumentColumns.of(run.take(np.lexsort((run['key'], run['language']))))
-    starts = np.concatenate([[0], np.cumsum(found.lengths, dtype=np.int64)])
-    firsts = np.concatenate([[0], np.cumsum(found.sentences)])
-    return Documents(found.tokens, starts, firsts, found.key, found.language)
+    run = together(inputs, low, high)
+    order = np.lexsort((run['key'], run['language']))
+    return documents_of(run.take(order)) if run.num_rows else None
+
+
+def hash_sentences(documents: Documents, salt: int = 0) -> np.ndarray:
+    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
+    bounds = documents.sentences
+    hashes = np.empty(bounds.size - 1, np.uint64)
+    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
+    for first in range(0, hashes.size, step):
+        here = bounds[first : first + step + 1]
+
+        # Each token mixed with its place in the sentence, so that their order counts in the sum.
+        batch = documents.tokens[here[0] : here[-1]].astype(np.uint64)
+        starts = here[:-1] - here[0]
+        index = np.arange(batch.size) - np.repeat(starts, np.diff(here))
+        mixed = mix(batch, index + (salt << 32))
+        hashes[first : first + step] = np.add.reduceat(mixed, starts)
+    return hashes
+
+
+def summed(documents: Documents, unk_id: int, line_sample: int) -> tuple[Counter[str], np.ndarray]:
+    """Return the sums over documents, and the hashes of their sentences that are watched."""
+    # A sample by the hash itself: all copies of a sentence are in it, or none. The sums as
+    # Python's integers: numpy's have no form in JSON.
+    hashes = hash_sentences(documents)
+    sums = Counter(
+        documents=documents.names.size,
+        sentences=hashes.size,
+        one_sentence_documents=int(np.sum(np.diff(documents.documents) == 1)),
+        tokens=documents.tokens.size,
+        unknown_tokens=int(np.count_nonzero(documents.tokens == unk_id)),
+    )
+    return sums, hashes[hashes % np.uint64(line_sample) == 0]
 
 
 @dataclass

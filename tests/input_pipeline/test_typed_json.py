@@ -40,7 +40,7 @@ def made(number: int) -> tuple[dict[str, Outer], int]:
 
 
 def test_what_is_declared_comes_back(tmp_path):
-    kept = KeptResults(str(tmp_path / 'stage'))
+    kept = KeptResults.numbered(str(tmp_path / 'stage'), 4)
     assert kept.load(made) == {}
     for number in (3, 1):
         kept.run(number, made, (number,))
@@ -93,7 +93,7 @@ def test_arrays_hold_numbers(array):
     'error', [UserError('text.txt line 3: bad'), OSError(errno.ENOSPC, 'No space left')]
 )
 def test_an_error_comes_back_from_another_process(tmp_path, error):
-    kept = KeptResults(str(tmp_path))
+    kept = KeptResults.numbered(str(tmp_path), 3)
     kept.raise_failure()
     kept.fail(2, error)
     with pytest.raises(type(error)) as caught:

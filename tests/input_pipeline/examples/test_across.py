@@ -18,7 +18,8 @@ def make(texts: list[list[list[int]]]) -> Documents:
     ends = np.cumsum([0, *map(len, sentences)])
     counts = np.cumsum([0, *map(len, texts)])
     tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
-    return Documents(tokens, ends, counts, np.arange(len(texts), dtype=np.uint64) + 7)
+    names = np.arange(len(texts), dtype=np.uint64) + 7
+    return Documents(tokens, ends, counts, names, np.zeros(len(texts), np.int64))
 
 
 def walked(texts: list[list[list[int]]], longest: int) -> list[list[int]]:

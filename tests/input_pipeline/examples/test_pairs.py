@@ -99,7 +99,11 @@ def test_sop_cuts_a_single_sentence_at_a_word():
     tokens = np.arange(60, dtype=np.int32)
     starts = np.arange(60) % 3 == 0
     documents = Documents(
-        tokens, np.array([0, 59, 60]), np.array([0, 1, 2]), np.arange(2, dtype=np.uint64)
+        tokens,
+        np.array([0, 59, 60]),
+        np.array([0, 1, 2]),
+        np.arange(2, dtype=np.uint64),
+        np.zeros(2, np.int64),
     )
     examples = make_examples(documents, 'sop', 128, 500, 0.0, Stream(8), starts)
     assert examples.a.size == 500  # a sentence of one word makes none

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.preprocess import deduplication, stages
-from bert_jax.input_pipeline.preprocess.runs import DocumentColumns, load
+from bert_jax.input_pipeline.preprocess.runs import documents_of, load
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, run
@@ -61,11 +61,10 @@ def left_by(text, vocabulary, kind, monkeypatch, tmp_path):
 
     def look(recipe, split, number, buckets, inputs, path):
         for file in inputs if number == 0 else ():
-            run = DocumentColumns.of(load(file))
-            lines = np.split(run.tokens, np.cumsum(run.lengths)[:-1])
+            run = documents_of(load(file))
+            lines = np.split(run.tokens, run.sentences[1:-1])
             lines = [tuple(line.tolist()) for line in lines]
-            ends = np.cumsum([0, *run.sentences])
-            kept.extend(tuple(lines[a:b]) for a, b in itertools.pairwise(ends))
+            kept.extend(tuple(lines[a:b]) for a, b in itertools.pairwise(run.documents))
         return make(recipe, split, number, buckets, inputs, path)
 
     monkeypatch.setattr(stages, 'make_records', look)

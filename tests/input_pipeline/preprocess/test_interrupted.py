@@ -79,7 +79,7 @@ def test_after_a_kill_at_any_task(tmp_path, text, job, monkeypatch, capsys):
         tasks += 1
         result = keep(kept, number, function, task)
         if tasks % 2:
-            Path(kept.folder, f'{number:06}').unlink()  # killed just before its result was kept
+            Path(kept.folder, kept.names[number]).unlink()  # killed just before its result was kept
         raise Killed(result)
 
     monkeypatch.setattr(KeptResults, 'run', killed_once)

@@ -157,10 +157,11 @@ import time
 from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
 from bert_jax.input_pipeline.progress import Progress
+first, second = (KeptResults.numbered(f'{tmp_path}/{{i}}', 2) for i in range(2))
 with LocalEngine(2) as engine:
-    engine.run(print, [('ready',)] * 2, [1, 1], Progress('', 2, ''), KeptResults('{tmp_path}/1'))
+    engine.run(print, [('ready',)] * 2, [1, 1], Progress('', 2, ''), first)
     print(flush=True)
-    engine.run(time.sleep, [(600,)] * 2, [1, 1], Progress('', 2, ''), KeptResults('{tmp_path}/2'))
+    engine.run(time.sleep, [(600,)] * 2, [1, 1], Progress('', 2, ''), second)
 """
     job = subprocess.Popen(
         [sys.executable, '-c', code],
@@ -184,7 +185,7 @@ def test_workers_import_neither_tensorflow_nor_jax(tmp_path, vocabulary):
         (tmp_path / name).mkdir()
         write_text(tmp_path / name / 'text.txt', vocabulary[2][:40])
     tasks = [(str(tmp_path / name), str(vocabulary[0])) for name in 'ab']
-    progress, kept = Progress('working', 2, 'jobs'), KeptResults(str(tmp_path / 'kept'))
+    progress, kept = Progress('working', 2, 'jobs'), KeptResults.numbered(str(tmp_path / 'kept'), 2)
     with LocalEngine(2) as engine:
         for modules in engine.run(modules_after_a_job, tasks, [1, 1], progress, kept):
             assert {'bert_jax', 'sentencex'} <= set(modules)
