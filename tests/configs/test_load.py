@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import pathlib
@@ -145,16 +144,3 @@ def test_a_setting_that_was_removed_is_dropped_from_an_older_file(tmp_path, capl
         UserError, match=r'decoding_processes was removed \(one thread .*: leave it out$'
     ):
         apply(plain, ['runtime.decoding_processes=0'])
-
-
-def test_files_from_before_there_was_an_order_of_records_mean_the_older_one():
-    """A new run has the new one, and says so; an older file stays as it is, byte by byte."""
-    new = load('bert_tiny')
-    assert new.record_order == 'spread'
-    assert json.loads(schema.dumps(new))['record_order'] == 'spread'
-    assert schema.loads(schema.dumps(new)) == new
-    saved = json.loads(schema.dumps(new))
-    del saved['record_order']
-    older = json.dumps(saved, indent=2) + '\n'
-    assert schema.loads(older) == dataclasses.replace(new, record_order='blocks')
-    assert schema.dumps(schema.loads(older)) == older

@@ -117,11 +117,3 @@ def test_a_refusal_names_the_flag_that_was_given():
         apply(FeatureConfig(), set_bilstm=['seed'])
     both = apply(FeatureConfig(), ['select=best'], set_bilstm=['score_every=5', 'seed=2'])
     assert (both.select, both.score_every, both.seed) == ('best', 5, 2)
-
-
-def test_a_choice_that_may_be_none_is_told_with_its_choices():
-    assert apply(FinetuneConfig(), ['tuning.method=bitfit', 'tuning.biases=partial']) != (
-        apply(FinetuneConfig(), ['tuning.method=bitfit', 'tuning.biases=none'])
-    )
-    with pytest.raises(UserError, match='must be one of all, partial or none'):
-        apply(FinetuneConfig(), ['tuning.biases=some'])

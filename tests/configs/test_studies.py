@@ -101,25 +101,3 @@ def test_the_paper_scale_is_the_papers(name):
         assert (optimizer.weight_decay, optimizer.b2, model.hidden_dropout) == (0.01, 0.999, 0.1)
     glue = [column for column in made.columns if column.task in ('mnli', 'qnli', 'mrpc', 'sst2')]
     assert all(sorted(column.learning_rates) == [2e-5, 3e-5, 4e-5, 5e-5] for column in glue)
-
-
-def test_table_5():
-    made = study.load('pretraining_tasks')['paper']
-    assert [column.name for column in made.columns] == ['MNLI-m', 'QNLI', 'MRPC', 'SST-2', 'SQuAD']
-    bert, no_nsp, left, bilstm, in_pairs = made.rows
-    # All of them hold the same text out.
-    held_out = {'eval_fraction': 0.005}
-    assert made.records_options(bert) == held_out
-    assert made.records_options(no_nsp) == {**held_out, 'objective': 'full_sentences'}
-    assert made.config(no_nsp) == made.config(bert)
-    # Every token is predicted, none is masked.
-    assert made.records_options(left)['masked_lm_prob'] == 1.0
-    assert made.records_options(left)['mask_mix'] == (0.0, 1.0, 0.0)
-    assert made.config(left).model.attention == 'left_to_right'
-    # The BiLSTM comes with fine-tuning.
-    assert made.config(bilstm) == made.config(left)
-    assert made.records_options(bilstm) == made.records_options(left)
-    assert made.finetuning(bilstm, TASK) == ['bilstm=true']
-    # BERT but for the loss.
-    assert made.records_options(in_pairs) == held_out
-    assert made.config(in_pairs) == dataclasses.replace(made.config(bert), pair_loss=False)

@@ -97,18 +97,6 @@ def test_on_a_terminal_a_bar_goes_on_below_the_lines_and_leaves_nothing(command,
     assert '\x1b[' not in terminal.raw.replace('\x1b[J', '')  # no colours, whatever NO_COLOR says
 
 
-def test_the_bar_follows_the_window(command):
-    terminal = Terminal([*command, 'long'], 80)
-    wide = terminal.read(lambda raw: len(pictures(raw)) > 3)
-    terminal.resize(40)
-    terminal.read(lambda raw: len(pictures(raw)) > 1)
-    narrow = terminal.read(lambda raw: len(pictures(raw)) > 3)
-    terminal.signal(signal.SIGTERM)
-    terminal.end()
-    assert 40 < max(map(len, pictures(wide))) < 80
-    assert max(map(len, pictures(narrow))) < 40
-
-
 def test_after_an_error_only_the_error_is_left(command):
     terminal = Terminal([*command, 'fail'], 80)
     assert terminal.end() == 2

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.corpus import TextOptions
-from tests.helpers.jobs import digests, run, write_text
+from tests.helpers.jobs import digests, run
 
 
 def put(folder, name, content):
@@ -34,16 +33,6 @@ def test_one_long_line(tmp_path, vocabulary, capsys):
     assert 'is beyond --seq_len=64 is cut off: are these paragraphs, which need --seg' in errors
     sums = manifest.statistics['text']['train']
     assert [sums[name] for name in ('documents', 'sentences', 'tokens')] == [2, 62, 150_005]
-
-
-def test_an_empty_file_alone_and_among_others(tmp_path, vocabulary, capsys):
-    write_text(tmp_path / 'a.txt', vocabulary[2][:20])
-    put(tmp_path, 'empty.txt', '')
-    with pytest.raises(UserError, match='no text in it'):
-        run(tmp_path, vocabulary, input=f'{tmp_path}/empty.txt')
-    assert 'held' not in capsys.readouterr().err and not (tmp_path / 'out').exists()
-    run(tmp_path, vocabulary, eval_fraction=0)
-    assert 'no text in 1 file(s): empty.txt' in capsys.readouterr().err
 
 
 @pytest.fixture(scope='module')

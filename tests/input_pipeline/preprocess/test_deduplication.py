@@ -78,16 +78,6 @@ def ids(vocabulary, line):
     return tuple(vocabulary[1].get(word, 1) for word in line.split())
 
 
-def test_one_of_each_document_is_left(text, vocabulary, monkeypatch, tmp_path):
-    found, sums = left_by(text, vocabulary, 'documents', monkeypatch, tmp_path)
-    wanted = {tuple(ids(vocabulary, line) for line in lines) for lines in text[1]}
-    assert len(found) == len(wanted) == len(set(text[1])) and set(found) == wanted
-    assert (sums['documents'], sums['duplicates_dropped']) == (len(wanted), 403 - len(wanted))
-    lines = [line for document in set(text[1]) for line in document]
-    assert sums['sentences'] == len(lines)
-    assert sums['tokens'] == sum(len(line.split()) for line in lines)
-
-
 def test_one_of_each_line_is_left_in_its_document(text, vocabulary, monkeypatch, tmp_path):
     found, sums = left_by(text, vocabulary, 'lines', monkeypatch, tmp_path)
     everything = [line for document in found for line in document]

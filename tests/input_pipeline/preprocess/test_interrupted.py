@@ -123,19 +123,6 @@ def test_after_a_kill_while_files_get_their_names(job, name):
     job()
 
 
-def test_another_job_does_not_go_on_with_it(tmp_path, text, job):
-    with killed_at('write_output'):
-        job()
-    with pytest.raises(UserError, match=r'another job .seed is 12345 there and 3 here.*--overwr'):
-        job(seed=3)
-    (tmp_path / 'text').mkdir()
-    for name, more in (('a.txt', ''), ('b.txt', 'waa .\n')):
-        (tmp_path / 'text' / name).write_text((text / name).read_text() + more)
-    with pytest.raises(UserError, match=r'work of another job .the input files have changed'):
-        job(input=f'{tmp_path}/text/*.txt')
-    assert job(seed=3, overwrite=True).seed == 3 and not (tmp_path / 'out' / '.tmp').exists()
-
-
 class Runs:
     """What a pickle of it does when it is read: it writes a file."""
 

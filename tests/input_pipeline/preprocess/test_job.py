@@ -18,7 +18,6 @@ from bert_jax.input_pipeline.preprocess import job_directory
 from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
 from bert_jax.input_pipeline.progress import Progress
-from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, killed_at, run, write_text
 
@@ -191,24 +190,6 @@ def test_workers_import_neither_tensorflow_nor_jax(tmp_path, vocabulary):
             assert {'bert_jax', 'sentencex'} <= set(modules)
             heavy = {'tensorflow', 'jax', 'tensorflow_datasets', 'apache_beam'}
             assert not heavy & set(modules)
-
-
-def test_command_line(tmp_path, vocabulary, binary):
-    write_text(tmp_path / 'a.txt', vocabulary[2][:30])
-    flags = [
-        f'--input={tmp_path}/a.txt',
-        f'--tokenizer={vocabulary[0]}',
-        f'--output={tmp_path}/out',
-        '--seq_len=32',
-        '--workers=2',
-    ]
-    done = binary('preprocess', *flags)
-    assert done.returncode == 0 and 'examples/CPU-second' in done.stdout.strip().split('\n')[-1], (
-        done.stderr
-    )
-    assert shards.Manifest.load(tmp_path / 'out').max_predictions == 5
-    bad = binary('preprocess', *flags, '--mask_mix=a,b')
-    assert bad.returncode == 2 and '--mask_mix=a,b' in bad.stderr and 'Traceback' not in bad.stderr
 
 
 def test_beam_that_is_not_installed(tmp_path, vocabulary, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
-from tests.helpers.jobs import digests, read, run, write_text
+from tests.helpers.jobs import read, run, write_text
 
 SPECIAL = 5  # ids below are [PAD], [UNK], [CLS], [SEP], [MASK]
 
@@ -93,16 +93,6 @@ def test_the_manifest_counts_what_the_records_have(tmp_path, vocabulary, texts, 
     )
 
 
-def test_a_mixture_is_the_same_bytes_for_any_workers(tmp_path, vocabulary, texts):
-    options = {'input': texts[0], 'language_repeats': ('ko=2.5',), 'eval_fraction': 0.2}
-    for workers in (1, 2):
-        run(tmp_path, vocabulary, output=f'{tmp_path}/{workers}', workers=workers, **options)
-    assert digests(tmp_path / '1') == digests(tmp_path / '2')
-    given = (texts[0][1], texts[0][0])  # nor do they depend on the order of the flags
-    run(tmp_path, vocabulary, output=f'{tmp_path}/3', **options | {'input': given})
-    assert digests(tmp_path / '1') == digests(tmp_path / '3')
-
-
 def test_held_out_records_lie_apart_by_language(tmp_path, vocabulary, texts):
     inputs, words = texts
     run(tmp_path, vocabulary, input=inputs, eval_fraction=0.2)
@@ -166,13 +156,3 @@ def test_a_language_of_which_nothing_is_left(tmp_path, vocabulary, texts):
     for language, options in (('fr', blank), ('ko', held_out)):
         with pytest.raises(UserError, match=f'^--input={language}=.*: nothing is left of '):
             run(tmp_path, vocabulary, **options)
-
-
-def test_held_out_records_do_not_depend_on_the_other_languages(tmp_path, vocabulary, texts):
-    """So a model of one language and one of several are measured on the same masked words."""
-    options = {'eval_fraction': 0.2, 'language_repeats': ('ko=2',)}
-    run(tmp_path, vocabulary, input=texts[0], output=f'{tmp_path}/both', **options)
-    run(tmp_path, vocabulary, input=texts[0][1:], output=f'{tmp_path}/alone', **options)
-    both, alone = digests(tmp_path / 'both'), digests(tmp_path / 'alone')
-    name = 'eval-ko-00000-of-00001.tfrecord'
-    assert both[name] == alone[name]

@@ -200,19 +200,6 @@ def test_packed_records_hold_the_examples_of_unpacked_ones(tmp_path, vocabulary)
     )
 
 
-@pytest.mark.parametrize('objective', ['sop', 'full_sentences'])
-def test_other_objectives_need_one_document_only(tmp_path, vocabulary, objective):
-    write_text(tmp_path / 'a.txt', vocabulary[2][:1], sentences=(30, 31))
-    manifest = run(tmp_path, vocabulary, objective=objective)
-    columns, restored, _ = read(tmp_path / 'out')
-    assert manifest.objective == objective and shards.verify(tmp_path / 'out').faults == []
-    if objective == 'full_sentences':
-        assert not columns['next_sentence_labels'].any() and not columns['segment_ids'].any()
-        assert ((restored == SEP).sum(1) == 1).all()
-    else:
-        assert 0 < columns['next_sentence_labels'].mean() < 1
-
-
 def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     write_text(tmp_path / 'a.txt', vocabulary[2][:5])
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import random
 
 import pytest
 
@@ -118,19 +116,6 @@ def test_training_text_is_read_again_where_the_held_out_text_changed(
     (folder / 'e.txt').write_text('\n\n'.join(held_out[:5]) + '\n')
     start(**options)
     assert units_read[4:9] == ['e.txt', 'a.jsonl', 'b.jsonl', 'c.jsonl', 'd.jsonl']
-
-
-def test_from_skipping_to_stopping_begins_anew(folder, start, units_read):
-    """What was read had perhaps a line left out."""
-    (folder / 'a.jsonl').write_text((folder / 'a.jsonl').read_text() + BAD + '\n')
-    noise = gzip.compress(json.dumps({'text': random.Random(0).randbytes(200_000).hex()}).encode())
-    (folder / 'c.jsonl').write_bytes(noise[: len(noise) // 2])
-    with pytest.raises(UserError, match='damaged gzip file.*goes on from there'):
-        start(text=SKIP)
-    with pytest.raises(UserError, match=r'a\.jsonl line 31: not valid JSON'):
-        start()
-    assert not (folder / 'out' / '.tmp').exists()
-    assert units_read[3:] == ['a.jsonl']
 
 
 def _rewritten(path):

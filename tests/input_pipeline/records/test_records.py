@@ -132,20 +132,6 @@ def test_a_bad_record_is_named():
             assert error.value.row == place
 
 
-def test_check_and_count():
-    columns = example_columns(STATIC, 6)
-    assert fields.check(STATIC, columns, 30_522) == []
-    sums, weights = fields.count(STATIC, columns), columns['masked_lm_weights']
-    assert sums['mask_histogram'] == [sum(row.sum() == k for row in weights) for k in range(21)]
-    shown = np.take_along_axis(columns['input_ids'], columns['masked_lm_positions'], axis=1)
-    kept = ((shown == columns['masked_lm_ids']) & (weights > 0)).sum()
-    wanted = [6, columns['input_mask'].sum(), weights.sum(), kept]
-    assert [sums[name] for name in ('records', 'tokens', 'masked', 'kept')] == wanted
-    columns['input_mask'][2, :4] = 0
-    columns['masked_lm_positions'][5, 0] = -1
-    assert [row for row, _ in fields.check(STATIC, columns, 30_522)] == [2, 5]
-
-
 def test_check_and_count_of_packed_records():
     columns = example_columns(PACKED, 40)
     assert fields.check(PACKED, columns, 30_522) == []

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.records.sampler import SAMPLERS, BlocksSampler, Sampler, SpreadSampler
+from bert_jax.input_pipeline.records.sampler import BlocksSampler, Sampler, SpreadSampler
 
 SEED = 12345
 FEW = [256, 44, 256, 3]
@@ -65,21 +65,3 @@ def test_spread_is_the_documented_order(sizes):
             wanted += [(block, place) for *_, block, place in sorted(window)]
     order = SpreadSampler(np.array(sizes), SEED)
     assert located(order, np.arange(3 * sum(sizes))) == wanted
-
-
-@pytest.mark.parametrize('name', SAMPLERS)
-@pytest.mark.parametrize('sizes', [[5], FEW, [256] * 256, [256] * 700 + [17]])
-def test_every_record_comes_once_an_epoch_and_any_row_can_be_sought(name, sizes):
-    order, records = SAMPLERS[name](np.array(sizes), SEED), sum(sizes)
-    rows = np.arange(2 * records)
-    every = located(order, rows)
-    whole = {(block, place) for block, size in enumerate(sizes) for place in range(size)}
-    assert set(every[:records]) == set(every[records:]) == whole
-    assert every[:records] != every[records:]
-
-    # In any turn, by an order that has answered nothing before.
-    some = np.random.default_rng(0).integers(0, 2 * records, 500)
-    fresh = SAMPLERS[name](np.array(sizes), SEED)
-    assert located(fresh, some) == [every[row] for row in some]
-    other = SAMPLERS[name](np.array(sizes), SEED + 1)
-    assert located(other, rows) != every
