@@ -163,12 +163,11 @@ def _objective(
     noisy: bool,
 ) -> _Chunks:
     """Return what makes an example of each document in a turn."""
-    if objective == 'full_sentences':
-        return _FullSentences(documents, stream)
-    if objective == 'nsp' or noisy:
-        return (_Nsp if objective == 'nsp' else _NoisySop)(documents, stream)
-    assert word_starts is not None, 'sop cuts chunks at words'
-    return _Sop(documents, stream, word_starts)
+    if objective == 'sop' and not noisy:
+        assert word_starts is not None, 'sop cuts chunks at words'
+        return _Sop(documents, stream, word_starts)
+    kinds = {'full_sentences': _FullSentences, 'nsp': _Nsp, 'sop': _NoisySop}
+    return kinds[objective](documents, stream)
 
 
 def truncate(

@@ -32,8 +32,8 @@ from bert_jax.configs.schema import (
 
 def shape(num_layers: int, hidden_size: int, **others: Any) -> ModelConfig:
     """Return an encoder of ALBERT."""
-    own = {'vocab_size': 30000, 'family': 'albert', 'embedding_size': 128, 'num_groups': 1}
-    return encoder(num_layers, hidden_size, **own, **others)
+    settings = {'vocab_size': 30000, 'family': 'albert', 'embedding_size': 128, 'num_groups': 1}
+    return encoder(num_layers, hidden_size, **settings, **others)
 
 
 def get_config() -> PretrainConfig:
