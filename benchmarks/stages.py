@@ -26,15 +26,14 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 CLOCKS: tuple[tuple[str, Any, str], ...] = (
     ('reading text', corpus, 'read_unit'),
     ('tokenising', Tokenizer, 'encode_batch'),
-    ('spilling', runs.DocumentRun, 'write'),
-    ('spilling', stages, 'save'),
-    ('gathering documents', stages, 'sorted_documents'),
+    ('spilling', runs, 'save'),
+    ('gathering documents', runs, 'sorted_documents'),
     ('pairing', stages, 'make_examples'),
     ('laying out rows', stages, 'lay_out'),
     ('masking', stages, 'mask'),
     ('encoding', fields, 'encode'),
     ('counting', fields, 'count'),
-    ('sorting', stages, 'sorted_records'),
+    ('sorting', runs, 'sorted_records'),
     ('writing', shards, 'write_shard'),
     ('other', job, 'preprocess'),
 )

@@ -15,20 +15,15 @@ from 3.3 billion words, a GLUE test average of 79.6 (without WNLI) and SQuAD 1.1
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import (
-    ModelConfig,
-    OptimizerConfig,
-    Phase,
-    PretrainConfig,
-    RuntimeConfig,
-)
+from bert_jax.configs.presets.shapes import encoder
+from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
     return PretrainConfig(
         name='bert_base',
-        model=ModelConfig(hidden_size=768, num_layers=12, num_heads=12, intermediate_size=3072),
+        model=encoder(12, 768),
         phases=(
             Phase(seq_len=128, steps=900_000, batch_size=256),
             Phase(seq_len=512, steps=100_000, batch_size=256),

@@ -15,24 +15,13 @@ of 84.1/90.9.
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import (
-    ModelConfig,
-    OptimizerConfig,
-    Phase,
-    PretrainConfig,
-    RuntimeConfig,
-)
+import dataclasses
+
+from bert_jax.configs.presets import bert_base
+from bert_jax.configs.presets.shapes import encoder
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
-    return PretrainConfig(
-        name='bert_large',
-        model=ModelConfig(hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096),
-        phases=(
-            Phase(seq_len=128, steps=900_000, batch_size=256),
-            Phase(seq_len=512, steps=100_000, batch_size=256),
-        ),
-        optimizer=OptimizerConfig(peak_lr=1e-4, warmup_steps=10_000),
-        runtime=RuntimeConfig(compute_dtype='bfloat16'),
-    )
+    return dataclasses.replace(bert_base.get_config(), name='bert_large', model=encoder(24, 1024))

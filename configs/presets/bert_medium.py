@@ -12,14 +12,10 @@ smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.presets.shapes import encoder, small
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
-    return PretrainConfig(
-        name='bert_medium',
-        model=ModelConfig(hidden_size=512, num_layers=8, num_heads=8, intermediate_size=2048),
-        phases=(Phase(seq_len=128, steps=500_000, batch_size=256),),
-        optimizer=OptimizerConfig(peak_lr=3e-4, warmup_steps=10_000),
-    )
+    return small('bert_medium', encoder(8, 512), steps=500_000, peak_lr=3e-4, warmup_steps=10_000)

@@ -12,14 +12,10 @@ smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.presets.shapes import encoder, small
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
-    return PretrainConfig(
-        name='bert_mini',
-        model=ModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024),
-        phases=(Phase(seq_len=128, steps=200_000, batch_size=256),),
-        optimizer=OptimizerConfig(peak_lr=7e-4, warmup_steps=5_000),
-    )
+    return small('bert_mini', encoder(4, 256), steps=200_000, peak_lr=7e-4)

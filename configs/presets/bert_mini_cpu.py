@@ -18,24 +18,17 @@ stayed above both). What was measured is in docs/results.md.
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import (
-    ModelConfig,
-    OptimizerConfig,
-    Phase,
-    PretrainConfig,
-    RuntimeConfig,
-)
+from bert_jax.configs.presets.shapes import encoder
+from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
     return PretrainConfig(
         name='bert_mini_cpu',
-        model=ModelConfig(
-            hidden_size=256,
-            num_layers=4,
-            num_heads=4,
-            intermediate_size=1024,
+        model=encoder(
+            4,
+            256,
             hidden_dropout=0.0,
             attention_dropout=0.0,
             initializer_range=0.0625,

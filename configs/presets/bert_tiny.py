@@ -11,14 +11,10 @@ smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.presets.shapes import encoder, small
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
-    return PretrainConfig(
-        name='bert_tiny',
-        model=ModelConfig(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512),
-        phases=(Phase(seq_len=128, steps=100_000, batch_size=256),),
-        optimizer=OptimizerConfig(peak_lr=1e-3, warmup_steps=5_000),
-    )
+    return small('bert_tiny', encoder(2, 128), steps=100_000, peak_lr=1e-3)

@@ -15,13 +15,8 @@ words are:
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import (
-    ModelConfig,
-    OptimizerConfig,
-    Phase,
-    PretrainConfig,
-    RuntimeConfig,
-)
+from bert_jax.configs.presets.shapes import encoder
+from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 SEQ_LEN = 32
 
@@ -30,12 +25,10 @@ def get_config() -> PretrainConfig:
     """Return the run described above."""
     return PretrainConfig(
         name='quickstart',
-        model=ModelConfig(
+        model=encoder(
+            2,
+            128,
             vocab_size=8000,
-            hidden_size=128,
-            num_layers=2,
-            num_heads=2,
-            intermediate_size=512,
             max_position=SEQ_LEN,
             hidden_dropout=0.0,
             attention_dropout=0.0,

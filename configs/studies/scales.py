@@ -20,13 +20,8 @@ from __future__ import annotations
 
 from bert_jax.configs import overrides
 from bert_jax.configs.presets import bert_base
-from bert_jax.configs.schema import (
-    ModelConfig,
-    OptimizerConfig,
-    Phase,
-    PretrainConfig,
-    RuntimeConfig,
-)
+from bert_jax.configs.presets.shapes import encoder
+from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 from bert_jax.configs.studies.study import Changes, Column
 
 # Section 4.1.
@@ -44,12 +39,10 @@ def cpu() -> PretrainConfig:
     """Return the recipe above."""
     return PretrainConfig(
         name='study_cpu',
-        model=ModelConfig(
+        model=encoder(
+            4,
+            128,
             vocab_size=8000,
-            hidden_size=128,
-            num_layers=4,
-            num_heads=2,
-            intermediate_size=512,
             max_position=64,
             hidden_dropout=0.0,
             attention_dropout=0.0,

@@ -39,15 +39,6 @@ class MaskingRule:
         return self.whole_word or self.ngram > 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.probability <= 1:
-            raise UserError(
-                f'--masked_lm_prob={self.probability}: must be more than 0 and at most 1'
-            )
-        if self.max_predictions < 1:
-            raise UserError(f'--max_predictions={self.max_predictions}: must be 1 or more')
-        if not 1 <= self.ngram <= 10:
-            raise UserError(f'--ngram={self.ngram}: must be from 1 to 10 words')
-
         # Rounded decimals such as 0.333,0.333,0.334 need not add up to the last bit.
         shares = len(self.mix) == 3 and all(share >= 0 for share in self.mix)
         if not (shares and abs(sum(self.mix) - 1) <= 1e-6):  # so said, it holds for nan too

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bert_jax.input_pipeline.examples.pairs import offsets
 from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
@@ -31,7 +32,7 @@ class Packs:
         """Return these rows only."""
         # The stretches of `order` that belong to these rows, moved together.
         counts = np.diff(self.bounds)[rows]
-        bounds = np.concatenate([[0], np.cumsum(counts)])
+        bounds = offsets(counts)
         places = np.arange(bounds[-1]) + np.repeat(self.bounds[rows] - bounds[:-1], counts)
         return Packs(self.order[places], bounds)
 
@@ -106,7 +107,7 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     # Stable, so that examples of a row keep their order, and the same ones make the same bytes.
     order = np.argsort(row_of, kind='stable')
     examples_of_row = np.bincount(row_of, minlength=count)
-    return Packs(order, np.concatenate([[0], np.cumsum(examples_of_row)]))
+    return Packs(order, offsets(examples_of_row))
 
 
 def join(
@@ -125,14 +126,14 @@ def join(
     # Tokens: the first places of each example, so that those of a row follow each other.
     used = columns['input_mask'] > 0
     lengths = used.sum(axis=1)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
+    ends = offsets(lengths)
     start = ends[:-1] - ends[bounds[row]]
     filled = np.arange(S) < (ends[bounds[1:]] - ends[bounds[:-1]])[:, None]
 
     # Predictions and slots likewise: as many filled from the front as the row's examples have in
     # all.
     weighted = columns['masked_lm_weights'] > 0
-    masked = np.concatenate([[0], np.cumsum(weighted.sum(axis=1))])
+    masked = offsets(weighted.sum(axis=1))
     predicted = np.arange(P) < (masked[bounds[1:]] - masked[bounds[:-1]])[:, None]
     held = np.arange(K) < counts[:, None]
 

@@ -15,11 +15,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.randomness import Stream, mix
 
 Objective = Literal['nsp', 'sop', 'full_sentences']
+
+
+def offsets(counts: npt.ArrayLike) -> np.ndarray:
+    """Return int64 [N + 1], where each of N parts of these sizes begins, and the end."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Documents:
 
     `tokens` [T]; sentence s is tokens[sentences[s]:sentences[s + 1]], never empty; document
     d is the sentences documents[d] to documents[d + 1], never none, however long it is.
-    `names` [D] uint64 name the documents. `languages` [D], if there are several, are numbers,
+    `names` [D] uint64 name the documents. `languages` [D] are numbers,
     equal ones side by side: B is drawn from A's language, unless A is alone in it.
     """
 
@@ -36,13 +42,11 @@ class Documents:
     sentences: np.ndarray  # [number of sentences + 1] places in tokens
     documents: np.ndarray  # [D + 1] places in sentences
     names: np.ndarray
-    languages: np.ndarray | None = None
+    languages: np.ndarray
 
     @property
     def language_numbers(self) -> np.ndarray:
-        """Return int16 [T], the language of each token; 0 where they have none."""
-        if self.languages is None:
-            return np.zeros(self.tokens.size, np.int16)
+        """Return int16 [T], the language of each token."""
         lengths = np.diff(self.sentences[self.documents])
         return np.repeat(self.languages, lengths).astype(np.int16)
 
@@ -73,7 +77,7 @@ class Examples:
         By the names 'examples' and 'example_tokens'.
         """
         # Of a stretch of tokens as many are chosen as are up to its end, less those before it.
-        before = np.concatenate([[0], np.cumsum(chosen, dtype=np.int64)])
+        before = offsets(chosen)
         tokens = before[self.a_end] - before[self.a] + before[self.b_end] - before[self.b]
         return Counter(examples=int(chosen[self.a].sum()), example_tokens=int(tokens.sum()))
 
@@ -159,12 +163,11 @@ def _objective(
     noisy: bool,
 ) -> _Chunks:
     """Return what makes an example of each document in a turn."""
-    if objective == 'full_sentences':
-        return _FullSentences(documents, stream)
-    if objective == 'nsp' or noisy:
-        return (_Nsp if objective == 'nsp' else _NoisySop)(documents, stream)
-    assert word_starts is not None, 'sop cuts chunks at words'
-    return _Sop(documents, stream, word_starts)
+    if objective == 'sop' and not noisy:
+        assert word_starts is not None, 'sop cuts chunks at words'
+        return _Sop(documents, stream, word_starts)
+    kinds = {'full_sentences': _FullSentences, 'nsp': _Nsp, 'sop': _NoisySop}
+    return kinds[objective](documents, stream)
 
 
 def truncate(
@@ -246,18 +249,15 @@ class _Nsp(_Chunks):
                 ' --sop_noise), or give documents separated by blank lines'
             )
 
-        # B is drawn from that many documents, A's among them, from this one on.
-        self._from, self._among = np.zeros(count, np.int64), np.full(count, count)
-
-        # Languages lie side by side, so a language is a range of documents. A document that is
-        # alone in its language keeps the range of all.
-        if documents.languages is not None:
-            _, first, inverse, sizes = np.unique(
-                documents.languages, return_index=True, return_inverse=True, return_counts=True
-            )
-            others = sizes[inverse] > 1
-            self._from[others] = first[inverse][others]
-            self._among[others] = sizes[inverse][others]
+        # B is drawn from that many documents, A's among them, from this one on. Languages lie side
+        # by side, so a language is a range of documents. A document that is alone in its language
+        # has the range of all.
+        _, first, inverse, sizes = np.unique(
+            documents.languages, return_index=True, return_inverse=True, return_counts=True
+        )
+        is_alone = sizes[inverse] == 1
+        self._from = np.where(is_alone, 0, first[inverse])
+        self._among = np.where(is_alone, count, sizes[inverse])
 
     def __call__(self, document, start, end, target):
         # A is the first sentences of a chunk, and B its rest ...

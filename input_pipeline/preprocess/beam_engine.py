@@ -19,15 +19,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess import stages
+from bert_jax.input_pipeline.preprocess import runs, stages
 from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
 from bert_jax.input_pipeline.preprocess.kept_results import Engine, KeptResults
-from bert_jax.input_pipeline.preprocess.runs import DocumentRun, RecordRun, key_range
 
-# The stages whose tasks take one range of keys out of every run: what a run is, and which argument
-# is the list of them.
-_SHUFFLED = {stages.make_records: (DocumentRun, 4), stages.write_output: (RecordRun, 3)}
-_NO_RUN = -1  # in place of a run's number: every task gets it, so that each has a group
+# The stages whose tasks take one range of keys out of every run, and which argument is the list of
+# these.
+_SHUFFLED = {stages.make_records: 4, stages.write_output: 3}
 
 
 class BeamEngine(Engine):
@@ -76,21 +74,20 @@ class BeamEngine(Engine):
 
             # All tasks of such a stage take from the same runs: each run is opened once and cut
             # for all of them, and the tasks travel without it.
-            run_type, index = _SHUFFLED[function]
-            runs = next(iter(tasks.values()))[index]
+            index = _SHUFFLED[function]
+            paths = next(iter(tasks.values()))[index]
             bare = {i: (*task[:index], *task[index + 1 :]) for i, task in tasks.items()}
             _ = (
                 pipeline
-                | 'runs' >> beam.Create([(_NO_RUN, ''), *enumerate(runs)])
+                | 'runs' >> beam.Create(list(enumerate(paths)))
                 | 'spread' >> beam.Reshuffle()
                 # The declared types choose the coder: without them Beam would take its general one.
                 | 'cut'
-                >> beam.FlatMap(_cut, run_type, list(tasks), count).with_output_types(
+                >> beam.FlatMap(_cut, list(tasks), count).with_output_types(
                     tuple[int, tuple[int, bytes]]
                 )
                 | 'bring together' >> beam.GroupByKey()
-                | function.__name__
-                >> beam.Map(_call_with_runs, function, run_type, index, bare, kept)
+                | function.__name__ >> beam.Map(_call_with_runs, function, index, bare, kept)
             )
 
 
@@ -117,45 +114,35 @@ def _pipeline_options(arguments: Sequence[str]) -> Any:
 
 
 def _cut(
-    element: tuple[int, str],
-    run_type: type[DocumentRun | RecordRun],
-    numbers: list[int],
-    count: int,
+    element: tuple[int, str], numbers: list[int], count: int
 ) -> Iterator[tuple[int, tuple[int, bytes]]]:
     """Yield (task number, (number of the run, its stretch for that task)) for each task.
 
-    They are these of `count` tasks. A stretch is what the run's `dump` makes of it.
+    They are these of `count` tasks. A stretch is what `runs.dump` makes of it.
     """
     run_number, path = element
-    # So that a task into whose range no run reaches is done too.
-    if run_number == _NO_RUN:
-        for number in numbers:
-            yield number, (_NO_RUN, b'')
-        return
-
-    run = run_type.open(path)
+    run = runs.load(path)
     for number in numbers:
-        stretch = run.within(*key_range(number, count))
-        if stretch is not None:
-            yield number, (run_number, stretch.dump())
+        stretch = runs.within(run, *runs.key_range(number, count))
+        # Of the first run an empty one too, so that each task has a group.
+        if stretch.num_rows or run_number == 0:
+            yield number, (run_number, runs.dump(stretch).to_pybytes())
 
 
 def _call_with_runs(
     group: tuple[int, Iterable[tuple[int, bytes]]],
     function: Callable,
-    run_type: type[DocumentRun | RecordRun],
     index: int,
     tasks: dict[int, tuple],
     kept: KeptResults,
 ) -> None:
     """Do a task of `tasks`, which lack argument number `index`: the runs of the group."""
-    number, stretches = group
     # In the order of the runs, as the local engine has them: GroupByKey promises none.
-    in_order = sorted((run for run in stretches if run[0] != _NO_RUN), key=lambda run: run[0])
-    runs = [run_type.parse(content) for _, content in in_order]
+    number, stretches = group
+    of_group = [runs.parse(content) for _, content in sorted(stretches, key=lambda run: run[0])]
 
     task = tasks[number]
-    _attempt(kept, number, function, (*task[:index], runs, *task[index:]))
+    _attempt(kept, number, function, (*task[:index], of_group, *task[index:]))
 
 
 def _call(number: int, function: Callable, tasks: dict[int, tuple], kept: KeptResults) -> None:

@@ -17,15 +17,21 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 from etils import epath
 
+from bert_jax.input_pipeline.examples.pairs import Documents, offsets
 from bert_jax.input_pipeline.preprocess.runs import (
-    DocumentRun,
+    KEYS,
     Tokenised,
+    documents_of,
     hash_sentences,
     key_range,
     load,
     save,
+    save_documents,
+    summed,
+    together,
 )
 from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe
 from bert_jax.input_pipeline.randomness import mix
@@ -33,10 +39,9 @@ from bert_jax.input_pipeline.randomness import mix
 Kind = Literal['documents', 'lines']
 
 RANGE_ITEMS = 1 << 21  # items sorted at once, on average: about 200 MB
-# a copy is named by one number: the run's place among the runs, and the item's place in it
-_RUN_SHIFT = np.uint64(40)
-# `place`: of the document, or of the line, in its run
-_ITEM = np.dtype([('high', '<u8'), ('low', '<u8'), ('document', '<u8'), ('place', '<u8')])
+_RUN_BITS = 40  # a copy is named by one number: its run's, and above these bits its own in the run
+# `key`, `low`: the hash; `number`: of the run; `index`: of the document or line in its run.
+_ITEMS = pa.schema([(name, pa.uint64()) for name in ('key', 'low', 'document', 'number', 'index')])
 
 
 def deduplicate(
@@ -51,13 +56,14 @@ def deduplicate(
     `engine(function, tasks, stage)` runs the tasks of a stage.
     """
     # First who is there: one sorted list of items for each run.
-    lists = [f'{path}-items.npy' for path in runs]
-    counts = engine(list_items, [(kind, path, to) for path, to in zip(runs, lists)], 'listing')
+    lists = [f'{path}.items' for path in runs]
+    listing = [(kind, i, path, to) for i, (path, to) in enumerate(zip(runs, lists))]
+    counts = engine(list_items, listing, 'listing')
 
     # Then one range of hashes at a time over all lists, as many as keep each small in memory: equal
     # items lie in the same range, wherever they come from.
     ranges = math.ceil(sum(counts) / RANGE_ITEMS)
-    copies = [f'{runs[0]}-copies-{i:05}.npy' for i in range(ranges)]
+    copies = [f'{runs[0]}.copies-{i:05}' for i in range(ranges)]
     dropped = sum(
         engine(find_copies, [(i, ranges, lists, to) for i, to in enumerate(copies)], 'finding')
     )
@@ -69,31 +75,29 @@ def deduplicate(
     ]
     unique = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
 
-    for path in runs:
-        DocumentRun.remove(path)
-    for path in (*lists, *copies):
+    for path in (*runs, *lists, *copies):
         epath.Path(path).unlink(missing_ok=True)
     return unique, dropped
 
 
-def list_items(kind: Kind, path: str, to: str) -> int:
-    """Write the items of a run sorted by hash, and return their number."""
+def list_items(kind: Kind, number: int, path: str, to: str) -> int:
+    """Write the items of run `number` sorted by hash, and return their number."""
     # Two hashes of 64 bits: with one, a corpus of 2**32 lines would lose a line by chance.
-    run = DocumentRun.open(path)
-    counts = np.diff(run.documents['sentences'], prepend=0)
-    hashes = [hash_sentences(run.tokens, run.lengths, salt) for salt in (1, 2)]
+    run = documents_of(load(path))
+    counts = np.diff(run.documents)
+    hashes = [hash_sentences(run, salt) for salt in (1, 2)]
     if kind == 'documents':
-        documents = run.keys
+        documents = run.names
         hashes = [_hash_documents(lines, counts) for lines in hashes]
     else:
-        documents = np.repeat(run.keys, counts)
+        documents = np.repeat(run.names, counts)
 
     # Sorted by the first hash alone: it names the range.
-    items = np.empty(documents.size, _ITEM)
-    items['high'], items['low'] = hashes
-    items['document'], items['place'] = documents, np.arange(documents.size)
-    save(to, items[np.argsort(items['high'], kind='stable')])
-    return items.size
+    index = np.arange(documents.size, dtype=np.uint64)
+    columns = (*hashes, documents, np.full(documents.size, number, np.uint64), index)
+    order = np.argsort(hashes[0], kind='stable')
+    save(to, _ITEMS, [{name: each[order] for name, each in zip(_ITEMS.names, columns)}])
+    return documents.size
 
 
 def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -106,32 +110,18 @@ def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
     """Write the numbers of all copies with hashes in one range of `count`; return how many."""
-    # The range's items out of every list, and of which run each is.
-    low, high = key_range(number, count)
-    stretches, runs = [np.zeros(0, _ITEM)], []
-    for path in lists:
-        items = load(path)
-        first, last = (
-            int(np.searchsorted(items['high'], np.uint64(key))) if key < 1 << 64 else items.size
-            for key in (low, high)
-        )
-        stretches.append(np.array(items[first:last]))
-        runs.append(last - first)
-    items = np.concatenate(stretches)
-    run = np.repeat(np.arange(len(lists), dtype=np.uint64), runs)
-
-    # Equal items side by side (the last key sorts first), the one that stays in front: that of the
-    # least hashed document name, which does not depend on how the text is cut into runs.
-    order = np.lexsort((items['place'], run, items['document'], items['low'], items['high']))
-    items, run = items[order], run[order]
+    # Equal items side by side (the first column that counts), the one that stays in front: that of
+    # the least hashed document name, which does not depend on how the text is cut into runs.
+    items = together(lists, *key_range(number, count))
+    high, low, document, run, index = (items[name].to_numpy() for name in _ITEMS.names)
+    order = np.lexsort((index, run, document, low, high))
 
     # A copy is what equals the item before it.
-    same_high = items['high'][1:] == items['high'][:-1]
-    same_low = items['low'][1:] == items['low'][:-1]
-    copies = np.flatnonzero(same_high & same_low) + 1
+    is_copy = (np.diff(high[order]) == 0) & (np.diff(low[order]) == 0)
+    copies = order[1:][is_copy]
 
-    # By run and place, so that each run finds its own by bisection.
-    save(to, np.sort(run[copies] << _RUN_SHIFT | items['place'][copies]))
+    # By run and index, so that each run finds its own by bisection.
+    save(to, KEYS, [{'key': np.sort(run[copies] << np.uint64(_RUN_BITS) | index[copies])}])
     return copies.size
 
 
@@ -140,39 +130,30 @@ def drop_copies(
 ) -> Tokenised:
     """Write the run again without the copies, and without documents that they emptied."""
     # What goes, whichever range found it, as a mask over the lines of the run.
-    run = DocumentRun.open(path)
-    gone = np.concatenate([_of_run(load(file), number) for file in copies])
-    counts = np.diff(run.documents['sentences'], prepend=0)
-    document = np.repeat(np.arange(counts.size), counts)
-    keep = np.ones(document.size if kind == 'lines' else counts.size, bool)
-    keep[gone] = False
+    run = documents_of(load(path))
+    of_run = together(copies, number << _RUN_BITS, (number + 1) << _RUN_BITS)['key'].to_numpy()
+    document = np.repeat(np.arange(run.names.size), np.diff(run.documents))
+    keep = np.ones(document.size if kind == 'lines' else run.names.size, bool)
+    keep[of_run & np.uint64((1 << _RUN_BITS) - 1)] = False
     keep = keep if kind == 'lines' else keep[document]
     if not keep.any():
         return Tokenised()
 
     # The lines that stay with their tokens, and the documents that still have a line.
-    lengths = np.array(run.lengths[keep])
-    tokens = run.tokens[np.repeat(keep, run.lengths)]
-    sentences = np.bincount(document[keep], minlength=counts.size)
+    sentences = np.bincount(document[keep], minlength=run.names.size)
     alive = sentences > 0
-
-    # Where each document ends now, counted again from the begin of the run.
-    documents = np.array(run.documents[alive])
-    documents['sentences'] = np.cumsum(sentences[alive])
-    documents['tokens'] = np.cumsum(lengths, dtype=np.int64)[documents['sentences'] - 1]
-    left = DocumentRun(np.array(run.keys[alive]), documents, lengths, tokens)
-    left.write(to)
+    lengths = np.diff(run.sentences)
+    left = Documents(
+        run.tokens[np.repeat(keep, lengths)],
+        offsets(lengths[keep]),
+        offsets(sentences[alive]),
+        run.names[alive],
+        run.languages[alive],
+    )
+    save_documents(to, left)
 
     # All documents of a run have the language of their unit.
-    sums, lines = left.summed(unk_id, recipe.line_sample)
-    language = recipe.languages[documents['language'][0]]
+    sums, lines = summed(left, unk_id, recipe.line_sample)
+    language = recipe.languages[left.languages[0]]
     of_language = Counter({name: sums[name] for name in SUMS_OF_LANGUAGE})
     return Tokenised([to], sums, {language: of_language}, lines=lines)
-
-
-def _of_run(copies: np.ndarray, number: int) -> np.ndarray:
-    """Return the places of the copies in run `number`."""
-    first, last = np.searchsorted(copies, np.array([number, number + 1], np.uint64) << _RUN_SHIFT)
-    return (np.array(copies[first:last]) & ((np.uint64(1) << _RUN_SHIFT) - np.uint64(1))).astype(
-        np.int64
-    )

@@ -79,9 +79,9 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
     keep_same = lambda folder: _keep_same(folder, units, eval_units, options.text)
-    # Of the recipe what the options do not name follows from the text: what was read goes with it.
-    recipe = dataclasses.replace(plan.recipe(options, units, eval_units), tokenizer='')
-    work = described | {'recipe': repr(recipe)}
+    # What the options come to follows from the text: what was read goes with it.
+    recipe = plan.recipe(options, units, eval_units)
+    work = described | {'recipe': [recipe.eval_fraction, recipe.line_sample, recipe.languages]}
     with (
         job_directory.scratch(output, work, options.overwrite, same_text, keep_same) as scratch,
         _engine(options) as engine,
@@ -121,7 +121,7 @@ class _Job:
         self._options = options
         self._tokenizer = tokenizer
         self._engine = engine
-        self._scratch = scratch
+        self._scratch, self._runs = scratch, scratch / job_directory.RUNS
         self._warnings: list[str] = []
         # Of the units that have been read, by split: held-out ones are units of their own.
         self._marks: dict[str, list[digest.Marks]] = {'train': [], 'eval': []}
@@ -161,7 +161,7 @@ class _Job:
 
         return Manifest(
             seq_len=options.seq_len,
-            max_predictions=recipe.rule.max_predictions,
+            max_predictions=options.rule.max_predictions,
             masking=options.masking,
             objective=options.objective,
             vocab_size=self._tokenizer.vocab_size,
@@ -170,7 +170,7 @@ class _Job:
             options=described | digest.describe(self._marks['train'] + self._marks['eval']),
             statistics=self._statistics(text, counts),
             files=tuple(shard_infos),
-            max_packs=recipe.spec.max_packs,
+            max_packs=options.spec.max_packs,
             known_words=self._tokenizer.known if self._tokenizer.kind == 'words' else 0,
         )
 
@@ -211,8 +211,9 @@ class _Job:
         parts: dict[str, list[Tokenised]] = {'train': [], 'eval': []}
         if eval_units:
             self._tokenise_units(recipe, eval_units, 'eval', _HELD_OUT, None, parts)
-            excluded = str(self._scratch / 'held_out.npy')
-            runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
+            excluded = str(self._runs / _HELD_OUT)
+            held_out = Tokenised.merged(parts['eval']).held_out
+            runs.save(excluded, runs.KEYS, [{'key': held_out}])
         self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
         text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
 
@@ -251,7 +252,7 @@ class _Job:
         parts: dict,
     ) -> None:
         # One task a unit, and files named by the unit: neither depends on the workers.
-        files = [str(self._scratch / f'{name}-{unit.identity}') for unit in units]
+        files = [str(self._runs / f'{name}-{unit.identity}') for unit in units]
         tasks = [
             (recipe, _by_file(unit, file), self._options.text, split, file, excluded)
             for unit, file in zip(units, files)
@@ -260,18 +261,19 @@ class _Job:
         title = 'reading held-out text' if split == 'eval' else 'reading text'
         try:
             progress = Progress(title, sum(weights), 'MB', 1e6)
-            results = self._run(_tokenise_unit, tasks, weights, progress, name)
+            kept = _kept_units(self._scratch, name, units)
+            results = self._engine.run(_tokenise_unit, tasks, weights, progress, kept)
         except job_directory.Interrupted:
             raise
         except UserError as error:
             raise job_directory.Refused(str(error)) from error
-        for path in self._scratch.glob(f'{name}-*{_NAMES}'):
+        for path in self._runs.glob(f'{name}-*{_NAMES}'):
             path.unlink()
 
         # What the readers noticed is said once for all.
         report = corpus.Report()
-        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks, _ in results]
-        for unit, (sides, unit_report, _, _) in zip(units, results):
+        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks in results]
+        for unit, (sides, unit_report, _) in zip(units, results):
             report.merge(unit_report)
             for side, part in sides.items():
                 sums = {name: part.sums[name] for name in stages.SUMS_OF_LANGUAGE}
@@ -326,7 +328,7 @@ class _Job:
         # is weighed alike: hashes spread the tokens evenly.
         held_out = '' if split == 'train' else 'held-out '
         count = plan.plan_buckets(sums['tokens'], sums['documents'])
-        paths = [str(self._scratch / f'bucket-{name}-{i:05}') for i in range(count)]
+        paths = [str(self._runs / f'bucket-{name}-{i:05}') for i in range(count)]
         tokens = sums['tokens'] * recipe.dupe_factor_of(split)
         buckets = self._run(
             stages.make_records,
@@ -345,18 +347,18 @@ class _Job:
         if not counts:
             raise UserError(
                 f'{self._options.inputs}: no example could be made: the documents are too short for'
-                f' --objective={recipe.objective}'
+                f' --objective={self._options.objective}'
             )
 
         # The text is not needed any more, and the shards need its room. A job that is interrupted
         # from here on finds the results of all buckets, and does not look for it.
         for path in inputs:
-            runs.DocumentRun.remove(path)
+            epath.Path(path).unlink(missing_ok=True)
 
         # Stage 3. An empty bucket (of languages with less than a pass, say) may have no files.
         full = [path for path, bucket in zip(paths, buckets) if bucket.records]
         infos = self._shards(held_out, name, full, buckets)
-        for path in self._scratch.glob(f'bucket-{name}-*'):
+        for path in self._runs.glob(f'bucket-{name}-*'):
             path.unlink()
         return counts, infos
 
@@ -397,7 +399,7 @@ class _Job:
         stage: str,
     ) -> list:
         """Return the results of a stage's tasks, which are kept under its name."""
-        kept = KeptResults(job_directory.results(self._scratch, stage))
+        kept = KeptResults.numbered(job_directory.results(self._scratch, stage), len(tasks))
         return self._engine.run(function, tasks, weights, progress, kept)
 
     def _warn(self, message: str) -> None:
@@ -425,8 +427,8 @@ def _tokenise_unit(
     split: str | None,
     path: str,
     excluded: str | None,
-) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks, str]:
-    """Do stage 1 for a unit: its text, the report and the marks of what was read, its identity."""
+) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks]:
+    """Do stage 1 for a unit: return its text, the report and the marks of what was read."""
     unit: AnyUnit
     if isinstance(given, Unit):
         unit = given
@@ -442,19 +444,23 @@ def _tokenise_unit(
     tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
     for file in digest.changes(unit, marks):
         raise changed(file.path)
-    return tokenised, report, marks, unit.identity
+    return tokenised, report, marks
+
+
+def _kept_units(scratch: epath.Path, name: str, units: list[AnyUnit]) -> KeptResults:
+    """Return the results of reading units, which are known by these and not by their order."""
+    identities = tuple(unit.identity for unit in units)
+    return KeptResults(job_directory.results(scratch, name), identities)
 
 
 def _read_before(
     scratch: epath.Path, units: list[AnyUnit], eval_units: list[AnyUnit]
 ) -> list[tuple[AnyUnit, digest.Marks]]:
     """Return the units that an interrupted job has read, with their marks."""
-    # Results of units are numbered as the inputs are listed, and the lists are equal: the options
-    # of both jobs, which hold a digest of them, were compared before.
     marks = []
     for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
-        read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
-        marks += [(listed[i], then) for i, (_, _, then, _) in read.items()]
+        read = _kept_units(scratch, name, listed).load(_tokenise_unit)
+        marks += [(listed[i], then) for i, (_, _, then) in read.items()]
     return marks
 
 
@@ -470,20 +476,17 @@ def _keep_same(
     held-out unit does not: copies of that are dropped there.
     """
     count, held_out_holds, skips = 0, True, text.on_bad_record == 'skip'
-    for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units), (_UNITS[1], [])):
-        kept = KeptResults(job_directory.results(scratch, name))
-        numbers = {unit.identity: i for i, unit in enumerate(listed)}
-        holding = {
-            old: numbers[identity]
-            for old, (_, report, mark, identity) in kept.load(_tokenise_unit).items()
-            if held_out_holds
-            and identity in numbers
+    epath.Path(job_directory.results(scratch, _UNITS[1])).rmtree(missing_ok=True)
+    for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units)):
+        kept = _kept_units(scratch, name, listed)
+        read = kept.load(_tokenise_unit)
+        for number, (_, report, mark) in read.items():
             # read when null was no bad record, of which skipping counts each
-            and not (skips and report.textless['null'])
-            and digest.same(listed[numbers[identity]], mark)
-        }
-        kept.renumber(holding)
-        count += len(holding)
+            uncounted = skips and report.textless['null']
+            if not held_out_holds or uncounted or not digest.same(listed[number], mark):
+                kept.remove(number)
+        holding = len(kept.load(_tokenise_unit))
+        count += holding
         if name == _HELD_OUT:
-            held_out_holds = len(holding) == len(listed)
+            held_out_holds = holding == len(listed)
     return count

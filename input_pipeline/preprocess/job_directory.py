@@ -27,6 +27,7 @@ from bert_jax.input_pipeline.preprocess import runs
 from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 
+RUNS = 'runs'  # the folder of the files between the stages, in the scratch folder
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
 _REFUSED = 'refused'  # a file that says that a line or a file of the text ended the job
 # What may differ: the same text and vocabulary may lie elsewhere, and whether it is the same is
@@ -87,7 +88,7 @@ def _is_ours(folder: epath.Path) -> bool:
     return folder.is_dir() and (
         (folder / _JOB).exists()
         or not any(
-            path.name != _FINAL or any(path.iterdir())
+            path.name not in (_FINAL, RUNS) or any(path.iterdir())
             for path in folder.iterdir()
             if not path.name.startswith(f'.{_JOB}.')
         )
@@ -263,7 +264,8 @@ def _begin(
             )
 
     _remove(folder)
-    (folder / _FINAL).mkdir(parents=True)
+    for name in (_FINAL, RUNS):
+        (folder / name).mkdir(parents=True)
     atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
 
 
@@ -284,10 +286,9 @@ def _check(folder: epath.Path) -> None:
 
     A machine that lost its power may have left holes in it. A bucket in the cloud leaves none.
     """
-    paths = [path for kind in ('*.npy', '*.records') for path in Path(folder).glob(kind)]
     # Threads are enough: zlib and reading both let the others run meanwhile.
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(runs.check, map(str, paths)):
+        for _ in pool.map(runs.check, map(str, Path(folder, RUNS).glob('*'))):
             pass
 
 

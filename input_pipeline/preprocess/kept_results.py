@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -30,6 +30,12 @@ class KeptResults:
     """The results of one stage, in a folder that every worker sees."""
 
     folder: str
+    names: tuple[str, ...]  # of the stage's tasks, by their numbers
+
+    @classmethod
+    def numbered(cls, folder: str, tasks: int) -> KeptResults:
+        """Return the results of tasks that have no other names than their numbers."""
+        return cls(folder, tuple(f'{number:06}' for number in range(tasks)))
 
     def load(self, function: Callable) -> dict[int, Any]:
         """Return the results of `function` that are there, by the numbers of their tasks.
@@ -37,8 +43,9 @@ class KeptResults:
         They are what its annotation says that it returns. Raises UserError for a file that is
         something else.
         """
-        # Digits only: failures are there too, and files whose writer was killed.
-        paths = {int(path.name): path for path in self._files() if path.name.isdigit()}
+        # Other files are failures, or of tasks that are no more, or their writer was killed.
+        files = {path.name: path for path in self._files()}
+        paths = {i: files[name] for i, name in enumerate(self.names) if name in files}
         if not paths:
             return {}
 
@@ -54,7 +61,7 @@ class KeptResults:
     def run(self, number: int, function: Callable, task: tuple) -> Any:
         """Return `function(*task)`, and keep it as the result of task `number`."""
         result = function(*task)
-        self._write(f'{number:06}', typed_json.dump(result))
+        self._write(self.names[number], typed_json.dump(result))
         return result
 
     def _write(self, name: str, text: str) -> None:
@@ -63,20 +70,9 @@ class KeptResults:
         with sealed_file(str(folder / name)) as file:
             file.write(text.encode())
 
-    def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Leave these results alone, {number: its new number}."""
-        # By way of another folder, where no two numbers meet; the others go with the old one. What
-        # an interruption leaves on the way is made again.
-        folder, between = epath.Path(self.folder), epath.Path(f'{self.folder}.new')
-        between.rmtree(missing_ok=True)
-        between.mkdir(parents=True)
-        for old, new in numbers.items():
-            (folder / f'{old:06}').replace(between / f'{new:06}')
-        folder.rmtree(missing_ok=True)
-        folder.mkdir()
-        for path in between.iterdir():
-            path.replace(folder / path.name)
-        between.rmtree()
+    def remove(self, number: int) -> None:
+        """Remove the result of a task."""
+        (epath.Path(self.folder) / self.names[number]).unlink()
 
     def fail(self, number: int, error: UserError | OSError) -> None:
         """Keep the error that ended task `number`, for another process to raise."""
@@ -84,7 +80,7 @@ class KeptResults:
         # job_directory.py leaves the work in place then.
         code = error.errno if isinstance(error, OSError) else None
         message = error.strerror if isinstance(error, OSError) else str(error)
-        self._write(f'{number:06}{_FAILED}', json.dumps([code, message]))
+        self._write(f'{self.names[number]}{_FAILED}', json.dumps([code, message]))
 
     def raise_failure(self) -> None:
         """Raise the first error that is kept, if any, and forget all of them."""

@@ -52,6 +52,7 @@ class PreprocessOptions:
         1,
         'mask runs of up to so many whole words, n of them with a chance in proportion to 1/n'
         ' (ALBERT: 3)',
+        within='[1, 10]',
     )
     masking: Literal['static', 'dynamic'] = option(
         'static',

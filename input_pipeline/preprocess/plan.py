@@ -136,15 +136,7 @@ def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[An
     """Return what turns this text into records, as far as it is known before the text is read."""
     fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
     return Recipe(
-        tokenizer=str(options.tokenizer),
-        spec=options.spec,
-        objective=options.objective,
-        dupe_factor=options.passes,
-        short_seq_prob=options.short_seq_prob,
-        across_documents=options.across_documents,
-        sop_noise=options.sop_noise,
-        rule=options.rule,
-        seed=options.seed,
+        options,
         eval_fraction=0.0 if eval_units else fraction,
         line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
         languages=tuple(sorted({unit.language for unit in units + eval_units})),
@@ -204,7 +196,7 @@ def weigh(
         options.language_exponent,
         options.language_repeats,
     )
-    each = {language: count * recipe.dupe_factor for language, count in repeats.items()}
+    each = {language: count * options.passes for language, count in repeats.items()}
     warnings = too_often(repeats)
 
     # Fewer than one: documents that no pass takes are text that the user would miss.

@@ -1,38 +1,36 @@
 """Sorted runs: the files between the stages of the offline job.
 
-A run is what one task of a stage made, sorted by 64-bit keys, so that a task of the next
-stage takes one range of keys out of every run. A run lies on disk, or a stretch of it is in
-memory and travels to another machine. This file owns both forms; it must not know what keys
-mean nor who asks for which range.
+A run is what one task of a stage made: an Arrow table whose rows are in the order of its column
+`key`, 64-bit numbers, so that a task of the next stage takes one range of keys out of every run. A
+run lies on disk, or a stretch of it is in memory and travels to another machine. This file owns
+both forms, and the columns that documents have; it must not know what keys mean nor who asks for
+which range.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import itertools
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.examples.pairs import Documents
+from bert_jax.input_pipeline.examples.pairs import Documents, offsets
 from bert_jax.input_pipeline.randomness import mix
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that
 # comes before.
-_SEAL = b'\nbert_jax 1 crc32 %08x\n'
+_SEAL = b'\nbert_jax 2 crc32 %08x\n'
 _SEAL_BYTES = len(_SEAL % 0)
 _CHECKED_BYTES = 1 << 22  # read at once
-# The last two: where the document ends.
-DOCUMENT = np.dtype([('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8')])
 
 
 def key_range(number: int, count: int) -> tuple[int, int]:
@@ -41,40 +39,13 @@ def key_range(number: int, count: int) -> tuple[int, int]:
     return (number << 64) // count, ((number + 1) << 64) // count
 
 
-def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
-    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
-    starts = np.cumsum(lengths) - lengths
-    hashes = np.empty(lengths.size, np.uint64)
-    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
-    for first in range(0, lengths.size, step):
-        sizes = lengths[first : first + step].astype(np.int64)
-        begin = starts[first]
-        starts_here = np.cumsum(sizes) - sizes
-
-        # Each token mixed with its place in the sentence, so that their order counts in the sum.
-        batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        index = np.arange(batch.size) - np.repeat(starts_here, sizes)
-        mixed = mix(batch, index + (salt << 32))
-        hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
-    return hashes
-
-
-def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
-    """Return the rows of sorted `keys` that lie in [low, high)."""
-    # As uint64: numpy compares uint64 with a Python integer as floats, and rounds both.
-    first = int(np.searchsorted(keys, np.uint64(low), 'left'))
-
-    # The last range ends at 2**64, which is no uint64.
-    if high >= 1 << 64:
-        return first, keys.size
-    return first, int(np.searchsorted(keys, np.uint64(high), 'left'))
-
-
 # ---- files that say whether they are whole
 
 
 class SealedFile:
     """A file that is being written, and the CRC-32 of what has been."""
+
+    closed = False  # as Arrow asks of a file
 
     def __init__(self, file: IO[bytes]):
         self._file = file
@@ -122,31 +93,6 @@ def check(path: str) -> None:
         raise _damaged(path)
 
 
-def save(path: str, array: np.ndarray) -> None:
-    """Return a sealed .npy file. numpy reads it: it takes no notice of what follows the array."""
-    # Header and data by hand: numpy's own writer tells a full disk only by a count of bytes.
-    with sealed_file(path) as file:
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            header, np.lib.format.header_data_from_array_1_0(array)
-        )
-        file.write(header.getvalue())
-        file.write(np.ascontiguousarray(array).view(np.uint8).data)
-
-
-def load(path: str) -> np.ndarray:
-    """Return what `save` wrote: mapped into memory where it is local, else read and checked."""
-    try:
-        if '://' in path:
-            content = unsealed(epath.Path(path).read_bytes())
-            return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-        # Mapped, because a task takes one range of keys, a small share of the file. It refuses
-        # objects, which are what could run code.
-        return np.lib.format.open_memmap(path, mode='r')
-    except (ValueError, EOFError):
-        raise _damaged(path) from None
-
-
 def _damaged(path: str) -> UserError:
     return UserError(
         f'{path}: damaged, or shorter than it was made (did the machine lose power?): '
@@ -154,99 +100,153 @@ def _damaged(path: str) -> UserError:
     )
 
 
-# ---- arrays as bytes, for another machine
+# ---- runs
 
 
-def _dump(arrays: Iterable[np.ndarray]) -> bytes:
-    """Return arrays as .npy files, one after the other."""
-    file = io.BytesIO()
-    for array in arrays:
-        np.save(file, array, allow_pickle=False)
-    return file.getvalue()
+def save(path: str, schema: pa.Schema, batches: Iterable[Mapping[str, Any]]) -> None:
+    """Write a run as a sealed file, from columns by name, some rows at a time."""
+    # As a stream, whose reader takes no notice of the seal that follows.
+    with sealed_file(path) as file, pa.ipc.new_stream(file, schema) as writer:
+        for columns in batches:
+            writer.write_batch(pa.record_batch(list(columns.values()), list(columns)))
 
 
-def _parse(content: bytes) -> list[np.ndarray]:
-    """Return what `_dump` was given. Raises ValueError for objects."""
-    file, arrays = io.BytesIO(content), []
-    while file.tell() < len(content):
-        arrays.append(np.load(file, allow_pickle=False))
-    return arrays
+def load(path: str) -> pa.Table:
+    """Return what `save` wrote: mapped into memory where it is local, else read and checked."""
+    try:
+        if '://' in path:
+            return parse(unsealed(epath.Path(path).read_bytes()))
+        # Mapped, because a task takes one range of keys, a small share of the file.
+        return parse(pa.memory_map(path))
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's; Arrow's own have no number
+            raise
+        raise _damaged(path) from None
 
 
-# ---- the runs
+def dump(run: pa.Table) -> pa.Buffer:
+    """Return a run as bytes, for another machine."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, run.schema) as writer:
+        writer.write_table(run)
+    return sink.getvalue()
 
 
-@dataclass(frozen=True)
-class DocumentRun:
-    """Documents sorted by key: what stage 1 made of one unit, or a stretch of that."""
+def parse(content: bytes | pa.Buffer | pa.NativeFile) -> pa.Table:
+    """Return what `dump` made."""
+    return pa.ipc.open_stream(content).read_all()
 
-    keys: np.ndarray  # [N] uint64
-    documents: np.ndarray  # [N] DOCUMENT
-    lengths: np.ndarray  # [sentences] int32, tokens of each sentence
-    tokens: np.ndarray  # [tokens] uint16, or int32 where the vocabulary is larger
 
-    def dump(self) -> bytes:
-        """Return the run as bytes, for another machine."""
-        return _dump(getattr(self, name) for name in self.__dataclass_fields__)
+def within(run: pa.Table, low: int, high: int) -> pa.Table:
+    """Return the rows whose keys lie in [low, high)."""
+    # As uint64: numpy compares uint64 with a Python integer as floats, and rounds both. The last
+    # range ends at 2**64, which is no uint64.
+    keys = run['key'].to_numpy()
+    first, last = (
+        int(np.searchsorted(keys, np.uint64(key))) if key < 1 << 64 else keys.size
+        for key in (low, high)
+    )
+    return run.slice(first, last - first)
 
-    @classmethod
-    def parse(cls, content: bytes) -> DocumentRun:
-        """Return what `dump` made."""
-        return cls(*_parse(content))
 
-    @classmethod
-    def open(cls, path: str) -> DocumentRun:
-        """Return what `write` wrote, mapped into memory and not yet read."""
-        return cls(*(load(f'{path}.{name}.npy') for name in cls.__dataclass_fields__))
+def stretches(inputs: Iterable[str | pa.Table], low: int, high: int) -> Iterator[pa.Table]:
+    """Yield the rows of each run whose keys lie in [low, high)."""
+    for run in inputs:
+        yield within(load(run) if isinstance(run, str) else run, low, high)
 
-    def write(self, path: str) -> None:
-        """Write PATH.keys.npy and so on."""
-        for name in self.__dataclass_fields__:
-            save(f'{path}.{name}.npy', getattr(self, name))
 
-    @classmethod
-    def remove(cls, path: str) -> None:
-        """Remove what `write` wrote, where it is there."""
-        for name in cls.__dataclass_fields__:
-            epath.Path(f'{path}.{name}.npy').unlink(missing_ok=True)
+def together(inputs: Iterable[str | pa.Table], low: int, high: int) -> pa.Table:
+    """Return the rows of all runs whose keys lie in [low, high), run after run."""
+    # Copies, not views of mapped files: a file is closed again before the next one is opened.
+    return pa.concat_tables(parse(dump(rows)) for rows in stretches(inputs, low, high))
 
-    def within(self, low: int, high: int) -> DocumentRun | None:
-        """Return a copy of those whose keys lie in [low, high); None where there are none."""
-        first, last = _within(self.keys, low, high)
-        if first == last:
-            return None
 
-        # Ends are counted from the run's begin: where the document before ends, the stretch begins.
-        documents = np.array(self.documents[first:last])
-        sentence, token = 0, 0
-        if first:
-            sentence = int(self.documents['sentences'][first - 1])
-            token = int(self.documents['tokens'][first - 1])
+KEYS = pa.schema([('key', pa.uint64())])  # a run of numbers alone
+RECORDS = pa.schema([('key', pa.uint64()), ('record', pa.large_binary())])
 
-        # Copies, not views of a mapped file: the run is closed again, and what is mapped counts as
-        # memory for as long as one view of it is held.
-        lengths = np.array(self.lengths[sentence : documents['sentences'][-1]])
-        tokens = np.array(self.tokens[token : documents['tokens'][-1]])
 
-        # From here on counted from the begin of the stretch.
-        documents['sentences'] -= sentence
-        documents['tokens'] -= token
-        return DocumentRun(np.array(self.keys[first:last]), documents, lengths, tokens)
+def sorted_records(inputs: Sequence[str | pa.Table], low: int, high: int) -> list[bytes]:
+    """Return the records of all buckets with keys in [low, high), in order of their keys."""
+    keys: list[np.ndarray] = []
+    records: list[bytes] = []
+    for stretch in stretches(inputs, low, high):
+        keys.append(stretch['key'].to_numpy())
+        records += stretch['record'].to_pylist()
 
-    def summed(self, unk_id: int, line_sample: int) -> tuple[Counter[str], np.ndarray]:
-        """Return the sums over the run, and the hashes of its sentences that are watched."""
-        # A sample by the hash itself: all copies of a sentence are in it, or none. The sums as
-        # Python's integers: numpy's have no form in JSON.
-        hashes = hash_sentences(self.tokens, self.lengths)
-        sentences = np.diff(self.documents['sentences'], prepend=0)
-        sums = Counter(
-            documents=self.keys.size,
-            sentences=self.lengths.size,
-            one_sentence_documents=int(np.sum(sentences == 1)),
-            tokens=self.tokens.size,
-            unknown_tokens=int(np.count_nonzero(self.tokens == unk_id)),
-        )
-        return sums, hashes[hashes % np.uint64(line_sample) == 0]
+    # Stable, so that equal keys keep the order of their buckets, whoever sorts.
+    return [records[i] for i in np.argsort(np.concatenate(keys), kind='stable').tolist()]
+
+
+# ---- runs of documents
+
+
+def save_documents(path: str, documents: Documents) -> None:
+    """Write documents, sorted by name, as a run: what stage 1 made of one unit."""
+    lengths = np.diff(documents.sentences).astype(np.int32)
+    starts = documents.sentences[documents.documents]
+    columns = {
+        'key': pa.array(documents.names),
+        'language': pa.array(documents.languages),
+        'lengths': pa.LargeListArray.from_arrays(documents.documents, lengths),
+        'tokens': pa.LargeListArray.from_arrays(starts, documents.tokens),
+    }
+    schema = pa.schema([(name, column.type) for name, column in columns.items()])
+    save(path, schema, [columns])
+
+
+def documents_of(run: pa.Table) -> Documents:
+    """Return the documents of a run that has some; of one that was just loaded, mapped."""
+    names, languages, lengths, tokens = (column.chunk(0) for column in run.combine_chunks().columns)
+    return Documents(
+        tokens.flatten().to_numpy(),
+        offsets(lengths.flatten()),
+        offsets(lengths.value_lengths()),
+        names.to_numpy(),
+        languages.to_numpy(),
+    )
+
+
+def sorted_documents(inputs: Iterable[str | pa.Table], low: int, high: int) -> Documents | None:
+    """Return the documents of all units whose keys lie in [low, high); None where there are none.
+
+    Those of a language are together.
+    """
+    # An order that does not depend on which unit a document came from.
+    run = together(inputs, low, high)
+    order = np.lexsort((run['key'], run['language']))
+    return documents_of(run.take(order)) if run.num_rows else None
+
+
+def hash_sentences(documents: Documents, salt: int = 0) -> np.ndarray:
+    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
+    bounds = documents.sentences
+    hashes = np.empty(bounds.size - 1, np.uint64)
+    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
+    for first in range(0, hashes.size, step):
+        here = bounds[first : first + step + 1]
+
+        # Each token mixed with its place in the sentence, so that their order counts in the sum.
+        batch = documents.tokens[here[0] : here[-1]].astype(np.uint64)
+        starts = here[:-1] - here[0]
+        index = np.arange(batch.size) - np.repeat(starts, np.diff(here))
+        mixed = mix(batch, index + (salt << 32))
+        hashes[first : first + step] = np.add.reduceat(mixed, starts)
+    return hashes
+
+
+def summed(documents: Documents, unk_id: int, line_sample: int) -> tuple[Counter[str], np.ndarray]:
+    """Return the sums over documents, and the hashes of their sentences that are watched."""
+    # A sample by the hash itself: all copies of a sentence are in it, or none. The sums as
+    # Python's integers: numpy's have no form in JSON.
+    hashes = hash_sentences(documents)
+    sums = Counter(
+        documents=documents.names.size,
+        sentences=hashes.size,
+        one_sentence_documents=int(np.sum(np.diff(documents.documents) == 1)),
+        tokens=documents.tokens.size,
+        unknown_tokens=int(np.count_nonzero(documents.tokens == unk_id)),
+    )
+    return sums, hashes[hashes % np.uint64(line_sample) == 0]
 
 
 @dataclass
@@ -257,7 +257,7 @@ class Tokenised:
     sentences, fingerprints of held-out documents.
     """
 
-    runs: list[str] = field(default_factory=list)  # paths of DocumentRuns
+    runs: list[str] = field(default_factory=list)  # files of documents
     sums: Counter[str] = field(default_factory=Counter)
     languages: dict[str, Counter[str]] = field(default_factory=dict)
     # the runs of each language, where such sums are; of one unit they are all of its language
@@ -278,114 +278,3 @@ class Tokenised:
         together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
         together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
         return together
-
-
-@dataclass(frozen=True)
-class RecordRun:
-    """Records sorted by key: what stage 2 made of one bucket, or a stretch of that."""
-
-    keys: np.ndarray  # [N] uint64
-    offsets: np.ndarray  # [N + 1] int64, where each record begins, and the end
-    payload: bytes | memoryview | str  # the records, or the file that holds them
-
-    def dump(self) -> bytes:
-        """Return a run that is in memory as bytes, for another machine."""
-        assert not isinstance(self.payload, str), 'a file stays where it is'
-        return _dump((self.keys, self.offsets, np.frombuffer(self.payload, np.uint8)))
-
-    @classmethod
-    def parse(cls, content: bytes) -> RecordRun:
-        """Return what `dump` made."""
-        keys, offsets, payload = _parse(content)
-        return cls(keys, offsets, payload.data)
-
-    @classmethod
-    def open(cls, path: str) -> RecordRun:
-        """Return what `make_records` wrote, not yet read."""
-        return cls(load(f'{path}.keys.npy'), load(f'{path}.offsets.npy'), f'{path}.records')
-
-    def within(self, low: int, high: int) -> RecordRun | None:
-        """Read those whose keys lie in [low, high) into memory; None where none do."""
-        first, last = _within(self.keys, low, high)
-        if first == last:
-            return None
-
-        # Records of adjacent keys are neighbours: one read gets them all.
-        offsets = np.array(self.offsets[first : last + 1])
-        start, end = int(offsets[0]), int(offsets[-1])
-        if isinstance(self.payload, str):
-            with epath.Path(self.payload).open('rb') as file:
-                file.seek(start)
-                payload = file.read(end - start)
-            if len(payload) < end - start:
-                raise _damaged(self.payload)
-        else:
-            payload = self.payload[start:end]
-
-        return RecordRun(np.array(self.keys[first:last]), offsets - start, payload)
-
-
-# ---- one range of keys out of all runs
-
-
-def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """Return the documents of all units whose keys lie in [low, high); None where there are none.
-
-    Those of a language are together.
-    """
-    # The range's stretch of every run; a run is open only while its stretch is copied.
-    runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
-    stretches = [stretch for run in runs if (stretch := run.within(low, high))]
-    if not stretches:
-        return None
-
-    # One after the other: numbers of documents, of sentences, of tokens are sizes of their own, so
-    # ends become counts, which can be rearranged.
-    keys, lengths, tokens = (
-        np.concatenate([getattr(run, name) for run in stretches])
-        for name in ('keys', 'lengths', 'tokens')
-    )
-    languages = np.concatenate([run.documents['language'] for run in stretches])
-    sentence_counts, token_counts = (
-        np.concatenate([np.diff(run.documents[name], prepend=0) for run in stretches])
-        for name in ('sentences', 'tokens')
-    )
-    del stretches  # or the bucket would be held three times below
-
-    # An order that does not depend on which unit a document came from.
-    order = np.lexsort((keys, languages))
-    sentences = np.concatenate(
-        [[0], np.cumsum(_gather(lengths, sentence_counts, order), dtype=np.int64)]
-    )
-    documents = np.concatenate([[0], np.cumsum(sentence_counts[order])])
-    return Documents(
-        _gather(tokens, token_counts, order), sentences, documents, keys[order], languages[order]
-    )
-
-
-def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return runs of `counts` values, rearranged."""
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    return np.concatenate(
-        [values[s:e] for s, e in zip(starts[order].tolist(), ends[order].tolist())]
-    )
-
-
-def sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
-    """Return the records of all buckets with keys in [low, high), in order of their keys."""
-    # All records of the range as they are in their buckets, each a piece of bytes of its own.
-    keys, texts = [], []
-    for run in inputs:
-        run = RecordRun.open(run) if isinstance(run, str) else run
-        stretch = run.within(low, high)
-        if stretch is not None:
-            keys.append(stretch.keys)
-            bounds = itertools.pairwise(stretch.offsets.tolist())
-            texts += [stretch.payload[start:end] for start, end in bounds]
-    if not keys:
-        return []
-
-    # Stable, so that equal keys keep the order of their buckets, whoever sorts.
-    order = np.argsort(np.concatenate(keys), kind='stable')
-    return [texts[i] for i in order.tolist()]

@@ -17,40 +17,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import mmap
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from bert_jax.input_pipeline.examples.across import rows_across
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from bert_jax.input_pipeline.examples.masking import mask, prediction_counts
 from bert_jax.input_pipeline.examples.packing import join, pack
 from bert_jax.input_pipeline.examples.pairs import (
     Documents,
     Examples,
-    Objective,
     make_examples,
+    offsets,
     special_tokens,
 )
 from bert_jax.input_pipeline.examples.rows import lay_out
+from bert_jax.input_pipeline.preprocess import runs
 from bert_jax.input_pipeline.preprocess.languages import whole_passes
-from bert_jax.input_pipeline.preprocess.runs import (
-    DOCUMENT,
-    DocumentRun,
-    RecordRun,
-    Tokenised,
-    key_range,
-    load,
-    save,
-    sealed_file,
-    sorted_documents,
-    sorted_records,
-)
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.runs import Tokenised, key_range
 from bert_jax.input_pipeline.randomness import Stream, digest64, mix
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
@@ -70,21 +59,13 @@ _NOT_LETTERS = bytes(set(range(128)) - set(range(ord('a'), ord('z') + 1)))
 
 @dataclass(frozen=True)
 class Recipe:
-    """What turns documents into records: every option that changes a byte of them."""
+    """What turns documents into records: the options, and what they come to for this text."""
 
-    tokenizer: str  # directory
-    spec: RecordSpec
-    objective: Objective
-    dupe_factor: int
-    short_seq_prob: float
-    rule: MaskingRule
-    seed: int
+    options: PreprocessOptions
     eval_fraction: float
     line_sample: int  # one distinct sentence in this many is watched for duplicates
-    languages: tuple[str, ...] = ('',)
+    languages: tuple[str, ...]
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
-    across_documents: bool = False
-    sop_noise: bool = False
 
     def spec_of(self, split: str) -> RecordSpec:
         """Return the schema of a split's records.
@@ -92,10 +73,9 @@ class Recipe:
         Held-out ones are masked once, statically, and not packed, whatever the training records
         are.
         """
+        spec = self.options.spec
         return (
-            self.spec
-            if split == 'train'
-            else RecordSpec(self.spec.seq_len, self.spec.max_predictions, 'static')
+            spec if split == 'train' else RecordSpec(spec.seq_len, spec.max_predictions, 'static')
         )
 
     def dupe_factor_of(self, split: str) -> int:
@@ -103,7 +83,7 @@ class Recipe:
 
         Held-out documents are passed once.
         """
-        return self.dupe_factor if split == 'train' else 1
+        return self.options.passes if split == 'train' else 1
 
     def passes_of(self, split: str, documents: Documents) -> int | np.ndarray:
         """Return the passes over each of these documents."""
@@ -111,7 +91,9 @@ class Recipe:
             return self.dupe_factor_of(split)
 
         # A share of a pass is settled document by document.
-        return whole_passes(np.array(self.passes)[documents.languages], documents.names, self.seed)
+        return whole_passes(
+            np.array(self.passes)[documents.languages], documents.names, self.options.seed
+        )
 
 
 @functools.lru_cache(maxsize=1)
@@ -153,8 +135,8 @@ def tokenise(
     held out elsewhere, which are dropped here.
     """
     # What is held out elsewhere, as a set: each document of the input is looked up in it.
-    tokenizer = _tokenizer(recipe.tokenizer)
-    held_out = frozenset(load(excluded).tolist()) if excluded else frozenset()
+    tokenizer = _tokenizer(str(recipe.options.tokenizer))
+    held_out = frozenset(runs.load(excluded)['key'].to_pylist()) if excluded else frozenset()
     sides = {
         name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}')
         for name in ('train', 'eval')
@@ -183,9 +165,8 @@ class _Side:
         self._language = language
         self._path = path
         self._token_type = np.uint16 if tokenizer.known <= 1 << 16 else np.int32
-        self._documents: list[
-            tuple[int, np.ndarray, np.ndarray]
-        ] = []  # key, sentence lengths, tokens
+        # key, lengths of sentences, tokens
+        self._documents: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._tokens = 0  # of these
         self._runs: list[str] = []
         self._lines: list[np.ndarray] = []
@@ -212,9 +193,9 @@ class _Side:
 
         # By the seed and the name (unit and place in it), never by the text: copies of a document
         # get keys of their own, and another seed brings other documents together.
-        key = digest64(self._recipe.seed, *document.name)
+        key = digest64(self._recipe.options.seed, *document.name)
         self._documents.append((key, np.concatenate(lengths), np.concatenate(tokens)))
-        self._tokens += self._documents[-1][2].size
+        self._tokens += self._documents[-1][-1].size
 
         # Enough for one run? Sorting is done in memory.
         if self._tokens > RUN_TOKENS:
@@ -228,8 +209,8 @@ class _Side:
     def finished(self) -> Tokenised:
         """Write what is left, and return what all of it was."""
         self._write()
-        held_out = np.array(self._identities, np.uint64)
         lines = np.concatenate([np.zeros(0, np.uint64), *self._lines])
+        held_out = np.array(self._identities, np.uint64)
         return Tokenised(self._runs, self.sums, lines=lines, held_out=held_out)
 
     def _write(self) -> None:
@@ -239,21 +220,20 @@ class _Side:
 
         # Sorted here, so that stage 2 finds its range of keys by bisection and reads nothing else.
         self._documents.sort(key=lambda document: document[0])
-        keys, all_lengths, all_tokens = zip(*self._documents)
+        keys, lengths, tokens = zip(*self._documents)
         self._documents, self._tokens = [], 0
-
-        # One array of each kind for all documents, and where each document ends in them.
-        documents = np.empty(len(keys), DOCUMENT)
-        documents['language'] = self._language
-        documents['sentences'] = np.cumsum([each.size for each in all_lengths])
-        documents['tokens'] = np.cumsum([each.size for each in all_tokens])
-        lengths, tokens = np.concatenate(all_lengths), np.concatenate(all_tokens)
+        run = Documents(
+            np.concatenate(tokens),
+            offsets(np.concatenate(lengths)),
+            offsets([each.size for each in lengths]),
+            np.array(keys, np.uint64),
+            np.full(len(keys), self._language),
+        )
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.
         self._runs.append(f'{self._path}-{len(self._runs)}')
-        run = DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens)
-        run.write(self._runs[-1])
-        sums, lines = run.summed(self._tokenizer.unk_id, self._recipe.line_sample)
+        runs.save_documents(self._runs[-1], run)
+        sums, lines = runs.summed(run, self._tokenizer.unk_id, self._recipe.line_sample)
         self.sums.update(sums)
         self._lines.append(lines)
 
@@ -277,52 +257,53 @@ def make_records(
     split: str,
     number: int,
     buckets: int,
-    inputs: Sequence[str | DocumentRun],
+    inputs: Sequence[str | pa.Table],
     path: str,
 ) -> Bucket:
-    """Make the records of one bucket, in order of their keys.
+    """Write the records of one bucket as a run.
 
-    PATH.records, with PATH.keys.npy and PATH.offsets.npy. `inputs`: the documents of all units, on
-    disk, or as an engine has brought them here.
+    `inputs`: the documents of all units, on disk, or as an engine has brought them here.
     """
     # The documents of the bucket from all units, in an order of their own.
-    tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
-    documents = sorted_documents(inputs, *key_range(number, buckets))
+    tokenizer, spec = _tokenizer(str(recipe.options.tokenizer)), recipe.spec_of(split)
+    documents = runs.sorted_documents(inputs, *key_range(number, buckets))
     if documents is None:
         return Bucket({})
     passes = recipe.passes_of(split, documents)
     if not np.any(passes):
         return Bucket({})
 
-    name = (recipe.seed, split, buckets, number)
+    name = (recipe.options.seed, split, buckets, number)
     tokens, examples, languages = _examples(
         recipe, spec.seq_len, documents, passes, tokenizer, Stream(*name, 'pairs')
     )
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
-    make = _Columns(recipe, spec, tokenizer, tokens, Stream(*name, 'masks'))
+    make = _Columns(recipe.options, spec, tokenizer, tokens, Stream(*name, 'masks'))
     if spec.packed:
         keys, parts = _packed(examples, make)
     else:
         keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
         parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
-    save(f'{path}.keys.npy', keys)
-
     # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
     counts: dict[str, Any] = {}
-    sizes = [np.zeros(1, np.int64)]
-    with sealed_file(f'{path}.records') as file:
-        for columns in parts:
-            payload, offsets = fields.encode(spec, columns)
-            file.write(payload)
-            sizes.append(np.diff(offsets))
-            fields.add_counts(counts, fields.count(spec, columns))
+    sizes: list[int] = []
 
-    # Sizes became known only as the records were written; their sums say where each begins.
-    offsets = np.cumsum(np.concatenate(sizes))
-    save(f'{path}.offsets.npy', offsets)
-    return Bucket(counts, keys.size, int(offsets[-1]), languages)
+    def encoded() -> Iterator[dict[str, Any]]:
+        first = 0
+        for columns in parts:
+            payload, bounds = fields.encode(spec, columns)
+            fields.add_counts(counts, fields.count(spec, columns))
+            sizes.append(len(payload))
+            buffers = [None, pa.py_buffer(bounds), pa.py_buffer(payload)]
+            count = bounds.size - 1
+            records = pa.Array.from_buffers(pa.large_binary(), count, buffers)
+            yield {'key': keys[first : first + count], 'record': records}
+            first += count
+
+    runs.save(path, runs.RECORDS, encoded())
+    return Bucket(counts, keys.size, sum(sizes), languages)
 
 
 def _examples(
@@ -335,28 +316,28 @@ def _examples(
 ) -> tuple[np.ndarray, Examples, dict[str, Counter[str]]]:
     """Return the tokens that examples are of, the examples, and their sums by language."""
     # For all duplicates at once: an example is four offsets and a key, no text yet.
-    tokens = documents.tokens
-    if recipe.across_documents:
-        longest = seq_len - special_tokens(recipe.objective)
+    tokens, options = documents.tokens, recipe.options
+    if options.across_documents:
+        longest = seq_len - special_tokens(options.objective)
         across = functools.partial(rows_across, longest=longest, passes=passes)
         tokens, examples = across(documents, separator=tokenizer.sep_id)
     else:
         examples = make_examples(
             documents,
-            recipe.objective,
+            options.objective,
             seq_len,
             passes,
-            recipe.short_seq_prob,
+            options.short_seq_prob,
             stream,
-            tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
-            recipe.sop_noise,
+            tokenizer.starts_word[tokens] if options.objective == 'sop' else None,
+            options.sop_noise,
         )
 
     # The same places hold languages instead of tokens, to be counted.
     languages: dict[str, Counter[str]] = {}
     if any(recipe.languages):
         numbers = documents.language_numbers
-        if recipe.across_documents:
+        if options.across_documents:
             numbers, _ = across(dataclasses.replace(documents, tokens=numbers), separator=-1)
         for number, language in enumerate(recipe.languages):
             languages[language] = examples.count_of(numbers == number)
@@ -367,14 +348,14 @@ def _examples(
 class _Columns:
     """Turns examples into the columns of records, an example a row."""
 
-    recipe: Recipe
+    options: PreprocessOptions
     spec: RecordSpec
     tokenizer: Tokenizer
     tokens: np.ndarray
     stream: Stream  # of masks
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
-        tokenizer, rule = self.tokenizer, self.recipe.rule
+        tokenizer, rule = self.tokenizer, self.options.rule
 
         # Laid out before masking: which places may be masked depends on where they are.
         special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
@@ -416,8 +397,8 @@ def _packed(
     """Return the keys of packed records, ascending, and their columns, some at a time."""
     # Which examples share a row depends on their lengths, and on how many predictions each will
     # have, known before any is drawn: a row has room for a fixed number.
-    lengths = examples.tokens + special_tokens(make.recipe.objective)
-    packs = pack(lengths, prediction_counts(lengths, make.recipe.rule), make.spec)
+    lengths = examples.tokens + special_tokens(make.options.objective)
+    packs = pack(lengths, prediction_counts(lengths, make.options.rule), make.spec)
 
     # Mixed again: examples of a length fill rows in the order of their keys, which would leave like
     # rows together.
@@ -438,31 +419,13 @@ def _packed(
 
 
 def write_output(
-    number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str
+    number: int, count: int, pieces: int, inputs: Sequence[str | pa.Table], path: str
 ) -> shards.ShardInfo:
     """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
-    A large shard is sorted in `pieces`, which are on disk until it is written, unless its
-    records are in memory already. `inputs`: as for `make_records`.
+    A large shard is sorted in `pieces`, one after the other, so that it need not fit in memory.
+    `inputs`: as for `make_records`.
     """
-    # The usual case: a shard of 64 MB is sorted in memory. What an engine brought is there anyhow.
-    if pieces == 1 or not isinstance(inputs[0], str):
-        texts = sorted_records(inputs, *key_range(number, count))
-        return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
-
-    # A shard that is too large for that (--num_shards=1): a piece at a time, next to its final
-    # place, where there is room, and mapped for the writer, which wants all records in one buffer.
-    lengths: list[int] = []
-    with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
-        for piece in range(number * pieces, (number + 1) * pieces):
-            texts = sorted_records(inputs, *key_range(piece, count * pieces))
-            lengths += map(len, texts)
-            file.write(b''.join(texts))
-        file.flush()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
-            return shards.write_shard(path, payload, _ends(lengths))
-
-
-def _ends(lengths: Iterable[int]) -> np.ndarray:
-    """Return int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
-    return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])
+    ranges = (key_range(number * pieces + piece, count * pieces) for piece in range(pieces))
+    records = (record for each in ranges for record in runs.sorted_records(inputs, *each))
+    return shards.write_shard(path, records)

@@ -154,13 +154,6 @@ def keep_numpy(
         rows[name] = column
 
 
-def keep_freed_memory() -> None:
-    """Make the C library keep the memory of freed arrays; once in a process is enough."""
-    # It gives it back to the system, which clears it for the next batch, until a large block was
-    # freed once: this one, of which no page is touched.
-    np.empty(31 << 20, np.uint8)
-
-
 def columns_of(
     spec: RecordSpec, rows: Mapping[str, np.ndarray] | np.ndarray
 ) -> dict[str, np.ndarray]:

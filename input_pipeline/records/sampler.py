@@ -31,6 +31,12 @@ class Sampler(ABC):
         self._sizes, self._seed = sizes, seed
         self.records = int(sizes.sum())
 
+    def _permuted(self, name: int) -> np.ndarray:
+        """Return the blocks in the order of an epoch, whose randomness has that name."""
+        # Sorting by mixed numbers is a permutation that needs no state. Stable, here and below, so
+        # that ties fall alike everywhere.
+        return np.argsort(mix(np.arange(len(self._sizes)), name), kind='stable')
+
     def indices(self, rows: np.ndarray) -> np.ndarray:
         """Return [2, N]: the block of each row [N], and the offset of its record in that block.
 
@@ -70,10 +76,8 @@ class SpreadSampler(Sampler):
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Return permuted blocks [K], first row of each window, the name of the randomness."""
-        # Sorting by mixed numbers is a permutation that needs no state. Stable, here and below, so
-        # that ties fall alike everywhere.
         name = digest64('spread', self._seed, epoch)
-        blocks = np.argsort(mix(np.arange(len(self._sizes)), name), kind='stable')
+        blocks = self._permuted(name)
         ends = np.concatenate([[0], np.cumsum(self._sizes[blocks])])
         return blocks, ends[self._borders[:-1]], name
 
@@ -125,7 +129,7 @@ class BlocksSampler(Sampler):
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Return permuted blocks [K], first row of each [K], the name of the randomness."""
         name = digest64('records', self._seed, epoch)
-        order = np.argsort(mix(np.arange(len(self._sizes)), name), kind='stable')
+        order = self._permuted(name)
         sizes = self._sizes[order]
         return order, np.cumsum(sizes) - sizes, name
 

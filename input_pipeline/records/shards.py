@@ -11,9 +11,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import mmap
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -108,30 +107,30 @@ class Fault:
 # ---- writing
 
 
-def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.ndarray) -> ShardInfo:
+def write_shard(path: epath.PathLike, records: Iterable[bytes]) -> ShardInfo:
     """Write one TFRecord file, whole or not at all.
 
     Args:
       path: SPLIT-00000-of-00008.tfrecord, or SPLIT-LANGUAGE-...; the split is read off the name.
-      payload: the serialised records one after the other, as `fields.encode` gives them.
-      offsets: int64 [N + 1], where each begins there.
+      records: serialised, in their order.
     """
     # A block at a time: its frames are joined and written at once, and where it begins is an entry
     # of the index, by which the stream seeks.
-    bounds = offsets.tolist()
-    index, at, crc = [], 0, 0
+    index: list[int] = []
+    count = size = crc = 0
+    remaining = iter(records)
     with atomic_file(epath.Path(path)) as file:
-        for first in range(0, len(bounds) - 1, BLOCK):
-            block = itertools.pairwise(bounds[first : first + BLOCK + 1])
-            text = frame_records([payload[start:end] for start, end in block])
+        while block := list(itertools.islice(remaining, BLOCK)):
+            text = frame_records(block)
             file.write(text)
-            index.append(at)
-            at += len(text)
+            index.append(size)
+            size += len(text)
+            count += len(block)
             crc = google_crc32c.extend(crc, text)
 
     # The split is the name up to the first dash.
     name = epath.Path(path).name
-    return ShardInfo(name, name.split('-')[0], len(bounds) - 1, at, crc, tuple(index))
+    return ShardInfo(name, name.split('-')[0], count, size, crc, tuple(index))
 
 
 # ---- the manifest

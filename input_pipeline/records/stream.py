@@ -193,7 +193,9 @@ class RecordStream:
 
         `open_blocks`: how many blocks rows that follow each other come from.
         """
-        fields.keep_freed_memory()
+        # The C library gives freed memory back to the system, which clears it for the next batch,
+        # until a large block was freed once: this one, of which no page is touched.
+        np.empty(31 << 20, np.uint8)
 
         def indices_of(first: int) -> np.ndarray:
             """Return the indices of the rows of all steps that are made together with `first`."""

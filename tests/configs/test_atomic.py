@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 from etils import epath
 
-from bert_jax.configs.files.atomic import atomic_file, atomic_folder, atomic_write
+from bert_jax.configs.files.atomic import atomic_folder, atomic_write
 from tests.helpers.full_disk import files_of_at_most
-
-
-def test_a_failed_write_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), atomic_file(tmp_path / 'file') as file:
-        file.write(b'half')
-        1 / 0  # noqa: B018
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_told_with_the_file_and_keeps_what_is_there(tmp_path):

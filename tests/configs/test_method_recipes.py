@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 
-from bert_jax.configs import sweep
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets.finetune import changed, recipe
 from bert_jax.configs.schema import FinetuneConfig
@@ -54,26 +51,3 @@ def test_what_is_said_wins_over_the_recipe_in_any_order():
     assert changed(lora, ['tuning.method=lora', 'seed=1']).optimizer == lora.optimizer
     with pytest.raises(UserError, match='--set tuning.method=lorra: must be one of full, bitfit'):
         changed(MRPC, ['tuning.method=lorra'])
-
-
-def test_a_sweep_over_methods_gives_each_its_own():
-    """--set wins over all recipes, and a sweep over --set."""
-    with_sets = lambda *sets: functools.partial(changed, changes=sets)
-    points = sweep.grid(MRPC, 'methods;seed=0,1', with_sets('epochs=1', 'tuning.method=lora'))
-    assert [point.name for point in points[:3]] == [
-        'tuning.method=full,seed=0',
-        'tuning.method=full,seed=1',
-        'tuning.method=bitfit,seed=0',
-    ]
-    assert len(points) == 16 and {point.config.epochs for point in points} == {1.0}
-    assert rates(points[0].config) == (2e-5, 0.01, 'bert', 0.1)
-    assert rates(points[2].config) == (1e-3, 0.0, 'constant', 0.0)
-
-    both = sweep.grid(MRPC, 'tuning.method=lora,ia3', with_sets('optimizer.peak_lr=1e-3'))
-    assert [rates(point.config)[:2] for point in both] == [(1e-3, 0.1), (1e-3, 0.0)]
-    swept = sweep.grid(
-        MRPC,
-        'tuning.method=lora;optimizer.peak_lr=1e-4,2e-4',
-        with_sets('optimizer.peak_lr=1e-3'),
-    )
-    assert [point.config.optimizer.peak_lr for point in swept] == [1e-4, 2e-4]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from bert_jax.configs import sweep
@@ -39,15 +37,6 @@ def test_values_take_the_type_of_the_setting(change, value):
     for key in change.partition('=')[0].strip().split('.'):
         result = result[int(key)] if key.isdecimal() else getattr(result, key)
     assert result == value and type(result) is type(value)
-
-
-def test_nothing_else_changes_and_the_last_one_wins():
-    before = PretrainConfig()
-    after = apply(before, ['seed=1', 'phases.0.batch_size=8', 'seed=2'])
-    assert after == dataclasses.replace(
-        before, seed=2, phases=(Phase(128, 900_000, 8), Phase(512, 100_000, 256))
-    )
-    assert before == PretrainConfig() == apply(before, [])
 
 
 def test_a_list_of_phases_as_a_whole():
@@ -128,11 +117,3 @@ def test_a_refusal_names_the_flag_that_was_given():
         apply(FeatureConfig(), set_bilstm=['seed'])
     both = apply(FeatureConfig(), ['select=best'], set_bilstm=['score_every=5', 'seed=2'])
     assert (both.select, both.score_every, both.seed) == ('best', 5, 2)
-
-
-def test_a_choice_that_may_be_none_is_told_with_its_choices():
-    assert apply(FinetuneConfig(), ['tuning.method=bitfit', 'tuning.biases=partial']) != (
-        apply(FinetuneConfig(), ['tuning.method=bitfit', 'tuning.biases=none'])
-    )
-    with pytest.raises(UserError, match='must be one of all, partial or none'):
-        apply(FinetuneConfig(), ['tuning.biases=some'])

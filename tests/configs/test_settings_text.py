@@ -28,20 +28,6 @@ def test_a_setting_has_its_type_interval_and_meaning():
     assert 'model.' not in text and max(map(len, text.splitlines())) <= 100
 
 
-def test_settings_that_fine_tuning_refuses_are_named():
-    text = ' '.join(describe_settings(FinetuneConfig, 'runtime.eval_every').split())
-    assert text.endswith(
-        'To be left alone in these runs: score_every is the number of steps between'
-        ' scores on the dev split'
-    )
-    assert 'left alone' not in describe_settings(PretrainConfig)
-
-
-def test_a_section_a_name_within_and_nothing_else():
-    assert 'phases.N.seq_len=128' in describe_settings(PretrainConfig, 'phases')
-    assert len(describe_settings(PretrainConfig, 'seed').splitlines()) == 3
-
-
 def test_an_unknown_section_is_refused_with_what_is_meant():
     with pytest.raises(
         UserError, match=r'they are model, phases, optimizer, runtime, tuning \(did you mean'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.store import Store, changed, taken
+from bert_jax.configs.files.store import Store
 
 
 @pytest.fixture
@@ -54,14 +54,3 @@ def test_a_refusal_leaves_nothing_and_a_strangers_folder_is_left_alone(store):
     (store.path / 'text').mkdir(parents=True)
     with pytest.raises(UserError, match='was not made by this command: use another --workdir'):
         store.make('text', {}, fill)
-
-
-def test_what_has_changed_is_named():
-    assert changed({'a': 1, 'b': [1], 'old': 0}, {'b': (1,), 'a': 2, 'new': None}) == ['a', 'old']
-
-
-def test_one_at_a_time_has_the_lock(tmp_path):
-    with taken(tmp_path / 'locks/a') as mine, taken(tmp_path / 'locks/a') as other:
-        assert mine is not None and other is None
-    with taken(tmp_path / 'locks/a') as mine:
-        assert mine is not None

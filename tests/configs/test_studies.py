@@ -66,20 +66,6 @@ def test_refused_in_one_line(rows, more, line):
     assert '\n' not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ('part', 'line'),
-    [
-        (lambda: HeldOut('mlm_los', 'x'), r"column 'x': metric='mlm_los' is none.*mean mlm_loss\?"),
-        (lambda: Column('ner', 'y', approach='lst'), r"column 'y': approach='lst'.*mean last\?"),
-        (lambda: Row('a', approach='sum_al'), r"row 'a': approach='sum_al' is none.*sum_all\?"),
-    ],
-    ids=('metric', 'column', 'row'),
-)
-def test_names_that_are_none_are_refused(part, line):
-    with pytest.raises(UserError, match=line):
-        part()
-
-
 def test_files_of_ones_own(tmp_path):
     for name, text, line in (
         ('none.py', 'x = 1', 'defines no get_studies'),
@@ -115,65 +101,3 @@ def test_the_paper_scale_is_the_papers(name):
         assert (optimizer.weight_decay, optimizer.b2, model.hidden_dropout) == (0.01, 0.999, 0.1)
     glue = [column for column in made.columns if column.task in ('mnli', 'qnli', 'mrpc', 'sst2')]
     assert all(sorted(column.learning_rates) == [2e-5, 3e-5, 4e-5, 5e-5] for column in glue)
-
-
-def test_table_5():
-    made = study.load('pretraining_tasks')['paper']
-    assert [column.name for column in made.columns] == ['MNLI-m', 'QNLI', 'MRPC', 'SST-2', 'SQuAD']
-    bert, no_nsp, left, bilstm, in_pairs = made.rows
-    # All of them hold the same text out.
-    held_out = {'eval_fraction': 0.005}
-    assert made.records_options(bert) == held_out
-    assert made.records_options(no_nsp) == {**held_out, 'objective': 'full_sentences'}
-    assert made.config(no_nsp) == made.config(bert)
-    # Every token is predicted, none is masked.
-    assert made.records_options(left)['masked_lm_prob'] == 1.0
-    assert made.records_options(left)['mask_mix'] == (0.0, 1.0, 0.0)
-    assert made.config(left).model.attention == 'left_to_right'
-    # The BiLSTM comes with fine-tuning.
-    assert made.config(bilstm) == made.config(left)
-    assert made.records_options(bilstm) == made.records_options(left)
-    assert made.finetuning(bilstm, TASK) == ['bilstm=true']
-    # BERT but for the loss.
-    assert made.records_options(in_pairs) == held_out
-    assert made.config(in_pairs) == dataclasses.replace(made.config(bert), pair_loss=False)
-
-
-def test_table_6():
-    made = study.load('model_size')['paper']
-    shapes = [(m.num_layers, m.hidden_size, m.num_heads) for m in map(_model(made), made.rows)]
-    assert shapes == [
-        (3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16),
-    ]  # fmt: skip
-    assert all(m.intermediate_size == 4 * m.hidden_size for m in map(_model(made), made.rows))
-    assert len(made.finetuning_seeds) == 5
-
-
-def _model(made: Study):
-    return lambda row: made.config(row).model
-
-
-def test_table_8():
-    """Its columns are MASK, SAME, RND, which is the order of --mask_mix."""
-    made = study.load('masking')['paper']
-    assert [made.records_options(row)['mask_mix'] for row in made.rows] == [
-        (0.8, 0.1, 0.1),
-        (1.0, 0.0, 0.0),
-        (0.8, 0.0, 0.2),
-        (0.8, 0.2, 0.0),
-        (0.0, 0.2, 0.8),
-        (0.0, 0.0, 1.0),
-    ]
-    assert [row.name for row in made.rows] == [
-        '80/10/10', '100/0/0', '80/0/20', '80/20/0', '0/20/80', '0/0/100',
-    ]  # fmt: skip
-    assert [column.approach for column in made.columns] == ['finetune', 'finetune', 'concat_last4']
-
-
-@pytest.mark.parametrize('name', ['feature_based', 'masking', 'model_size', 'pretraining_tasks'])
-def test_the_cpu_scale_reads_enough(name):
-    """20 million word pieces a row, with room for padding (a tenth)."""
-    made = study.load(name)['cpu']
-    for row in made.rows:
-        phases = made.config(row).phases
-        assert sum(p.seq_len * p.steps * p.batch_size for p in phases) * 0.9 > 20e6

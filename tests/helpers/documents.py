@@ -18,4 +18,5 @@ def make_documents(count=300, seed=0, most_sentences=30, most_tokens=40):
         np.append(0, np.cumsum(lengths)),
         np.append(0, np.cumsum(sentences)),
         mix(np.arange(count), seed),
+        np.zeros(count, np.int64),
     )

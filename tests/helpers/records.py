@@ -95,7 +95,7 @@ def write_directory(path, sizes: dict[str, list[int]], masking='static', max_pac
             infos.append(
                 shards.write_shard(
                     path / f'{split}-{i:05d}-of-{len(counts):05d}.tfrecord',
-                    *fields.encode(spec, part),
+                    encoded(spec, part),
                 )
             )
     shards.Manifest(

@@ -19,7 +19,7 @@ def make_directory(path, sizes=(300, 520), seed=0, columns=None) -> Manifest:
         batch = columns or example_columns(SPEC, size, seed + i)
         infos.append(
             shards.write_shard(
-                path / f'train-{i:05d}-of-{len(sizes):05d}.tfrecord', *fields.encode(SPEC, batch)
+                path / f'train-{i:05d}-of-{len(sizes):05d}.tfrecord', encoded(SPEC, batch)
             )
         )
         if columns is None:

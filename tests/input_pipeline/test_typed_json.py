@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 
@@ -40,7 +38,7 @@ def made(number: int) -> tuple[dict[str, Outer], int]:
 
 
 def test_what_is_declared_comes_back(tmp_path):
-    kept = KeptResults(str(tmp_path / 'stage'))
+    kept = KeptResults.numbered(str(tmp_path / 'stage'), 4)
     assert kept.load(made) == {}
     for number in (3, 1):
         kept.run(number, made, (number,))
@@ -87,15 +85,3 @@ def test_arrays_hold_numbers(array):
     for value in (np.array([print]), np.int64(3), {1, 2}):
         with pytest.raises(TypeError):
             typed_json.dump(value)
-
-
-@pytest.mark.parametrize(
-    'error', [UserError('text.txt line 3: bad'), OSError(errno.ENOSPC, 'No space left')]
-)
-def test_an_error_comes_back_from_another_process(tmp_path, error):
-    kept = KeptResults(str(tmp_path))
-    kept.raise_failure()
-    kept.fail(2, error)
-    with pytest.raises(type(error)) as caught:
-        kept.raise_failure()
-    assert str(caught.value) == str(error) and not list(tmp_path.iterdir())

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.inference import Predictor
-from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
@@ -25,7 +25,7 @@ from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
 from tests.helpers.numpy_bert import numpy_forward
-from tests.helpers.records import example_columns
+from tests.helpers.records import encoded, example_columns
 from tests.helpers.serving import serves_itself
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -60,8 +60,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     (folder / 'records').mkdir()
     infos = []
     for name, count in (('train-00000-of-00001', 96), ('eval-00000-of-00001', 24)):
-        rows = fields.encode(spec, example_columns(spec, count, count, MODEL.vocab_size))
-        infos.append(shards.write_shard(folder / f'records/{name}.tfrecord', *rows))
+        rows = encoded(spec, example_columns(spec, count, count, MODEL.vocab_size))
+        infos.append(shards.write_shard(folder / f'records/{name}.tfrecord', rows))
     made = shards.Manifest(
         16, 4, 'static', 'nsp', MODEL.vocab_size, tokenizer.fingerprint, 0, {}, {}, tuple(infos)
     )

@@ -10,16 +10,10 @@ Shape: Cohn et al. 2023 (arXiv 2310.20144). Recipe: that of the preset bert_mini
 
 from __future__ import annotations
 
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from bert_jax.configs.presets.shapes import encoder, small
+from bert_jax.configs.schema import PretrainConfig
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
-    return PretrainConfig(
-        name='eelbert_mini',
-        model=ModelConfig(
-            hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024, embedding='hashed'
-        ),
-        phases=(Phase(seq_len=128, steps=200_000, batch_size=256),),
-        optimizer=OptimizerConfig(peak_lr=7e-4, warmup_steps=5_000),
-    )
+    return small('eelbert_mini', encoder(4, 256, embedding='hashed'), steps=200_000, peak_lr=7e-4)

@@ -16,6 +16,7 @@ runtime.accumulation on less.
 
 from __future__ import annotations
 
+from bert_jax.configs.presets.shapes import encoder
 from bert_jax.configs.schema import (
     ModelConfig,
     OptimizerConfig,
@@ -24,17 +25,18 @@ from bert_jax.configs.schema import (
     RuntimeConfig,
 )
 
-BASE = ModelConfig(
-    vocab_size=50265,
-    hidden_size=768,
-    num_layers=12,
-    num_heads=12,
-    intermediate_size=3072,
-    type_vocab_size=1,
-    hidden_act='gelu_erf',
-    layer_norm_eps=1e-5,
-    family='roberta',
-)
+
+def shape(num_layers: int, hidden_size: int) -> ModelConfig:
+    """Return an encoder of RoBERTa."""
+    return encoder(
+        num_layers,
+        hidden_size,
+        vocab_size=50265,
+        type_vocab_size=1,
+        hidden_act='gelu_erf',
+        layer_norm_eps=1e-5,
+        family='roberta',
+    )
 
 
 def optimizer(peak_lr: float, warmup_steps: int) -> OptimizerConfig:
@@ -48,7 +50,7 @@ def get_config() -> PretrainConfig:
     """Return the run described above."""
     return PretrainConfig(
         name='roberta_base',
-        model=BASE,
+        model=shape(12, 768),
         phases=(Phase(seq_len=512, steps=500_000, batch_size=8192),),
         optimizer=optimizer(peak_lr=6e-4, warmup_steps=24_000),
         runtime=RuntimeConfig(compute_dtype='bfloat16'),

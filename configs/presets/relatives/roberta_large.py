@@ -20,12 +20,6 @@ def get_config() -> PretrainConfig:
     return dataclasses.replace(
         roberta_base.get_config(),
         name='roberta_large',
-        model=dataclasses.replace(
-            roberta_base.BASE,
-            hidden_size=1024,
-            num_layers=24,
-            num_heads=16,
-            intermediate_size=4096,
-        ),
+        model=roberta_base.shape(24, 1024),
         optimizer=roberta_base.optimizer(peak_lr=4e-4, warmup_steps=30_000),
     )

@@ -7,7 +7,6 @@ import pytest
 
 from bert_jax.input_pipeline.examples.across import rows_across
 from bert_jax.input_pipeline.examples.pairs import Documents
-from bert_jax.input_pipeline.examples.rows import lay_out
 
 SEP = 3
 
@@ -18,7 +17,8 @@ def make(texts: list[list[list[int]]]) -> Documents:
     ends = np.cumsum([0, *map(len, sentences)])
     counts = np.cumsum([0, *map(len, texts)])
     tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
-    return Documents(tokens, ends, counts, np.arange(len(texts), dtype=np.uint64) + 7)
+    names = np.arange(len(texts), dtype=np.uint64) + 7
+    return Documents(tokens, ends, counts, names, np.zeros(len(texts), np.int64))
 
 
 def walked(texts: list[list[list[int]]], longest: int) -> list[list[int]]:
@@ -51,11 +51,3 @@ def test_rows_are_those_of_the_walk(longest):
     rows = shown(make(texts), longest)
     assert rows == walked(texts, longest)
     assert all(row[0] != SEP != row[-1] for row in rows) and max(map(len, rows)) <= longest
-
-
-def test_separators_are_not_predicted():
-    tokens, examples = rows_across(make([[[11, 12]], [[21]]]), 6, 1, SEP)
-    rows = lay_out(tokens, examples, 8, 0, SEP, 1)
-    assert rows.input_ids.tolist() == [[0, 11, 12, SEP, 21, SEP, 1, 1]]
-    assert np.flatnonzero(rows.candidates).tolist() == [1, 2, 4]
-    assert rows.input_mask.sum() == 6 and not rows.segment_ids.any()

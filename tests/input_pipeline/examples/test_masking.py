@@ -10,8 +10,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
 from bert_jax.input_pipeline.randomness import Stream, mix
 from tests.helpers.masking import MASK, VOCAB, batch
 
@@ -27,26 +26,7 @@ def run(rule, name='a', **kwargs):
     )
 
 
-def test_counts_round_half_to_even_and_include_special_tokens():
-    lengths = np.array([2, 8, 10, 30, 50, 70, 128, 512])
-    assert prediction_counts(lengths, MaskingRule(0.15, 100)).tolist() == [
-        1,
-        1,
-        2,
-        4,
-        8,
-        10,
-        19,
-        77,
-    ]
-    assert prediction_counts(lengths, MaskingRule(0.15, 20)).tolist() == [
-        min(20, max(1, round(n * 0.15))) for n in lengths.tolist()
-    ]
-
-
-@pytest.mark.parametrize(
-    'mix_', [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.0, 0.2, 0.8), (0.0, 0.0, 1.0), (0.5, 0.5, 0.0)]
-)
+@pytest.mark.parametrize('mix_', [(0.8, 0.1, 0.1), (0.0, 0.2, 0.8), (0.5, 0.5, 0.0)])
 def test_mix_of_mask_same_and_random(mix_):
     _, _, _, _, masked = run(MaskingRule(0.15, 20, mix_), rows=8000)
     shown = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[masked.weights > 0]
@@ -60,43 +40,6 @@ def test_mix_of_mask_same_and_random(mix_):
         # The whole vocabulary, special entries too.
         assert random.min() < 10 and random.max() > VOCAB - 20
         assert abs(random.mean() - VOCAB / 2) < 12
-
-
-def test_whole_word_choice_agrees_with_a_slow_greedy_one():
-    """Chance of a long word to be masked.
-
-    Greedy over a random order, skipping what does not fit (:379-391).
-    """
-    sizes = [1, 1, 2, 3, 1, 2]
-    length = sum(sizes) + 2
-    candidates = np.ones((1, length), bool)
-    candidates[0, [0, -1]] = False
-    starts = np.zeros((1, length), bool)
-    starts[0, 1 + np.cumsum(sizes) - sizes] = True
-    rows, rule = 20000, MaskingRule(0.34, 20, whole_word=True)
-    ids = np.full((rows, length), 50, np.int32)
-    masked = mask(
-        ids,
-        np.repeat(candidates, rows, 0),
-        np.full(rows, length),
-        np.repeat(starts, rows, 0),
-        rule,
-        MASK,
-        VOCAB,
-        Stream(2),
-    )
-    firsts = np.flatnonzero(starts[0])
-    ours = np.bincount(masked.positions[masked.weights > 0], minlength=length)[firsts] / rows
-    random, budget, theirs = np.random.RandomState(0), round(length * 0.34), np.zeros(len(sizes))
-    for _ in range(rows):
-        left = budget
-        for word in random.permutation(len(sizes)):
-            if left == 0:
-                break
-            if sizes[word] <= left:
-                left -= sizes[word]
-                theirs[word] += 1
-    np.testing.assert_allclose(ours, theirs / rows, atol=0.02)
 
 
 def slow_ngrams(sizes, ends, budget, longest, random):
@@ -120,7 +63,7 @@ def slow_ngrams(sizes, ends, budget, longest, random):
     return chosen
 
 
-@pytest.mark.parametrize('longest, share', [(2, 0.3), (3, 0.6), (5, 0.4)])
+@pytest.mark.parametrize('longest, share', [(1, 0.34), (3, 0.6), (5, 0.4)])
 def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
     """How often each word is chosen, alone and together with its neighbour.
 
@@ -139,7 +82,7 @@ def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
     starts[0, firsts] = True
     rows = 10000
     shape = lambda array: np.repeat(array, rows, 0)
-    rule = MaskingRule(share, 40, ngram=longest)
+    rule = MaskingRule(share, 40, whole_word=True, ngram=longest)
     masked = mask(
         np.full((rows, length), 50, np.int32),
         shape(candidates),
@@ -184,18 +127,3 @@ def test_numbers_are_the_same_for_ever():
 
 
 GOLDEN = 'c276c69b31a010f1'
-
-
-@pytest.mark.parametrize(
-    'rule',
-    [
-        {'probability': 0},
-        {'max_predictions': 0},
-        {'ngram': 0},
-        {'mix': (0.8, 0.1, 0.2)},
-        {'mix': (1.2, -0.1, -0.1)},
-    ],
-)
-def test_bad_rules_are_refused(rule):
-    with pytest.raises(UserError, match='--'):
-        MaskingRule(**rule)

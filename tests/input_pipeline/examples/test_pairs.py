@@ -10,29 +10,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.examples.pairs import Documents, make_examples, truncate
-from bert_jax.input_pipeline.examples.rows import lay_out
 from bert_jax.input_pipeline.randomness import Stream
 from tests.helpers.documents import make_documents
-
-
-def test_nsp_labels_tell_the_truth():
-    documents = make_documents(most_tokens=8)
-    # Nothing is long enough to be truncated.
-    examples = make_examples(documents, 'nsp', 512, 4, 0.0, Stream(2))
-    starts = documents.sentences[documents.documents]
-    of = lambda token: np.searchsorted(starts, token, 'right') - 1
-    same = of(examples.a) == of(examples.b)
-    assert (of(examples.a) == of(examples.a_end - 1)).all() and (
-        of(examples.b) == of(examples.b_end - 1)
-    ).all()
-    np.testing.assert_array_equal(same, examples.labels == 0)
-    follows = examples.labels == 0
-    np.testing.assert_array_equal(examples.a_end[follows], examples.b[follows])
-    for edge in (examples.a, examples.a_end, examples.b, examples.b_end):
-        assert np.isin(edge, documents.sentences).all()
-    assert 0.4 < follows.mean() < 0.5
 
 
 def test_random_b_is_of_the_same_language_where_there_is_another():
@@ -65,16 +45,6 @@ def test_each_document_has_its_own_number_of_passes(objective):
     assert not each[passes == 0].any()
     np.testing.assert_allclose(each[:48].reshape(12, 4).mean(0), [0, 1, 2, 3], rtol=0.2)
     np.testing.assert_array_equal(examples_of(np.full(50, 3)), examples_of(3))
-
-
-def test_one_document_is_refused():
-    with pytest.raises(UserError, match='one document only.*full_sentences'):
-        make_examples(make_documents(count=1), 'nsp', 64, 1, 0.1, Stream(1))
-    for objective in ('sop', 'full_sentences'):
-        documents = make_documents(count=1)
-        assert make_examples(
-            documents, objective, 64, 1, 0.1, Stream(1), np.ones(documents.tokens.size, bool)
-        ).a.size
 
 
 def test_truncation_has_the_lengths_of_the_loop_and_a_fair_coin():
@@ -129,7 +99,11 @@ def test_sop_cuts_a_single_sentence_at_a_word():
     tokens = np.arange(60, dtype=np.int32)
     starts = np.arange(60) % 3 == 0
     documents = Documents(
-        tokens, np.array([0, 59, 60]), np.array([0, 1, 2]), np.arange(2, dtype=np.uint64)
+        tokens,
+        np.array([0, 59, 60]),
+        np.array([0, 1, 2]),
+        np.arange(2, dtype=np.uint64),
+        np.zeros(2, np.int64),
     )
     examples = make_examples(documents, 'sop', 128, 500, 0.0, Stream(8), starts)
     assert examples.a.size == 500  # a sentence of one word makes none
@@ -152,20 +126,3 @@ def test_full_sentences_lose_and_repeat_nothing():
     assert (size[~at_sentence] == 62).all()  # only what is longer than a row is cut
     long = make_examples(documents, 'full_sentences', 64, 50, 1.0, Stream(9))
     assert (long.a_end - long.a).max() <= 62 and (long.a_end - long.a).mean() < 40
-
-
-@pytest.mark.parametrize('objective', ['nsp', 'full_sentences'])
-def test_rows_are_laid_out_as_bert_reads_them(objective):
-    documents = make_documents()
-    examples = make_examples(documents, objective, 64, 2, 0.1, Stream(11))
-    rows = lay_out(documents.tokens, examples, 64, 2, 3)
-    for i in range(examples.a.size):
-        a = documents.tokens[examples.a[i] : examples.a_end[i]].tolist()
-        b = documents.tokens[examples.b[i] : examples.b_end[i]].tolist()
-        ids = [2, *a, 3, *b, 3] if b else [2, *a, 3]
-        segments = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
-        places = [1 <= j < len(ids) - 1 and j != len(a) + 1 for j in range(64)]
-        assert rows.input_ids[i].tolist() == ids + [0] * (64 - len(ids))
-        assert rows.segment_ids[i].tolist() == segments + [0] * (64 - len(ids))
-        assert rows.input_mask[i].tolist() == [1] * len(ids) + [0] * (64 - len(ids))
-        assert rows.candidates[i].tolist() == places and rows.lengths[i] == len(ids)

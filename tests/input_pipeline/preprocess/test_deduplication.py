@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.preprocess import deduplication, stages
-from bert_jax.input_pipeline.preprocess.runs import DocumentRun
+from bert_jax.input_pipeline.preprocess.runs import documents_of, load
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, run
@@ -61,11 +61,10 @@ def left_by(text, vocabulary, kind, monkeypatch, tmp_path):
 
     def look(recipe, split, number, buckets, inputs, path):
         for file in inputs if number == 0 else ():
-            run = DocumentRun.open(file)
-            lines = np.split(run.tokens, np.cumsum(run.lengths)[:-1])
+            run = documents_of(load(file))
+            lines = np.split(run.tokens, run.sentences[1:-1])
             lines = [tuple(line.tolist()) for line in lines]
-            ends = run.documents['sentences'].tolist()
-            kept.extend(tuple(lines[a:b]) for a, b in itertools.pairwise([0, *ends]))
+            kept.extend(tuple(lines[a:b]) for a, b in itertools.pairwise(run.documents))
         return make(recipe, split, number, buckets, inputs, path)
 
     monkeypatch.setattr(stages, 'make_records', look)
@@ -77,16 +76,6 @@ def left_by(text, vocabulary, kind, monkeypatch, tmp_path):
 
 def ids(vocabulary, line):
     return tuple(vocabulary[1].get(word, 1) for word in line.split())
-
-
-def test_one_of_each_document_is_left(text, vocabulary, monkeypatch, tmp_path):
-    found, sums = left_by(text, vocabulary, 'documents', monkeypatch, tmp_path)
-    wanted = {tuple(ids(vocabulary, line) for line in lines) for lines in text[1]}
-    assert len(found) == len(wanted) == len(set(text[1])) and set(found) == wanted
-    assert (sums['documents'], sums['duplicates_dropped']) == (len(wanted), 403 - len(wanted))
-    lines = [line for document in set(text[1]) for line in document]
-    assert sums['sentences'] == len(lines)
-    assert sums['tokens'] == sum(len(line.split()) for line in lines)
 
 
 def test_one_of_each_line_is_left_in_its_document(text, vocabulary, monkeypatch, tmp_path):
@@ -124,14 +113,3 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
         run(text[0], vocabulary, output=f'{tmp_path}/other', **options)
     run(text[0], vocabulary, output=f'{tmp_path}/two', workers=2, **options)
     assert digests(tmp_path / 'one') == digests(tmp_path / 'other') == digests(tmp_path / 'two')
-
-
-def test_languages_are_counted_without_copies(text, vocabulary, tmp_path):
-    """A text and its copy as two languages: the copies go from one or the other."""
-    (tmp_path / 'de.txt').write_bytes((text[0] / '0.txt').read_bytes())
-    given = (f'en={text[0]}/0.txt', f'de={tmp_path}/de.txt')
-    manifest = run(tmp_path, vocabulary, input=given, dedup='documents', eval_fraction=0)
-    sums = manifest.statistics['text']['train']
-    assert sums['documents'] == len(set(text[1][0::3]))
-    for name in ('documents', 'tokens'):
-        assert sums[name] == sum(language[name] for language in sums['languages'].values())

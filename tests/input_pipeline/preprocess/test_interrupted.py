@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess import job_directory
 from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 from bert_jax.input_pipeline.records import shards
 from tests.helpers.jobs import Killed, digests, killed_at, run, write_text
@@ -67,15 +66,6 @@ def test_what_the_job_did_not_make_stays(tmp_path, job, name):
     job()
 
 
-def test_the_tokenizer_may_lie_in_the_output(tmp_path, text, vocabulary):
-    shutil.copytree(vocabulary[0], tmp_path / 'out' / 'tokenizer')
-    (tmp_path / 'out' / 'tokenizer' / 'notes.txt').write_text('mine')
-    given = (tmp_path / 'out' / 'tokenizer', *vocabulary[1:])
-    run(text, given, output=f'{tmp_path}/out', **OPTIONS)
-    assert digests(tmp_path / 'out') == digests(text / 'whole')
-    assert (tmp_path / 'out' / 'tokenizer' / 'notes.txt').read_text() == 'mine'
-
-
 def test_after_a_kill_at_any_task(tmp_path, text, job, monkeypatch, capsys):
     """Killed at any task, then killed again at the next one.
 
@@ -89,7 +79,7 @@ def test_after_a_kill_at_any_task(tmp_path, text, job, monkeypatch, capsys):
         tasks += 1
         result = keep(kept, number, function, task)
         if tasks % 2:
-            Path(kept.folder, f'{number:06}').unlink()  # killed just before its result was kept
+            Path(kept.folder, kept.names[number]).unlink()  # killed just before its result was kept
         raise Killed(result)
 
     monkeypatch.setattr(KeptResults, 'run', killed_once)
@@ -133,19 +123,6 @@ def test_after_a_kill_while_files_get_their_names(job, name):
     job()
 
 
-def test_another_job_does_not_go_on_with_it(tmp_path, text, job):
-    with killed_at('write_output'):
-        job()
-    with pytest.raises(UserError, match=r'another job .seed is 12345 there and 3 here.*--overwr'):
-        job(seed=3)
-    (tmp_path / 'text').mkdir()
-    for name, more in (('a.txt', ''), ('b.txt', 'waa .\n')):
-        (tmp_path / 'text' / name).write_text((text / name).read_text() + more)
-    with pytest.raises(UserError, match=r'work of another job .the input files have changed'):
-        job(input=f'{tmp_path}/text/*.txt')
-    assert job(seed=3, overwrite=True).seed == 3 and not (tmp_path / 'out' / '.tmp').exists()
-
-
 class Runs:
     """What a pickle of it does when it is read: it writes a file."""
 
@@ -156,16 +133,15 @@ class Runs:
         return Path.write_text, (self.path, 'it ran')
 
 
-@pytest.mark.parametrize('stage', ['deduplication.drop_copies', 'stages.write_output'])
-def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job, stage):
+def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job):
     """A pickle in place of each file in turn that an interrupted job has left, and goes on with."""
     options = {'dedup': 'lines', 'eval_fraction': None, 'eval_input': str(text / 'b.txt')}
-    with killed_at(stage, ROOM):
+    with killed_at('deduplication.drop_copies', ROOM):
         job(**options)
     scratch, left = tmp_path / 'out' / '.tmp', tmp_path / 'left'
     scratch.rename(left)
     files = [path.relative_to(left) for path in left.rglob('*') if path.is_file()]
-    assert len(files) > 8 and Path('held_out.npy') in files
+    assert len(files) > 8 and Path('runs/held-out') in files
 
     for name in (*files, Path('manifest.json')):
         shutil.rmtree(scratch, ignore_errors=True)
@@ -180,25 +156,12 @@ def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job, stage):
         assert not (tmp_path / 'ran').exists(), name
 
 
-def test_work_of_an_older_program_is_refused_in_one_line(tmp_path, job):
-    """One whose results were pickles, say: none of it is read."""
-    with killed_at('write_output') as patch:
-        patch.setattr(job_directory, '_program', lambda: 'older')
-        job()
-    for path in (tmp_path / 'out' / '.tmp' / 'results').glob('*/*'):
-        path.write_bytes(pickle.dumps(Runs(tmp_path / 'ran')))
-    with pytest.raises(UserError, match=r'the program has changed.*--overwrite to begin anew'):
-        job()
-    job(overwrite=True)
-    assert not (tmp_path / 'ran').exists()
-    job()
-
-
-@pytest.mark.parametrize('cut', [False, True], ids=['byte', 'shorter'])
-@pytest.mark.parametrize('name', ['*.tokens.npy', '*.records', 'results/*/*'])
+@pytest.mark.parametrize(
+    ('name', 'cut'), [('runs/unit-*', False), ('runs/bucket-*', True), ('results/*/*', False)]
+)
 def test_damage_is_seen(tmp_path, job, name, cut):
     """As after a loss of power that left a file its length, and not all of its bytes."""
-    with killed_at('make_records' if 'tokens' in name else 'write_output'):
+    with killed_at('make_records' if 'unit' in name else 'write_output'):
         job()
     path = next(iter((tmp_path / 'out' / '.tmp').glob(name)))
     content = bytearray(path.read_bytes())

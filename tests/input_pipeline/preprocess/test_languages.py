@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess.languages import language_passes, split_inputs, whole_passes
-from bert_jax.input_pipeline.randomness import mix
+from bert_jax.input_pipeline.preprocess.languages import language_passes, split_inputs
 
 
 def test_inputs_name_their_languages(tmp_path, monkeypatch):
@@ -49,17 +47,3 @@ def test_shares_of_tokens_are_raised_to_the_exponent(exponent):
     assert 'la' not in passes and (exponent == 1) == (
         passes['en'] == pytest.approx(10) == passes['is']
     )
-
-
-def test_fractions_of_passes_are_shares_of_documents():
-    names = mix(np.arange(20_000), 1)
-    for passes in (0.25, 3.0, 7.9):
-        found = whole_passes(np.full(20_000, passes), names, 5)
-        assert (
-            set(found.tolist()) <= {int(passes), int(passes) + (passes % 1 > 0)}
-            and abs(found.mean() - passes) < 0.02
-        )
-    some = whole_passes(np.full(10_000, 0.25), names[::2], 5)
-    # A document's passes do not depend on which others are there.
-    np.testing.assert_array_equal(some, whole_passes(np.full(20_000, 0.25), names, 5)[::2])
-    assert (some != whole_passes(np.full(10_000, 0.25), names[::2], 6)).mean() > 0.2

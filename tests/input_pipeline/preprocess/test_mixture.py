@@ -9,7 +9,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
-from tests.helpers.jobs import digests, read, run, write_text
+from tests.helpers.jobs import read, run, write_text
 
 SPECIAL = 5  # ids below are [PAD], [UNK], [CLS], [SEP], [MASK]
 
@@ -93,27 +93,6 @@ def test_the_manifest_counts_what_the_records_have(tmp_path, vocabulary, texts, 
     )
 
 
-@pytest.mark.parametrize('dedup', ['none', 'lines'])
-def test_pieces_a_word_are_of_the_text(tmp_path, vocabulary, texts, dedup):
-    """As it is read: of what is left when copies are gone only tokens are known."""
-    manifest = run(tmp_path, vocabulary, input=texts[0], eval_fraction=0, dedup=dedup)
-    for language, of in manifest.statistics['text']['train']['languages'].items():
-        text = (tmp_path / language / 'a.txt').read_text().split()
-        pieces = sum(2 if word.endswith(('s', 'ing')) and word[0] == 'w' else 1 for word in text)
-        assert of['pieces_a_word'] == pytest.approx(pieces / len(text))
-        assert of['tokens'] == pieces or dedup == 'lines'
-
-
-def test_a_mixture_is_the_same_bytes_for_any_workers(tmp_path, vocabulary, texts):
-    options = {'input': texts[0], 'language_repeats': ('ko=2.5',), 'eval_fraction': 0.2}
-    for workers in (1, 2):
-        run(tmp_path, vocabulary, output=f'{tmp_path}/{workers}', workers=workers, **options)
-    assert digests(tmp_path / '1') == digests(tmp_path / '2')
-    given = (texts[0][1], texts[0][0])  # nor do they depend on the order of the flags
-    run(tmp_path, vocabulary, output=f'{tmp_path}/3', **options | {'input': given})
-    assert digests(tmp_path / '1') == digests(tmp_path / '3')
-
-
 def test_held_out_records_lie_apart_by_language(tmp_path, vocabulary, texts):
     inputs, words = texts
     run(tmp_path, vocabulary, input=inputs, eval_fraction=0.2)
@@ -126,17 +105,6 @@ def test_held_out_records_lie_apart_by_language(tmp_path, vocabulary, texts):
         weights = sum(b['example_weights'].sum() for b in stream.evaluation(0, language))
         assert weights == sum(name.split('-')[1] == language for name in names)
     assert RecordStream(tmp_path / 'out', 'train', 7, 0, 'numpy').languages == ('',)
-
-
-def test_a_language_with_one_held_out_document_has_no_pairs_there(
-    tmp_path, vocabulary, texts, capsys
-):
-    write_text(tmp_path / 'held.txt', vocabulary[2][200:210])
-    write_text(tmp_path / 'one.txt', vocabulary[2][210:211])
-    given = (f'de={tmp_path}/held.txt', f'ko={tmp_path}/one.txt')
-    manifest = run(tmp_path, vocabulary, input=texts[0], eval_input=given)
-    assert 'ko: 1 document held out, which is too few' in capsys.readouterr().err
-    assert {shard.language for shard in manifest.shards('eval')} == {'de'}
 
 
 def test_what_is_taken_often_or_left_out_is_warned_of(tmp_path, vocabulary, texts, capsys):
@@ -188,21 +156,3 @@ def test_a_language_of_which_nothing_is_left(tmp_path, vocabulary, texts):
     for language, options in (('fr', blank), ('ko', held_out)):
         with pytest.raises(UserError, match=f'^--input={language}=.*: nothing is left of '):
             run(tmp_path, vocabulary, **options)
-
-
-def test_a_language_that_is_only_held_out(tmp_path, vocabulary, texts):
-    """Held-out text of a language that is not trained on: what transfer is measured on."""
-    write_text(tmp_path / 'held.txt', vocabulary[2][200:210])
-    given = (f'fr={tmp_path}/held.txt',)
-    manifest = run(tmp_path, vocabulary, input=texts[0], eval_input=given)
-    assert {shard.language for shard in manifest.files} == {'', 'fr'}
-
-
-def test_held_out_records_do_not_depend_on_the_other_languages(tmp_path, vocabulary, texts):
-    """So a model of one language and one of several are measured on the same masked words."""
-    options = {'eval_fraction': 0.2, 'language_repeats': ('ko=2',)}
-    run(tmp_path, vocabulary, input=texts[0], output=f'{tmp_path}/both', **options)
-    run(tmp_path, vocabulary, input=texts[0][1:], output=f'{tmp_path}/alone', **options)
-    both, alone = digests(tmp_path / 'both'), digests(tmp_path / 'alone')
-    name = 'eval-ko-00000-of-00001.tfrecord'
-    assert both[name] == alone[name]

@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess import stages
-from bert_jax.input_pipeline.preprocess.job import preprocess
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, read, run, write_text
-from tests.helpers.shards import split_frames
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 PLAN = 'bert_jax.input_pipeline.preprocess.plan'
@@ -100,18 +96,6 @@ def test_buckets_stay_small_and_full_of_documents(tokens, documents, buckets):
     assert plan_buckets(tokens, documents) == buckets
 
 
-def test_a_long_document_is_gone_through_without_a_break(tmp_path, vocabulary):
-    """Rows end where they are full, and with the document: nowhere else."""
-    write_text(tmp_path / 'a.txt', vocabulary[2][:1], sentences=(3000, 3001))
-    text = (tmp_path / 'a.txt').read_text()
-    # A line has 5 tokens at most.
-    (tmp_path / 'a.txt').write_text('\n'.join(line[:12] + ' .' for line in text.splitlines()))
-    options = {'dupe_factor': 1, 'eval_fraction': 0, 'short_seq_prob': 0.0}
-    run(tmp_path, vocabulary, objective='full_sentences', **options)
-    lengths = read(tmp_path / 'out')[0]['input_mask'].sum(1)
-    assert lengths.size > 100 and (lengths <= 64 - 5).sum() <= 1
-
-
 def test_held_out_documents_and_their_copies_are_not_trained_on(tmp_path, vocabulary):
     names = vocabulary[2][:200]
     texts = write_text(tmp_path / 'a.txt', names)
@@ -162,25 +146,6 @@ def test_dynamic_records_keep_the_text_and_held_out_ones_are_masked(tmp_path, vo
     after_special = np.zeros_like(starts)
     after_special[:, 1:] = np.isin(ids[:, :-1], (CLS, SEP))
     np.testing.assert_array_equal(starts, (ids > MASK) & (~pieces | after_special))
-
-
-@pytest.mark.parametrize('by_words', [{'whole_word': True}, {'ngram': 3}])
-def test_whole_words_stay_together_in_records(tmp_path, vocabulary, by_words):
-    write_text(tmp_path / 'a.txt', vocabulary[2][:100])
-    run(tmp_path, vocabulary, eval_fraction=0, **by_words)
-    columns, restored, _ = read(tmp_path / 'out')
-    suffix = np.isin(restored, [vocabulary[1]['##s'], vocabulary[1]['##ing']])
-    chosen = np.zeros_like(suffix)
-    row, rank = np.nonzero(columns['masked_lm_weights'])
-    chosen[row, columns['masked_lm_positions'][row, rank]] = True
-    # Not the tail of a truncated word after [CLS] or [SEP].
-    inner = suffix[:, 1:] & (restored[:, :-1] > MASK)
-    np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
-    assert suffix.any() and inner.any()
-    # The start of a word, chosen after a chosen token.
-    next_to_each_other = chosen[:, 1:] & chosen[:, :-1] & ~suffix[:, 1:]
-    neighbours = next_to_each_other.sum() / chosen.sum()
-    assert neighbours > 0.2 if 'ngram' in by_words else neighbours < 0.15, neighbours
 
 
 def test_packed_records_hold_the_examples_of_unpacked_ones(tmp_path, vocabulary):
@@ -235,33 +200,6 @@ def test_packed_records_hold_the_examples_of_unpacked_ones(tmp_path, vocabulary)
     )
 
 
-@pytest.mark.parametrize('objective', ['sop', 'full_sentences'])
-def test_other_objectives_need_one_document_only(tmp_path, vocabulary, objective):
-    write_text(tmp_path / 'a.txt', vocabulary[2][:1], sentences=(30, 31))
-    manifest = run(tmp_path, vocabulary, objective=objective)
-    columns, restored, _ = read(tmp_path / 'out')
-    assert manifest.objective == objective and shards.verify(tmp_path / 'out').faults == []
-    if objective == 'full_sentences':
-        assert not columns['next_sentence_labels'].any() and not columns['segment_ids'].any()
-        assert ((restored == SEP).sum(1) == 1).all()
-    else:
-        assert 0 < columns['next_sentence_labels'].mean() < 1
-
-
-def test_the_noise_of_released_alberts_is_asked_for_by_name(tmp_path, vocabulary, capsys):
-    write_text(tmp_path / 'a.txt', vocabulary[2][:100], sentences=(1, 4))
-    plain = run(tmp_path, vocabulary, objective='sop', seq_len=16)
-    noisy = run(
-        tmp_path, vocabulary, objective='sop', seq_len=16, sop_noise=True, output=f'{tmp_path}/b'
-    )
-    assert 'sop_noise' not in plain.options and noisy.options['sop_noise'] is True
-    clean, found = (read(tmp_path / name)[0]['next_sentence_labels'] for name in ('out', 'b'))
-    assert abs(clean.mean() - 0.5) < 0.1 and found.mean() > 0.6
-    assert 'swapped or random' in capsys.readouterr().out
-    with pytest.raises(UserError, match='--sop_noise is for --objective=sop, not nsp'):
-        run(tmp_path, vocabulary, sop_noise=True)
-
-
 def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     write_text(tmp_path / 'a.txt', vocabulary[2][:5])
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on
@@ -276,39 +214,6 @@ def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     assert not (tmp_path / 'new').exists()
 
 
-def test_a_lone_held_out_document_is_trained_on_by_default(
-    tmp_path, vocabulary, monkeypatch, capsys
-):
-    texts = write_text(tmp_path / 'a.txt', vocabulary[2][:40])
-    lone = min(stages.fingerprint(text.split('\n')) for text in texts)
-    monkeypatch.setattr(
-        'bert_jax.input_pipeline.preprocess.plan.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9)
-    )
-    manifest = run(tmp_path, vocabulary)
-    assert manifest.records('eval') == 0 and len(names_in(tmp_path / 'out', vocabulary)) == 40
-    assert capsys.readouterr().err.count('nothing is held out') == 1
-
-
-def test_a_shard_is_sorted_by_key_over_all_buckets(tmp_path):
-    random = np.random.RandomState(0)
-    everything = []
-    for bucket in range(3):
-        keys = np.sort(random.randint(0, 2**62, 50).astype(np.uint64) * np.uint64(4))
-        texts = [f'{key}'.encode() * random.randint(1, 4) for key in keys]
-        np.save(tmp_path / f'{bucket}.keys.npy', keys)
-        np.save(tmp_path / f'{bucket}.offsets.npy', np.cumsum([0, *map(len, texts)]))
-        (tmp_path / f'{bucket}.records').write_bytes(b''.join(texts))
-        everything += zip(keys.tolist(), texts)
-    found = []
-    for i in range(4):
-        path = tmp_path / f'train-{i}.tfrecord'
-        stages.write_output(
-            i, 4, 1 + i % 2, [f'{tmp_path}/{bucket}' for bucket in range(3)], str(path)
-        )
-        found += split_frames(path.read_bytes())
-    assert found == [text for _, text in sorted(everything)]
-
-
 def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary, monkeypatch):
     write_text(tmp_path / 'a.txt', vocabulary[2][:100])
     run(tmp_path, vocabulary, num_shards=2)
@@ -321,22 +226,3 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
     assert ours == theirs and len(ours) == 2
     with pytest.raises(UserError, match='--num_shards=5000.*examples only'):
         run(tmp_path, vocabulary, num_shards=5000, output=f'{tmp_path}/many')
-
-
-def test_real_text(tmp_path, test_data):
-    """google-research/bert's own sample: 3 documents, 31 sentences."""
-    manifest = preprocess(
-        PreprocessOptions(
-            input=str(test_data / 'corpora' / 'sample_text.txt'),
-            tokenizer=str(test_data / 'vocab' / 'bert-base-uncased'),
-            output=str(tmp_path / 'out'),
-            workers=1,
-        )
-    )
-    assert (
-        manifest.statistics['text']['train'] | {'documents': 3, 'sentences': 31}
-        == manifest.statistics['text']['train']
-    )
-    assert shards.verify(tmp_path / 'out').faults == []
-    columns = read(tmp_path / 'out')[0]
-    assert (columns['input_ids'][:, 0] == 101).all() and 80 < len(columns['input_ids']) < 180

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import textwrap
 
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, run, write_text
 
 
@@ -43,44 +41,4 @@ def test_records_do_not_depend_on_how_small_files_are_put_together(
     path = next(small_files.rglob('*.txt'))
     path.write_text(path.read_text().replace('.', '!'))
     with pytest.raises(UserError, match='the input files have changed'):
-        run(tmp_path, vocabulary, **options)
-
-
-def test_a_bad_file_among_small_ones_is_named(tmp_path, small_files, vocabulary):
-    (small_files / '1' / 'picture.txt').write_bytes(b'\x89PNG\r\n' + b'abc\n' * 100)
-    with pytest.raises(UserError, match=r'1/picture\.txt: is not text'):
-        run(tmp_path, vocabulary, input=str(small_files), workers=2)
-    assert not (tmp_path / 'out').exists()
-
-
-def test_files_as_documents_of_joined_lines(tmp_path, vocabulary, capsys):
-    """They give the records of the same sentences, one a line."""
-    (tmp_path / 'sentences').mkdir()
-    for i, name in enumerate(vocabulary[2][:40]):
-        path = tmp_path / 'sentences' / f'{name}.txt'
-        (text,) = write_text(path, [name], i, sentences=(6, 12))
-
-        # No full stops, which might end an abbreviation. A blank line after every third sentence
-        # parts paragraphs, and no documents.
-        lines = [line.capitalize().replace(' .', '!') for line in text.split('\n')]
-        path.write_text('\n'.join(lines))
-        paragraphs = [' '.join(lines[j : j + 3]) for j in range(0, len(lines), 3)]
-        wrapped = '\n\n'.join(textwrap.fill(paragraph, 60) for paragraph in paragraphs)
-        (tmp_path / f'{name}.txt').write_text(wrapped + '\n')
-    options = {'eval_fraction': 0, 'workers': 2}
-    expected = f'{tmp_path}/expected'
-    run(tmp_path, vocabulary, input=f'{tmp_path}/sentences', output=expected, **options)
-    assert 'broken at a width' not in capsys.readouterr().err
-
-    # As it is, each line would be a sentence, and that is said.
-    plain = run(tmp_path, vocabulary, output=f'{tmp_path}/plain', **options)
-    (said,) = (line for line in plain.statistics['warnings'] if 'broken at a width' in line)
-    assert said in capsys.readouterr().err and '--join_lines' in said
-
-    text = TextOptions(join_lines=True, documents='file')
-    joined = run(tmp_path, vocabulary, text=text, **options)
-    assert digests(tmp_path / 'out') == digests(tmp_path / 'expected') and len(digests(expected))
-    assert joined.options['join_lines'] is True and joined.options['documents'] == 'file'
-    assert 'join_lines' not in plain.options
-    with pytest.raises(UserError, match='another job .*join_lines is True there and None here'):
         run(tmp_path, vocabulary, **options)

@@ -97,18 +97,6 @@ def test_damage_to_the_manifest(tmp_path):
             assert str(path) in str(error) and '\n' not in str(error)
 
 
-def test_a_missing_file(tmp_path):
-    for name in ('train-00001-of-00002.tfrecord', 'manifest.json'):
-        make_directory(tmp_path, SIZES)
-        (tmp_path / name).unlink()
-        with pytest.raises(UserError, match=name):
-            read_all(tmp_path)
-        try:
-            assert [str(fault) for fault in shards.verify(tmp_path).faults] == [f'{name}: missing']
-        except UserError as error:
-            assert name in str(error)
-
-
 class Claimed(io.BytesIO):
     """A file that refuses to be asked for more than there could be memory for."""
 
@@ -134,10 +122,3 @@ def test_a_frame_that_claims_more_than_there_is(size, reason):
         list(tfrecord.read_records(Claimed(text)))
     with pytest.raises(tfrecord.CorruptRecord, match=f'record 1 at byte 21: {reason}'):
         tfrecord.frame_bounds(text)
-
-
-def test_a_payload_is_read_in_pieces(monkeypatch):
-    monkeypatch.setattr(tfrecord, '_PIECE', 7)
-    payloads = [b'', b'short', bytes(range(100))]
-    text = io.BytesIO(tfrecord.frame_records(payloads))
-    assert [payload for _, payload in tfrecord.read_records(text)] == payloads

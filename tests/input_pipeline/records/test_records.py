@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.records import example_proto, fields, tfrecord
+from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from tests.helpers.records import encoded, example_columns
 
@@ -65,53 +65,6 @@ def test_both_decoders_give_back_what_was_encoded(spec):
     }
 
 
-def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes]) -> np.ndarray:
-    """What is kept of the records of a block; no more than 4 bytes follow its last one."""
-    text = tfrecord.frame_records(payloads)
-    rows = np.empty(len(payloads), fields.kept_as(spec, vocab_size))
-    fields.keep_numpy(spec, vocab_size, text, *tfrecord.payload_bounds(text), rows)
-    return rows
-
-
-@pytest.mark.parametrize('vocab_size', [100, 200, 30_522, 65_536, 65_537, 3_000_000])
-@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
-def test_what_is_kept_of_a_block_is_what_was_encoded(monkeypatch, spec, vocab_size):
-    """Whatever a number takes, without the copy that other writers' records need."""
-    monkeypatch.setattr(example_proto, 'decode', lambda *_: pytest.fail('copied'))
-    columns = example_columns(spec, 700, vocab_size=vocab_size)
-    columns['input_ids'][3, 2:5] = vocab_size - 1
-    rows = kept(spec, vocab_size, encoded(spec, columns))
-    found = fields.columns_of(spec, rows)
-    assert_equal(found, columns)
-    assert {name: array.dtype for name, array in found.items()} == {
-        name: np.dtype(np.float32 if 'weights' in name else np.int32) for name in columns
-    }
-
-
-def test_numbers_of_all_lengths_are_kept():
-    """Each beside each, where the bytes of one might be taken for those of the next."""
-    ids = [0, 1, 127, 128, 129, 255, 16_383, 16_384, 16_385, 32_767, 32_768, 65_535]
-    for limit, longer in ((65_536, []), (1 << 21, [65_536, 2_097_151]), (1 << 28, [2_097_152])):
-        values = np.array([*ids, *longer, limit - 1])
-        columns = example_columns(STATIC, 64, vocab_size=100)
-        at = np.random.default_rng(0).integers(len(values), size=columns['input_ids'].shape)
-        columns['input_ids'] = values[at].astype(np.int32)
-        rows = kept(STATIC, limit, encoded(STATIC, columns))
-        np.testing.assert_array_equal(rows['input_ids'], columns['input_ids'])
-
-
-def test_records_of_another_writer_are_decoded():
-    """Written by TensorFlow itself: its order of features, and batches that mix both writers."""
-    tf = pytest.importorskip('tensorflow')
-    columns = example_columns(STATIC, 30)
-    theirs = [their_example(tf, STATIC, columns, row).SerializeToString() for row in range(30)]
-    ours = encoded(STATIC, columns)
-    mixed = [a if i % 3 else b for i, (a, b) in enumerate(zip(theirs, ours, strict=True))]
-    for payloads in (theirs, mixed):
-        assert_equal(fields.columns_of(STATIC, kept(STATIC, 30_522, payloads)), columns)
-        assert_equal(fields.decode_numpy(STATIC, payloads), columns)
-
-
 def varint(value: int) -> bytes:
     value %= 1 << 64
     text = b''
@@ -157,13 +110,6 @@ def test_unpacked_lists_and_unknown_features_are_read():
     assert_equal(fields.decode_numpy(spec, [field(1, entries)]), columns)
 
 
-def test_a_feature_written_twice_does_not_hide_one_that_is_missing():
-    columns = example_columns(DYNAMIC, 1)
-    (payload,) = encoded(DYNAMIC, columns)
-    with pytest.raises(fields.BadRecord, match='word_starts is missing'):
-        fields.decode_numpy(DYNAMIC, [payload.replace(b'word_starts', b'segment_ids')])
-
-
 def test_a_bad_record_is_named():
     columns = example_columns(DYNAMIC, 10)
     payloads = encoded(DYNAMIC, columns)
@@ -184,28 +130,6 @@ def test_a_bad_record_is_named():
             with pytest.raises(fields.BadRecord, match=reason) as error:
                 fields.decode_numpy(DYNAMIC, batch)
             assert error.value.row == place
-
-
-def test_encode_refuses_what_it_cannot_write():
-    columns = example_columns(STATIC, 3)
-    for wrong in (np.full((3, 128), -1), np.full((3, 128), 2**31), np.zeros((2, 128), int)):
-        with pytest.raises(ValueError, match='segment_ids'):
-            fields.encode(STATIC, {**columns, 'segment_ids': wrong})
-    assert fields.encode(STATIC, {name: column[:0] for name, column in columns.items()})[0] == b''
-
-
-def test_check_and_count():
-    columns = example_columns(STATIC, 6)
-    assert fields.check(STATIC, columns, 30_522) == []
-    sums, weights = fields.count(STATIC, columns), columns['masked_lm_weights']
-    assert sums['mask_histogram'] == [sum(row.sum() == k for row in weights) for k in range(21)]
-    shown = np.take_along_axis(columns['input_ids'], columns['masked_lm_positions'], axis=1)
-    kept = ((shown == columns['masked_lm_ids']) & (weights > 0)).sum()
-    wanted = [6, columns['input_mask'].sum(), weights.sum(), kept]
-    assert [sums[name] for name in ('records', 'tokens', 'masked', 'kept')] == wanted
-    columns['input_mask'][2, :4] = 0
-    columns['masked_lm_positions'][5, 0] = -1
-    assert [row for row, _ in fields.check(STATIC, columns, 30_522)] == [2, 5]
 
 
 def test_check_and_count_of_packed_records():
@@ -234,13 +158,3 @@ def test_check_and_count_of_packed_records():
         found = fields.check(PACKED, damaged, 30_522)
         assert [r for r, _ in found] == [row], (name, place)
         assert re.search(reason, found[0][1]), found
-
-
-@pytest.mark.parametrize('spec', [STATIC, RecordSpec(512, 77, 'static', 200)])
-def test_no_record_is_larger_than_its_bound(spec):
-    """One with the largest numbers that the schema allows everywhere is as large."""
-    limits = fields._limits(spec, 30_522)
-    columns = {
-        f.name: np.full((1, f.length), limits.get(f.name, (2,))[0] - 1) for f in spec.features
-    }
-    assert len(fields.encode(spec, columns)[0]) + 16 == fields.most_bytes(spec, 30_522)

@@ -10,19 +10,15 @@ import dataclasses
 import itertools
 import subprocess
 import sys
-import threading
 import time
-import types
 
 import numpy as np
 import pytest
-from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records import stream as stream_module
 from bert_jax.input_pipeline.records.block_cache import BlockCache
-from bert_jax.input_pipeline.records.blocks import Blocks
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,
@@ -57,16 +53,6 @@ def test_every_record_comes_once_an_epoch(directory, batch_size):
     assert (epochs[0] != epochs[1]).mean() > 0.99 and (epochs[1] != epochs[2]).mean() > 0.99
     one = RecordStream(directory, 'train', 83, seed=3, decoder='numpy')
     np.testing.assert_array_equal(epochs[0], names(take(one, 13)))  # whatever the batch size
-
-
-def test_records_are_whole_and_typed(directory):
-    columns = example_columns(SPEC, 1079, seed=5)
-    columns['input_ids'][:, 0] = np.arange(1079)
-    (batch,) = take(RecordStream(directory, 'train', 200, seed=0, decoder='numpy'), 1)
-    rows = batch['input_ids'][:, 0]
-    for name, column in columns.items():
-        np.testing.assert_array_equal(batch[name], column[rows], err_msg=name)
-    assert batch['example_weights'].all()
 
 
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
@@ -120,17 +106,6 @@ def test_shares_of_rows_make_up_the_whole(directory, decoder):
     )
 
 
-def test_a_block_is_read_once_for_all_batches_that_share_it(directory, monkeypatch):
-    """As long as it is among those that take turns: here all seven are."""
-    read = []
-    original = Blocks.read
-    monkeypatch.setattr(
-        Blocks, 'read', lambda self, block: read.append(block) or original(self, block)
-    )
-    take(RecordStream(directory, 'train', 64, 1, 'numpy', rows=((0, 4), (32, 36))), 200)
-    assert sorted(read) == list(range(7))
-
-
 @pytest.mark.parametrize('most', [1, 3, 6, 20])
 @pytest.mark.parametrize('ahead', [0, 1, 50])
 def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahead):
@@ -152,33 +127,6 @@ def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahea
         np.testing.assert_array_equal(found, blocks * 1000 + places)
     assert set(made) <= set(range(1, 20))
     assert most < 20 or set(made.values()) == {1}
-
-
-@pytest.mark.parametrize('place, at_once', [('/records', 1), ('gs://bucket/records', 8)])
-def test_blocks_that_are_far_away_are_read_together(tmp_path, monkeypatch, place, at_once):
-    """And those that are near one by one, for threads of Python hinder each other."""
-
-    class Place(type(epath.Path(tmp_path))):
-        def as_posix(self) -> str:
-            return place
-
-    write_directory(tmp_path, {'train': [256] * 12, 'eval': [40]})
-    monkeypatch.setattr(stream_module, 'epath', types.SimpleNamespace(Path=Place))
-    lock, reading, most, original = threading.Lock(), set(), [0], Blocks.read
-
-    def read(self, block: int) -> bytes:
-        with lock:
-            reading.add(block)
-            most[0] = max(most[0], len(reading))
-        time.sleep(0.05)
-        text = original(self, block)
-        with lock:
-            reading.remove(block)
-        return text
-
-    monkeypatch.setattr(Blocks, 'read', read)
-    take(RecordStream(tmp_path, 'train', 300, 1, 'numpy'), 4)
-    assert most == [at_once]
 
 
 @pytest.mark.parametrize('rows', [None, ((64, 128), (0, 8)), ((120, 128),)])
@@ -231,30 +179,13 @@ def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, kind, name, val
     spec = dataclasses.replace(SPEC, masking=masking, max_packs=packs)
     columns = example_columns(spec, 300, seed=5)
     columns[name][270, 2] = value
-    info = shards.write_shard(
-        tmp_path / 'train-00000-of-00001.tfrecord', *fields.encode(spec, columns)
-    )
+    info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', encoded(spec, columns))
     shards.Manifest(16, 4, masking, 'nsp', 30_522, '', 0, {}, {}, (info,), packs).save(tmp_path)
     at = frame_start((tmp_path / info.file).read_bytes(), 270)
     with pytest.raises(
         UserError,
         match=f'{info.file}: record 270 at byte {at}: {words}.*verify-data .* every fault',
     ):
-        take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
-
-
-@pytest.mark.parametrize('value', [2**32 + 5, -1])
-@pytest.mark.parametrize('decoder', ['tfdata', 'numpy'])
-def test_a_number_beyond_32_bits_is_not_taken_for_its_low_bits(tmp_path, decoder, value):
-    tf = pytest.importorskip('tensorflow')
-    items = encoded(SPEC, example_columns(SPEC, 300))
-    strange = tf.train.Example.FromString(items[270])
-    strange.features.feature['input_ids'].int64_list.value[2] = value
-    items[270] = strange.SerializeToString()
-    offsets = np.cumsum([0, *map(len, items)])
-    info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', b''.join(items), offsets)
-    shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, (info,)).save(tmp_path)
-    with pytest.raises(UserError, match=f'{info.file}: record 270 at byte .*input_ids'):
         take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
 
 
@@ -286,16 +217,6 @@ def test_a_file_that_goes_away_during_the_run_is_named(directory, monkeypatch):
         list(itertools.islice(batches, 400))
 
 
-def test_a_stream_left_unfinished_says_nothing_at_the_exit(directory):
-    code = (
-        'from bert_jax.input_pipeline.records.stream import RecordStream\n'
-        f'batches = RecordStream({str(directory)!r}, "train", 64, 0, "numpy").batches()\n'
-        'next(batches)'
-    )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
-    assert done.stderr == ''
-
-
 def test_a_program_that_an_error_ends_does_not_hang_on_its_unfinished_stream(directory):
     """The error holds the stream's frame until the interpreter has gone, as a refusal's does."""
     pytest.importorskip('tensorflow')
@@ -313,16 +234,3 @@ def test_a_program_that_an_error_ends_does_not_hang_on_its_unfinished_stream(dir
     )
     done = subprocess.run([sys.executable, '-c', code], timeout=120, check=False)
     assert done.returncode == 2
-
-
-def test_a_stream_left_unfinished_leaves_no_thread(directory):
-    before = set(threading.enumerate())
-    batches = RecordStream(directory, 'train', 64, 0, 'numpy').batches()
-    next(batches)
-    ours = set(threading.enumerate()) - before
-    batches.close()
-    assert ours
-    deadline = time.monotonic() + 30
-    while any(thread.is_alive() for thread in ours) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(thread.is_alive() for thread in ours)

@@ -18,6 +18,9 @@ less than a pod.
 
 from __future__ import annotations
 
+from typing import Any
+
+from bert_jax.configs.presets.shapes import encoder
 from bert_jax.configs.schema import (
     ModelConfig,
     OptimizerConfig,
@@ -26,23 +29,18 @@ from bert_jax.configs.schema import (
     RuntimeConfig,
 )
 
-BASE = ModelConfig(
-    vocab_size=30000,
-    hidden_size=768,
-    num_layers=12,
-    num_heads=12,
-    intermediate_size=3072,
-    family='albert',
-    embedding_size=128,
-    num_groups=1,
-)
+
+def shape(num_layers: int, hidden_size: int, **others: Any) -> ModelConfig:
+    """Return an encoder of ALBERT."""
+    settings = {'vocab_size': 30000, 'family': 'albert', 'embedding_size': 128, 'num_groups': 1}
+    return encoder(num_layers, hidden_size, **settings, **others)
 
 
 def get_config() -> PretrainConfig:
     """Return the run described above."""
     return PretrainConfig(
         name='albert_base',
-        model=BASE,
+        model=shape(12, 768),
         phases=(Phase(seq_len=512, steps=125_000, batch_size=4096),),
         optimizer=OptimizerConfig('lamb_albert', 1.76e-3, warmup_steps=3125),
         runtime=RuntimeConfig(compute_dtype='bfloat16'),

@@ -17,13 +17,5 @@ from bert_jax.configs.schema import PretrainConfig
 def get_config() -> PretrainConfig:
     """Return the run described above."""
     return dataclasses.replace(
-        albert_base.get_config(),
-        name='albert_large',
-        model=dataclasses.replace(
-            albert_base.BASE,
-            hidden_size=1024,
-            num_layers=24,
-            num_heads=16,
-            intermediate_size=4096,
-        ),
+        albert_base.get_config(), name='albert_large', model=albert_base.shape(24, 1024)
     )

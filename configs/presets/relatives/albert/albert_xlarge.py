@@ -19,11 +19,5 @@ def get_config() -> PretrainConfig:
     return dataclasses.replace(
         albert_base.get_config(),
         name='albert_xlarge',
-        model=dataclasses.replace(
-            albert_base.BASE,
-            hidden_size=2048,
-            num_layers=24,
-            num_heads=16,
-            intermediate_size=8192,
-        ),
+        model=albert_base.shape(24, 2048, num_heads=16),
     )

@@ -19,13 +19,5 @@ def get_config() -> PretrainConfig:
     return dataclasses.replace(
         albert_base.get_config(),
         name='albert_xxlarge',
-        model=dataclasses.replace(
-            albert_base.BASE,
-            hidden_size=4096,
-            num_layers=12,
-            num_heads=64,
-            intermediate_size=16384,
-            hidden_dropout=0.0,
-            attention_dropout=0.0,
-        ),
+        model=albert_base.shape(12, 4096, hidden_dropout=0.0, attention_dropout=0.0),
     )

@@ -12,6 +12,7 @@ import pytest
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.pretraining.baselines import baselines
+from tests.helpers.records import encoded
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
 CLS, SEP, MASK = 2, 3, 4
@@ -61,12 +62,8 @@ def record_folder(tmp_path):
     spec = fields.RecordSpec(8, 3, 'static')
     infos = []
     for split, rows in (('train', TRAIN), ('eval', HELD_OUT)):
-        payload, offsets = fields.encode(
-            spec, {name: np.stack([r[name] for r in rows]) for name in rows[0]}
-        )
-        infos.append(
-            shards.write_shard(folder / f'{split}-00000-of-00001.tfrecord', payload, offsets)
-        )
+        rows = encoded(spec, {name: np.stack([r[name] for r in rows]) for name in rows[0]})
+        infos.append(shards.write_shard(folder / f'{split}-00000-of-00001.tfrecord', rows))
     tokenizer = Tokenizer.load(folder / 'tokenizer')
     statistics = {'text': {'train': {'fill': 0.75}}}
     shards.Manifest(

@@ -20,14 +20,14 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.input_pipeline.records import fields, shards
+from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.mesh import determinism
 from bert_jax.runs.pretraining import held_out, records
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train import checkpoint
-from tests.helpers.records import example_columns
+from tests.helpers.records import encoded, example_columns
 from tests.helpers.tiny_models import tokenizer
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -117,8 +117,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     (folder / 'records').mkdir()
     size, infos = tokenizer().vocab_size, []
     for i, count in enumerate((300, 90)):
-        rows = fields.encode(spec, example_columns(spec, count, i, size))
-        infos.append(shards.write_shard(folder / f'records/train-{i:05d}-of-00002.tfrecord', *rows))
+        rows = encoded(spec, example_columns(spec, count, i, size))
+        infos.append(shards.write_shard(folder / f'records/train-{i:05d}-of-00002.tfrecord', rows))
     made = shards.Manifest(16, 4, 'static', 'nsp', size, 'ab' * 32, 0, {}, {}, tuple(infos))
     made.save(folder / 'records')
     tokenizer().save(folder / 'records/tokenizer')
