@@ -33,9 +33,7 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def run_sweep(
-    runs: Sequence[tuple[FineTuner[Any], Point[Any]]], folder: str
-) -> list[dict[str, Any]]:
+def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list[dict[str, Any]]:
     """Have every point run, or take it as it is where it is done; write and return the rows.
 
     `runs` are the points of the sweep, each with what carries it out.

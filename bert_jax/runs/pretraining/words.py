@@ -28,9 +28,9 @@ from bert_jax.mesh import construction
 from bert_jax.model.retvec import WordSimilarity
 from bert_jax.runs.finetuning.data_collator import place_global
 from bert_jax.runs.pretraining import held_out
-from bert_jax.runs.workdir import running
+from bert_jax.runs.pretraining.train import PretrainResult
 from bert_jax.runs.workdir.own_run import own_run
-from bert_jax.train import checkpoint, loop, losses, schedule, state
+from bert_jax.train import loop, losses, schedule, state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 
 _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
@@ -132,8 +132,8 @@ def train(
     forms: Forms,
     workdir: str,
     profile_steps: int = 0,
-) -> int:
-    """Trains the network in `workdir`, from its newest checkpoint; returns the exit code.
+) -> PretrainResult:
+    """Train the network in `workdir`, from its newest checkpoint.
 
     UserError where the settings do not fit, or the folder holds another run.
     """
@@ -183,16 +183,7 @@ def train(
             name='words',
             evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if words.eval else None,
         )
-    return _exit_code(ended, steps, workdir)
-
-
-def _exit_code(ended: loop.TrainResult, steps: int, workdir: str) -> int:
-    """Return 0 for a run that is done, or what a signal that stopped it asks for."""
-    done = int(ended.state.step)
-    if done < steps and ended.signal is not None:
-        return running.exit_code(ended.signal, checkpoint.standing(workdir, done))
-    logging.info('done: %d steps', done)
-    return 0
+    return PretrainResult(workdir, int(ended.state.step), ended.signal)
 
 
 def check(config: PretrainConfig) -> None:

@@ -62,14 +62,11 @@ def own_run(
     program_cache.use(config.runtime.compilation_cache)
     with running.locked(workdir) as folder:
         running.claim(folder, config, tokenizer, reads)
-        checkpoints = running.checkpoints_of(workdir, config.runtime)
-        resumed = running.resumed(workdir, checkpoints, fresh, config.total_steps)
-        state, meter_state = resumed or (fresh, None)
         # A command keeps its handlers to the end: a signal that comes twice is one request.
         with (
             handlers_restored(),
             running.opened_for_phases(
-                workdir, checkpoints, state, config, mesh, meter_state, profile_steps, writers
-            ) as run,
+                workdir, fresh, config, mesh, profile_steps, writers
+            ) as run_and_state,
         ):
-            yield run, state
+            yield run_and_state

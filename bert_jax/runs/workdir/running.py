@@ -151,15 +151,20 @@ def opened(
 @contextlib.contextmanager
 def opened_for_phases(
     workdir: str,
-    checkpoints: Checkpoints,
-    state: TrainState,
+    fresh: TrainState,
     config: PretrainConfig,
     mesh: jax.sharding.Mesh,
-    meter_state: MeterState | None,
-    profile_steps: int,
+    profile_steps: int = 0,
     writers: MakeWriters = lambda step: (),
-) -> Iterator[loop.Run]:
-    """Yield as `opened` does, for all phases of `config`: on `mesh`, and watched for stalls."""
+) -> Iterator[tuple[loop.Run, TrainState]]:
+    """Yield the run of all phases of `config` on `mesh`, and the state that it goes on from.
+
+    That is the newest in the workdir, or `fresh`. The run is watched for stalls; all else is as
+    `opened` has it.
+    """
+    checkpoints = checkpoints_of(workdir, config.runtime)
+    restored = resumed(workdir, checkpoints, fresh, config.total_steps)
+    state, meter_state = restored or (fresh, None)
     with (
         jax.set_mesh(mesh),
         watchdog(config.runtime.stall_minutes) as heartbeat,
@@ -178,7 +183,7 @@ def opened_for_phases(
             writers=writers,
         ) as run,
     ):
-        yield run
+        yield run, state
 
 
 def exit_code(signal_number: int, standing: str) -> int:

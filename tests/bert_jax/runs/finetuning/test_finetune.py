@@ -27,7 +27,7 @@ from bert_jax.configs.sweep import grid
 from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
-from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
@@ -92,7 +92,7 @@ def tuner_from(encoder, task_name, runtime=None, profile_steps=0):
     task = load_task(task_name)
     data = TaskData(task, encoder, task_identity(task, task_name, ''))
     ready = machine.ready(runtime or configuration().runtime, encoder.model)
-    return finetuner.FineTuner(FineTuning(data), ready, profile_steps)
+    return finetuner.FineTuner(Approach(data), ready, profile_steps)
 
 
 def run_sweep(fine_tuner, points, folder):
