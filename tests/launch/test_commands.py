@@ -29,16 +29,8 @@ def test_every_command_has_a_line_and_nothing_heavy_is_imported():
     assert 'absl.flags' in imported and not {'jax', 'numpy', 'tensorflow'} & imported
 
 
-def test_a_command_is_run_by_its_name():
-    run = launch('verify_data', '--help')
-    assert run.returncode == 0 and 'usage: bert-verify-data' in run.stdout
 
 
-def test_a_misspelt_command_is_one_line():
-    command = [sys.executable, '-m', 'bert_jax.launch', 'pretain']
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
-    assert 'pretain: no such command (did you mean pretrain?)' in run.stderr
 
 
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])

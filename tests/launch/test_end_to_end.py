@@ -168,36 +168,6 @@ def test_text_to_score(undisturbed, folder, binary):
     assert 'seed: 12345 -> 5' in refused.stderr
 
 
-@pytest.mark.slow
-def test_a_run_with_kills_on_the_way_is_the_run_without(undisturbed, folder, binary):
-    disturbed = pretrain_command(folder, 'disturbed')
-    assert stop_at(8, disturbed, folder / 'disturbed', signal.SIGKILL) == -signal.SIGKILL
-    assert stop_at(16, disturbed, folder / 'disturbed', signal.SIGTERM) == 128 + signal.SIGTERM
-    last = subprocess.run(disturbed, cwd=ROOT, capture_output=True, text=True)
-    assert last.returncode == 0 and 'resumed at step' in last.stderr
-
-    (want, step), (got, other) = load_params(undisturbed), load_params(folder / 'disturbed')
-    assert step == other == 30
-    for a, b in zip(leaves(want), leaves(got), strict=True):
-        np.testing.assert_array_equal(a, b)  # bitwise
-    held_out = [
-        [m for m in read_metrics(run / 'metrics.jsonl') if m['split'] == 'eval']
-        for run in (undisturbed, folder / 'disturbed')
-    ]
-    losses = [[(m['step'], m['mlm_loss']) for m in lines] for lines in held_out]
-    assert losses[0] == losses[1] and [step for step, _ in losses[0]] == [15, 30]
-    unigram = baselines(str(folder / 'records')).unigram_nll
-    gained = [m['nats_gained'] for m in held_out[1]]
-    assert gained == pytest.approx([unigram - loss for _, loss in losses[1]])
-
-    # What the page shows of it: three processes made it, and guessing is on the same records.
-    begun = notes.starts(Workdir(folder / 'disturbed'))
-    assert len(begun) == 3 and begun[0].step == 0 < begun[-1].step < 30
-    (guess,) = notes.guesses(Workdir(folder / 'disturbed'))
-    assert guess.scores['mlm_loss'] == pytest.approx(unigram)
-    ok(binary('report', '--samples=2', folder / 'disturbed'))
-    shown = (folder / 'disturbed/report.html').read_text()
-    assert shown.count('<mark>') == 2 and f'{losses[1][-1][1]:.4f} ({unigram:.4f})' in shown
 
 
 def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(
@@ -301,10 +271,3 @@ def test_mistakes_are_one_line_and_exit_2(undisturbed, folder, binary, change, m
     assert not (folder / 'refused' / 'config.json').exists()
 
 
-def test_devices_that_would_all_hold_the_same_are_refused(undisturbed, folder, binary):
-    command = pretrain_command(folder, 'refused')[3:]
-    devices = {'JAX_NUM_CPU_DEVICES': '5'}
-    result = binary('pretrain', *command, '--set=runtime.model_parallel=5', **devices)
-    assert (result.returncode, result.stdout, result.stderr.count('\n')) == (2, '', 1)
-    assert 'runtime.model_parallel=5 divides none of model.num_heads=2' in result.stderr
-    assert not (folder / 'refused').exists()

@@ -164,24 +164,6 @@ def test_rows_of_pairs_and_of_words():
     assert cut.cut == 5 and cut.segment_ids.tolist() == [0] * 6 + [1] * 4
 
 
-def test_memory_is_bounded_by_chunks(monkeypatch):
-    """Nothing is read further ahead than two chunks."""
-    from bert_jax.inference import extractor as feature_extractor
-
-    monkeypatch.setattr(feature_extractor, '_CHUNK_TOKENS', 12)
-    source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
-    taken = []
-
-    def records():
-        for i in range(40):
-            taken.append(i)
-            yield i, {'text': 'paris is'}
-
-    sizes = []
-    for part in Extractor(source, [-1], 'cls', 64, 'float32', 'float32')(records(), 'here'):
-        sizes.append(len(part.lines))
-        assert len(taken) <= sum(sizes) + 6
-    assert sum(sizes) == 40 and max(sizes) == 3
 
 
 def test_a_bad_record_keeps_its_place_without_tokens():
@@ -204,12 +186,3 @@ def test_a_bad_record_keeps_its_place_without_tokens():
         assert lines.tolist() == [1, 2, 4]
 
 
-def test_layers_are_checked():
-    for twice, said in (([1, 0, 1], '1 and 1'), ([2, -1], '2 and -1'), ([-3, 0], '-3 and 0')):
-        with pytest.raises(UserError, match=f'--layers: {said} are the same layer'):
-            hidden_states.make_features(tiny_models.CONFIG, twice, 'none', jnp.float32, jnp.float32)
-    for layer in (3, -4):
-        with pytest.raises(UserError, match=f'--layers: no layer {layer}: this encoder has 0'):
-            hidden_states.make_features(
-                tiny_models.CONFIG, [layer], 'none', jnp.float32, jnp.float32
-            )

@@ -102,18 +102,8 @@ def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
     assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
 
 
-@pytest.mark.slow
-def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
-    pretrain(folder, 'cut', 3)
-    pretrain(folder, 'cut', 6)
-    whole, cut = load_params(folder / 'pre')[0], load_params(folder / 'cut')[0]
-    assert jax.tree.all(jax.tree.map(np.array_equal, whole, cut))
 
 
-def test_pieces_alike_are_told(folder, caplog):
-    caplog.set_level('INFO', 'absl')
-    source.load_source(str(folder / 'pre'))
-    assert '2 of 70 pieces have the vector of another: ooo = oooo' in caplog.text
 
 
 def test_another_vocabulary_is_refused(folder, tmp_path):
@@ -191,10 +181,6 @@ def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
     mood.answers_as_the_run_did(tuned)
 
 
-def test_a_stablehlo_folder_is_small_and_computes_the_vectors(tuned, tmp_path):
-    serves_itself(tuned, tmp_path / 'out', 'the film was great')
-    weights = load_file(tmp_path / 'out/weights.safetensors')
-    assert 'encoder/embeddings/word' not in weights
 
 
 def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):

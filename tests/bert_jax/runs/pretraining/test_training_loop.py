@@ -182,12 +182,6 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     assert rates == pytest.approx([1e37, 1e37])  # of a discarded step too
 
 
-def test_the_log_says_whether_a_resumed_run_is_the_same_to_the_bit(monkeypatch):
-    monkeypatch.setenv('XLA_FLAGS', '')
-    assert 'within rounding; bit for bit with --deterministic' in determinism.described('gpu')
-    assert 'on a TPU always' in determinism.described('tpu')
-    determinism.demand()
-    assert determinism.described('gpu').endswith('the bits of an undisturbed one (--deterministic)')
 
 
 @pytest.mark.parametrize(
