@@ -12,13 +12,9 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def launch(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, '-X', 'importtime', '-m', 'bert_jax.launch', *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-
 def test_every_command_has_a_line_and_nothing_heavy_is_imported():
-    run = launch()
+    command = [sys.executable, '-X', 'importtime', '-m', 'bert_jax.launch']
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     usage, empty, *lines = run.stdout.splitlines()
     files = (ROOT / 'launch').glob('*.py')
     commands = {file.stem for file in files if "\nif __name__ == '__main__':" in file.read_text()}
@@ -27,10 +23,6 @@ def test_every_command_has_a_line_and_nothing_heavy_is_imported():
     assert all(len(line.split()) > 4 for line in lines)
     imported = {line.rpartition('|')[2].strip() for line in run.stderr.splitlines()}
     assert 'absl.flags' in imported and not {'jax', 'numpy', 'tensorflow'} & imported
-
-
-
-
 
 
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])

@@ -20,7 +20,6 @@ from bert_jax.conversion import huggingface
 from bert_jax.inference.extractor import Extractor, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.model import hidden_states
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.block import Block
 from bert_jax.model.blocks.part import Rows
@@ -164,8 +163,6 @@ def test_rows_of_pairs_and_of_words():
     assert cut.cut == 5 and cut.segment_ids.tolist() == [0] * 6 + [1] * 4
 
 
-
-
 def test_a_bad_record_keeps_its_place_without_tokens():
     source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
     records = [(1, {'text': 'paris'}), (2, BadRecord('not JSON')), (4, {'text': 'a film'})]
@@ -184,5 +181,3 @@ def test_a_bad_record_keeps_its_place_without_tokens():
             io.BytesIO(files.contents(part, first=True)['lines.npy'].replace(b'(0,)', b'(3,)'))
         )
         assert lines.tolist() == [1, 2, 4]
-
-

@@ -1,10 +1,7 @@
-"""Options as flags: each field has its flag and each flag its field, in every command, and what the
-flags say comes back in the types of the fields.
-"""
+"""Options as flags: what the flags say comes back in the types of the fields."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import subprocess
@@ -61,8 +58,6 @@ def program(tmp_path):
         )
 
     return run
-
-
 
 
 def test_no_command_defines_a_flag_by_hand():

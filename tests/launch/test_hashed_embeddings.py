@@ -26,7 +26,6 @@ from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
 from tests.helpers.numpy_bert import numpy_forward
 from tests.helpers.records import example_columns
-from tests.helpers.serving import serves_itself
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 ENTRIES = [
@@ -102,10 +101,6 @@ def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
     assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
 
 
-
-
-
-
 def test_another_vocabulary_is_refused(folder, tmp_path):
     """Of the same size: all that tells is what it spells."""
     changed = tmp_path / 'pre'
@@ -179,8 +174,6 @@ def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
     assert np.array_equal(found[: len(ENTRIES)], spelling.vectors(ENTRIES, 24))
 
     mood.answers_as_the_run_did(tuned)
-
-
 
 
 def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):

@@ -22,7 +22,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
-from bert_jax.mesh import determinism
 from bert_jax.runs.pretraining import held_out, records
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
@@ -180,8 +179,6 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     assert len(re.findall(r'step (?:5|10)/20 train .* discarded_steps [45]\b', log)) == 2
     rates = [m['learning_rate'] for m in read_metrics(folder / 'burnt/metrics.jsonl')]
     assert rates == pytest.approx([1e37, 1e37])  # of a discarded step too
-
-
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import json
 import os
 import pathlib
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -146,8 +144,6 @@ def test_tensorboard_shows_no_point_twice_after_a_kill_before_the_first_checkpoi
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [e.step for e in events.Scalars('train/loss')] == list(range(10, 61, 10))
     assert [e.step for e in events.Scalars('eval/mlm_accuracy')] == [20, 40, 60]
-
-
 
 
 def test_describe():
