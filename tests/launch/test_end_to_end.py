@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train.checkpoint import load_params, saved_steps
 from tests.helpers.mood import write
@@ -63,7 +64,7 @@ def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[
         'runtime.log_every=2',
         'runtime.eval_every=15',
         'runtime.checkpoint_every=4',
-        f'model.vocab_size={json.loads((folder / "records/manifest.json").read_text())["vocab_size"]}',
+        f'model.vocab_size={Manifest.load(folder / "records").vocab_size}',
     )
     return [
         'pretrain',

@@ -11,7 +11,6 @@ import json
 import pathlib
 import shutil
 import signal
-import subprocess
 
 import jax
 import numpy as np
@@ -22,7 +21,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import FEATURE_BASED, recipe
+from bert_jax.configs.presets.finetune import recipe
 from bert_jax.configs.sweep import grid
 from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.tasks import load_task
@@ -169,16 +168,6 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
             UserError, match='cannot be written to, and the results go there: copy it'
         ):
             evaluation.evaluate(folder, None, None, None)
-    shutil.copytree(folder, tmp_path / 'cut')
-    (tmp_path / 'cut/data.json').write_text((tmp_path / 'cut/data.json').read_text()[:40])
-    for read in (
-        lambda where: evaluation.evaluate(where, None, None, None),
-        Predictor.from_workdir,
-    ):
-        with pytest.raises(
-            UserError, match=r'cut/data.json: not valid JSON .*: put it back from a copy'
-        ):
-            read(str(tmp_path / 'cut'))
 
 
 def test_texts_that_are_cut_are_said_once_a_split(encoder, task_file, caplog):
@@ -283,7 +272,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped) as stopped:
         stopping_after(6, patch)
         fine_tuner.run(config, str(tmp_path / 'stopped'))
-    assert stopped.value.standing == 'saved at step 6'
+    assert stopped.value.code == 128 + signal.SIGTERM
     assert checkpoint.saved_steps(tmp_path / 'stopped') == [6]
     assert not (tmp_path / 'stopped/eval').exists()
     shutil.copytree(tmp_path / 'stopped/checkpoints/6', tmp_path / 'step6')
@@ -324,41 +313,30 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     assert [m['learning_rate'] for m in whole] == pytest.approx(rates)
 
 
-@pytest.mark.parametrize('method', ['lora', 'houlsby'])
-def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(
-    tmp_path, encoder, task_file, method
-):
+def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encoder, task_file):
     """It learns, is stopped and taken up to the bit, and answers with the encoder it belongs to."""
     copy = tmp_path / 'encoder'
     shutil.copytree(encoder, copy)
     # An encoder at random, so that little can be read off it: more of it is trained than usual.
-    changes = [f'tuning.method={method}', 'tuning.pooler=trained', 'optimizer.peak_lr=5e-3']
-    changes += ['runtime.checkpoint_every=20', 'epochs=40']
-    if method == 'lora':
-        matrices = 'query,key,value,attention_output,intermediate,output'
-        changes += ['tuning.rank=16', f'tuning.matrices={matrices}']
+    changes = ['tuning.method=lora', 'tuning.pooler=trained', 'optimizer.peak_lr=5e-3']
+    changes += ['runtime.checkpoint_every=20', 'epochs=40', 'tuning.rank=16']
+    changes += ['tuning.matrices=query,key,value,attention_output,intermediate,output']
     config, tuner = configuration(*changes), tuner_of(task_file, str(copy))
     result, _ = tuner.run(config, str(tmp_path / 'whole'))
-    # Adapters change each token by itself, and this encoder's attention says next to nothing.
-    assert result['metrics']['accuracy'] > 0.9 or method == 'houlsby'
+    assert result['metrics']['accuracy'] > 0.9
 
     # Nothing of the encoder lies in the run's folder: its weights, and no moments, are in there.
     params, _ = checkpoint.load_params(tmp_path / 'whole')
     names = traverse_util.flatten_dict(params, sep='/')
-    added = '_lora_' if method == 'lora' else '_adapter_'
-    trained = (added, '_norm/', 'classifier/', 'pooler/')
+    trained = ('_lora_', '_norm/', 'classifier/', 'pooler/')
     assert all(any(part in name for part in trained) for name in names)
     assert evaluation.evaluate(str(tmp_path / 'whole'), None, None, None) == result
 
     # What it took: counted, and as the file system and the log have it.
     costs = result['costs']
     assert costs['trained_parameters'] == sum(leaf.size for leaf in names.values())
-    du = subprocess.run(
-        ['du', '-sb', '--apparent-size', *(tmp_path / 'whole/checkpoints').iterdir()],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    folders = 4096 * sum(path.is_dir() for path in (tmp_path / 'whole/checkpoints').rglob('*'))
-    assert abs(costs['checkpoint_bytes'] - int(du.stdout.split()[0])) <= folders
+    saved = (tmp_path / 'whole/checkpoints').rglob('*')
+    assert costs['checkpoint_bytes'] == sum(path.stat().st_size for path in saved if path.is_file())
     times = [line['step_ms'] for line in read_metrics(tmp_path / 'whole/metrics.jsonl')[:-1]]
     assert min(times) <= costs['step_ms'] <= max(times)
 
@@ -372,11 +350,7 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(
 
     # Further tuning, and other programs' formats, need plain weights.
     whole = source.load_source(str(tmp_path / 'whole'))
-    if method == 'lora':
-        assert source.plain(whole).model == source.load_source(str(copy)).model
-    else:
-        with pytest.raises(UserError, match='has adapters .houlsby., which are no weights of BERT'):
-            source.plain(whole)
+    assert source.plain(whole).model == source.load_source(str(copy)).model
 
     # Without its encoder, or with another in its place, it is refused.
     shutil.move(copy, tmp_path / 'elsewhere')
@@ -446,21 +420,6 @@ def test_steps_that_go_on_being_discarded_name_their_examples(tmp_path, encoder,
         )
 
 
-def test_no_recipe_has_a_setting_that_is_ignored_and_old_runs_are_read():
-    for config in [
-        FEATURE_BASED,
-        *(c for c in map(load, presets()) if isinstance(c, schema.FinetuneConfig)),
-    ]:
-        config.refuse_unused()
-    # As its config.json was until now.
-    old = apply(load('quickstart_finetune'), ['runtime.decoder=numpy'])
-    assert schema.loads(schema.dumps(old)) == old
-    with pytest.raises(
-        UserError, match='runtime.remat=dots would be ignored.*the encoder is frozen'
-    ):
-        apply(FEATURE_BASED, ['runtime.remat=dots']).refuse_unused()
-
-
 def test_inputs_of_more_segments_than_the_model_knows_are_refused(tmp_path, encoder, task_file):
     """jax reads the last row there is, without a word."""
     pairs = json.loads(pathlib.Path(task_file).read_text())
@@ -519,15 +478,14 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
 
 
 def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
-    fine_tuner = tuner_of(task_file, encoder)
-    fine_tuner.run(configuration('epochs=0.5'), str(tmp_path / 'run'))
+    fine_tuner, folder = tuner_of(task_file, encoder), str(tmp_path / 'run')
+    fine_tuner.run(configuration('epochs=0.5'), folder)
     with pytest.raises(UserError, match='epochs'):
-        fine_tuner.run(configuration('epochs=1'), str(tmp_path / 'run'))
-    (tmp_path / 'train.jsonl').write_text(
-        (tmp_path / 'train.jsonl').read_text() + '{"text": "a", "label": "bad"}\n'
-    )
+        fine_tuner.run(configuration('epochs=1'), folder)
+    with (tmp_path / 'train.jsonl').open('a') as file:
+        file.write('{"text": "a", "label": "bad"}\n')
     with pytest.raises(UserError, match='examples'):
-        tuner_of(task_file, encoder).run(configuration('epochs=0.5'), str(tmp_path / 'run'))
+        tuner_of(task_file, encoder).run(configuration('epochs=0.5'), folder)
 
 
 @pytest.mark.parametrize(
@@ -603,33 +561,18 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
 
 
 def test_recipes():
-    assert [recipe(*task).batch_size for task in (('squad_v2', 'span'), ('swag', 'choice'))] == [
-        48,
-        16,
-    ]
-    assert recipe('conll2003', 'tagging').max_seq_length == 512
-    assert (
-        recipe('squad_v1', 'span', 'readme').batch_size,
-        recipe('squad_v1', 'span', 'readme').optimizer.peak_lr,
-    ) == (12, 3e-5)
-    for task, steps, warmup, examples in (
-        ('rte', 800, 200, 2490),
-        ('cola', 5336, 320, 8551),
-        ('mnli', 10000, 1000, 392702),
-    ):
+    assert recipe('squad_v2', 'span').batch_size == 48
+    assert recipe('squad_v1', 'span', 'readme').optimizer.peak_lr == 3e-5
+    for task, steps, warmup, examples in (('rte', 800, 200, 2490), ('cola', 5336, 320, 8551)):
         config = recipe(task, 'pair', 'albert')
-        assert (finetuner.total_steps(examples, config), int(steps * config.warmup_fraction)) == (
-            steps,
-            warmup,
-        )
+        total = finetuner.total_steps(examples, config)
+        assert (total, int(steps * config.warmup_fraction)) == (steps, warmup)
     with pytest.raises(UserError, match='--recipe=readme: it has none for cola'):
         recipe('cola', 'classification', 'readme')
-    assert (
-        len(grid(recipe('mrpc'), 'appendix;seed=0,1')) == 36
-        and len(grid(recipe('mrpc'), 'miniatures')) == 20
-    )
     with pytest.raises(UserError, match='set score_every'):
         configuration('patience=2')
+    for config in filter(lambda c: isinstance(c, schema.FinetuneConfig), map(load, presets())):
+        config.refuse_unused()
 
 
 def test_grids_that_cannot_be():
@@ -681,30 +624,18 @@ def test_a_span_head_finds_answers(tmp_path, encoder):
 
 
 def test_command_lines(tmp_path, encoder, task_file, binary):
-    arguments = [
-        f'--task={task_file}',
-        f'--init_from={encoder}',
-        f'--workdir={tmp_path}/run',
-        '--sweep=seed=0,1',
-        '--profile=2',
-        *(f'--set={s}' for s in SETTINGS),
-    ]
-    first = binary('finetune', *arguments)
+    folder, run = tmp_path / 'run', f'{tmp_path}/run/runs/seed=1'
+    arguments = ('--sweep=seed=0,1', '--profile=2', *(f'--set={s}' for s in SETTINGS))
+    command = ('finetune', f'--task={task_file}', f'--init_from={encoder}', f'--workdir={folder}')
+    first = binary(*command, *arguments)
     assert first.returncode == 0 and 'best on dev: seed=' in first.stdout, first.stderr
-    assert all(any((tmp_path / f'run/runs/seed={n}/profile').rglob('*.xplane.pb')) for n in (0, 1))
-    second = binary('finetune', *arguments)
+    assert all(any((folder / f'runs/seed={n}/profile').rglob('*.xplane.pb')) for n in (0, 1))
+    second = binary(*command, *arguments)
     assert second.stdout == first.stdout and '2 of 2 runs were done before' in second.stderr
-    scored = binary('evaluate', f'--workdir={tmp_path}/run/runs/seed=1')
-    assert (
-        json.loads(scored.stdout)['metrics']
-        == json.loads((tmp_path / 'run/sweep.json').read_text())['runs'][1]['metrics']
-    )
-    by_file = binary(
-        'evaluate',
-        f'--task={task_file}',
-        f'--predictions={tmp_path}/run/runs/seed=1/predictions/dev/predictions.tsv',
-    )
-    assert json.loads(by_file.stdout)['metrics'] == json.loads(scored.stdout)['metrics']
+    wanted = json.loads((folder / 'sweep.json').read_text())['runs'][1]['metrics']
+    predictions = f'--predictions={run}/predictions/dev/predictions.tsv'
+    for what in ([f'--workdir={run}'], [f'--task={task_file}', predictions]):
+        assert json.loads(binary('evaluate', *what).stdout)['metrics'] == wanted
 
 
 @pytest.mark.parametrize(

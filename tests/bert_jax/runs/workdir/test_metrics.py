@@ -117,7 +117,7 @@ def test_what_keeps_plots_from_being_drawn_ends_no_run(tmp_path, caplog):
     write_steps(tmp_path, range(10, 50, 10))
     with files_of_at_most(500):
         plot_workdir(tmp_path)
-    assert 'plots are not drawn (' in caplog.text and list((tmp_path / 'plots').iterdir()) == []
+    assert 'losses.png: not drawn (' in caplog.text and list((tmp_path / 'plots').iterdir()) == []
     plot_workdir(tmp_path)
     assert (tmp_path / 'plots/losses.png').exists()
 
@@ -181,7 +181,7 @@ def test_plots(tmp_path):
 def drawn(monkeypatch):
     """{name of the picture: what was to be drawn}."""
     found = {}
-    monkeypatch.setattr(plots, '_save', lambda path, made, _: found.update({path.name: made[0]}))
+    monkeypatch.setattr(plots, 'save', lambda path, made: found.update({path.name: made}))
     return found
 
 
