@@ -134,35 +134,6 @@ def test_pooling_is_over_real_positions(folder):
         np.testing.assert_allclose(most, tokens.max(0), atol=1e-5)
 
 
-def test_rows_of_pairs_and_of_words():
-    tokenizer = tiny_models.tokenizer()
-    row = row_of('unable film', 'who ?', tokenizer, 64)
-    assert tokenizer.tokens(row.input_ids) == [
-        '[CLS]',
-        'un',
-        '##able',
-        'film',
-        '[SEP]',
-        'who',
-        '?',
-        '[SEP]',
-    ]
-    assert row.segment_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1] and row.word_index.tolist() == [
-        -1,
-        0,
-        0,
-        1,
-        -1,
-        0,
-        1,
-        -1,
-    ]
-    words = row_of(['a film', 'unable', '?'], None, tokenizer, 64)  # a word may hold a blank
-    assert words.word_index.tolist() == [-1, 0, 0, 1, 1, 2, -1] and not words.cut
-    cut = row_of('film ' * 9, 'who ' * 3, tokenizer, 10)
-    assert cut.cut == 5 and cut.segment_ids.tolist() == [0] * 6 + [1] * 4
-
-
 def test_a_bad_record_keeps_its_place_without_tokens():
     source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
     records = [(1, {'text': 'paris'}), (2, BadRecord('not JSON')), (4, {'text': 'a film'})]

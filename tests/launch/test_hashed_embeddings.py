@@ -139,18 +139,6 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
         fitting.for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
 
 
-def test_new_words_have_vectors_of_their_own(folder, tmp_path):
-    """A vocabulary that was extended: rows of the decoder are means, vectors are computed."""
-    larger = write_vocabulary(tmp_path / 'larger', [*ENTRIES, 'goodly'])
-    whole = source.read_source(str(folder / 'pre'))
-    grown = fitting.with_vocabulary(whole, larger)
-    found = grown.params['encoder']['embeddings']['word']
-    assert np.array_equal(found[len(ENTRIES)], spelling.vectors(['goodly'], 24)[0])
-    decoder = whole.params['mlm']['decoder']
-    pieces = [ENTRIES.index('good'), ENTRIES.index('##ly')]
-    assert np.array_equal(grown.params['mlm']['decoder'][len(ENTRIES)], decoder[pieces].mean(0))
-
-
 @pytest.fixture(scope='module')
 def tuned(folder) -> pathlib.Path:
     """`pre`, fine-tuned to tell good from bad."""
