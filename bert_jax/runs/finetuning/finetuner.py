@@ -63,7 +63,7 @@ class Programs(NamedTuple):
 
     init: Callable[[np.uint32], TrainState]
     train_step: Any
-    predictor: evaluation.SplitPredictor
+    predictor: Callable[..., Predictions]
     trained: int
     costs: StepCosts
 
@@ -350,7 +350,7 @@ class FineTuner:
                 out_shardings=(shardings, None),
                 compiler_options=COMPILER_OPTIONS.get(jax.default_backend()),
             ),
-            evaluation.SplitPredictor(self.data.task, model, mesh, self.compilations),
+            evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
             parameter_count(state.params, self.data.source.model),
             self.approach.costs(config),
         )

@@ -65,37 +65,26 @@ class Forms:
         return spell(forms).reshape(len(words), self.count, CHARACTERS)
 
 
-@dataclass(frozen=True)
-class WordList:
-    """The words of a tokenizer, those that are trained on and those that are held out."""
+def word_lists(tokenizer: Tokenizer, held_out_share: float) -> tuple[list[str], list[str]]:
+    """Return a tokenizer's words to train on, and those held out by a hash of their spelling.
 
-    train: list[str]
-    eval: list[str]
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, held_out_share: float) -> WordList:
-        """Words with a letter or a digit, held out by a hash of their spelling.
-
-        UserError where the tokenizer has none, or too few.
-        """
-        if tokenizer.kind != 'words':
-            raise UserError(
-                'the tokenizer is one of word pieces, and has no list of words: make one by'
-                ' bert-train-vocab --model=words'
-            )
-        words = [word for word in tokenizer.tokens(range(tokenizer.known)) if is_word(word)]
-        words = [word for word in words if word not in tokenizer.special_tokens]
-        apart = [digest64('held out', word) < held_out_share * 2**64 for word in words]
-        made = cls(
-            [word for word, out in zip(words, apart, strict=True) if not out],
-            [word for word, out in zip(words, apart, strict=True) if out],
+    They have a letter or a digit. UserError where the tokenizer has none, or too few.
+    """
+    if tokenizer.kind != 'words':
+        raise UserError(
+            'the tokenizer is one of word pieces, and has no list of words: make one by'
+            ' bert-train-vocab --model=words'
         )
-        if len(made.train) < _LEAST:
-            raise UserError(
-                f'the tokenizer has {len(made.train)} words to train on, and {_LEAST} are the'
-                ' least: train it on more text'
-            )
-        return made
+    words: tuple[list[str], list[str]] = [], []
+    for word in tokenizer.tokens(range(tokenizer.known)):
+        if is_word(word) and word not in tokenizer.special_tokens:
+            words[digest64('held out', word) < held_out_share * 2**64].append(word)
+    if len(words[0]) < _LEAST:
+        raise UserError(
+            f'the tokenizer has {len(words[0])} words to train on, and {_LEAST} are the'
+            ' least: train it on more text'
+        )
+    return words
 
 
 def batches(
@@ -138,7 +127,7 @@ def train(
     UserError where the settings do not fit, or the folder holds another run.
     """
     check(config)
-    words, batch_size = WordList.of(tokenizer, held_out_share), config.phases[0].batch_size
+    (words, apart), batch_size = word_lists(tokenizer, held_out_share), config.phases[0].batch_size
     mesh, steps = construction.make_mesh(config.runtime), config.total_steps
     model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
     objective = losses.similarity_objective(model)
@@ -154,7 +143,7 @@ def train(
 
     def evaluate(step: int, now: state.TrainState) -> loop.EvalResult:
         del step
-        rows = evaluation_batches(words.eval, forms, batch_size)
+        rows = evaluation_batches(apart, forms, batch_size)
         sums = held_out.measure(eval_step, now.params, map(place, rows))
         return loop.EvalResult({'split': 'eval', **sums}, score=(sums['nearest_is_same'],))
 
@@ -166,7 +155,7 @@ def train(
         'typos': forms.share,
         'kinds': list(forms.kinds),
     }
-    logging.info('%d words to train on, %d held out', len(words.train), len(words.eval))
+    logging.info('%d words to train on, %d held out', len(words), len(apart))
     with own_run(workdir, config, fresh, mesh, tokenizer, reads, profile_steps=profile_steps) as (
         run,
         begin,
@@ -175,13 +164,11 @@ def train(
             run,
             train_step,
             begin,
-            loop.prefetch(
-                batches(words.train, forms, batch_size, config.seed, int(begin.step)), place
-            ),
+            loop.prefetch(batches(words, forms, batch_size, config.seed, int(begin.step)), place),
             schedule.hparams_of(config.optimizer, config.seed, steps),
             steps,
             name='words',
-            evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if words.eval else None,
+            evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if apart else None,
         )
     return PretrainResult(workdir, int(ended.state.step), ended.signal)
 

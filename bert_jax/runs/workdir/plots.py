@@ -8,7 +8,6 @@ that are not plain ASCII are not drawn, since no font has the letters of every l
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file, atomic_write
+from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.notes import Guess, guesses
 from bert_jax.runs.workdir.workdir import Workdir
@@ -312,10 +312,10 @@ def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> bool:
 
 
 def save_report(path: epath.Path, report: Mapping[str, Any], text: str, drawing: Drawing) -> str:
-    """Write the numbers as PATH.json, the table as PATH.md, a picture as PATH.png; return the table."""
+    """Write numbers as PATH.json, a table as PATH.md, a picture as PATH.png; return the table."""
     save(path.with_suffix('.png'), drawing)
     atomic_write(path.with_suffix('.md'), text + '\n')
-    atomic_write(path.with_suffix('.json'), json.dumps(report, indent=2) + '\n')
+    write_note(path.with_suffix('.json'), report, 2)
     return text
 
 
