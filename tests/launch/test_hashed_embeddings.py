@@ -24,7 +24,7 @@ from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
-from tests.helpers.numpy_bert import numpy_forward
+from tests.helpers.numpy_bert import mlm_loss
 from tests.helpers.records import example_columns
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -90,15 +90,10 @@ def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
     rows[: len(ENTRIES)] = spelling.vectors(ENTRIES, 24)
     params['encoder']['embeddings']['word'] = rows
 
-    total = weight = 0.0
-    for batch in RecordStream(str(folder / 'records'), 'eval', 24, 0, 'numpy').evaluation():
-        logits = numpy_forward(params, MODEL, batch)[2]
-        losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(
-            logits, batch['masked_lm_ids'][..., None], -1
-        ).squeeze(-1)
-        weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        total, weight = total + (losses * weights).sum(), weight + weights.sum()
-    assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
+    batches = RecordStream(str(folder / 'records'), 'eval', 24, 0, 'numpy').evaluation()
+    assert report['metrics']['mlm_loss'] == pytest.approx(
+        mlm_loss(params, MODEL, batches), abs=1e-4
+    )
 
 
 def test_another_vocabulary_is_refused(folder, tmp_path):

@@ -26,7 +26,7 @@ from bert_jax.runs.pretraining import held_out, train, words
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
-from tests.helpers.numpy_bert import dense, numpy_forward
+from tests.helpers.numpy_bert import dense, mlm_loss
 from tests.helpers.numpy_retvec import code_points, numpy_network
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -155,15 +155,9 @@ def test_held_out_loss_is_that_of_the_words_spelled(folder):
     embeddings = params['encoder']['embeddings']
     vectors = numpy_network(embeddings['retvec'], code_points(*entries))
     embeddings['word'] = dense(vectors, embeddings['projection'])
-    total = weight = 0.0
-    for batch in batches(folder, 'eval'):
-        logits = numpy_forward(params, MODEL, batch)[2]
-        losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(
-            logits, batch['masked_lm_ids'][..., None], -1
-        ).squeeze(-1)
-        weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        total, weight = total + (losses * weights).sum(), weight + weights.sum()
-    assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
+    assert report['metrics']['mlm_loss'] == pytest.approx(
+        mlm_loss(params, MODEL, batches(folder, 'eval')), abs=1e-4
+    )
 
 
 @pytest.fixture(scope='module')
