@@ -29,7 +29,7 @@ from bert_jax.model.retvec import WordSimilarity
 from bert_jax.runs.finetuning.data_collator import place_global
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.pretraining.train import PretrainResult
-from bert_jax.runs.workdir.own_run import own_run
+from bert_jax.runs.workdir.running import own_run
 from bert_jax.train import loop, losses, schedule, state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from absl import logging
 from etils import epath
@@ -70,6 +70,17 @@ PICTURES = {
     ),
     'learning_rate.png': ('Learning rate', '', 'train', ('learning_rate',)),
 }
+
+
+class Drawing(Protocol):
+    """What fills a pair of axes; the title is put above them by others."""
+
+    @property
+    def title(self) -> str:
+        """Return what is written above it."""
+
+    def draw(self, axes: Axes) -> None:
+        """Draw on the axes."""
 
 
 class Curve(NamedTuple):
@@ -140,9 +151,6 @@ class Spread(NamedTuple):
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(self.groups) - 0.4, -0.6)  # the first on top
         axes.set_xlabel(self.unit or 'score')
-
-
-Drawing = Chart | Spread
 
 
 def quantity(name: str) -> Quantity:
