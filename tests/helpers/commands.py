@@ -8,8 +8,10 @@ import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from unittest import mock
 
+import pytest
 from absl import flags, logging
 
 
@@ -44,3 +46,9 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
             if module == 'bert_jax.cli.app' or module.endswith(f'launch/{name}.py'):
                 delattr(flags.FLAGS, flag)
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope='session', name='binary')
+def in_process(binary: Callable) -> Callable:
+    """Runs a command as `binary` does; without an environment of its own it is run here."""
+    return lambda name, *arguments, **own: (binary if own else run)(name, *arguments, **own)
