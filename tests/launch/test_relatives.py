@@ -40,6 +40,7 @@ KINDS = {
         vocabulary=VocabularyOptions(90, 'unigram'),
         records={'objective': 'sop', 'ngram': 3, 'seq_len': 48, 'dupe_factor': 2},
         model={'family': 'albert', 'embedding_size': 16, 'num_groups': 1},
+        optimizer={'peak_lr': 7e-3},
     ),
     'roberta': types.SimpleNamespace(
         vocabulary=VocabularyOptions(300, 'byte_bpe'),
@@ -50,23 +51,29 @@ KINDS = {
             'mask_rule': 'roberta',
             'seq_len': 32,
         },
-        model={'family': 'roberta', 'type_vocab_size': 1, 'layer_norm_eps': 1e-5},
+        model={
+            'family': 'roberta',
+            'type_vocab_size': 1,
+            'layer_norm_eps': 1e-5,
+            'hidden_act': 'gelu_erf',
+        },
+        optimizer={'peak_lr': 1e-2, 'b2': 0.98, 'clip_norm': None},
     ),
 }
 
 
-def document(rng: np.random.Generator) -> str:
-    """Sentences that tell their order, and whose last words agree: good and liked, bad and left.
+def document(rng: np.random.Generator, counted: bool) -> str:
+    """Sentences whose last words agree: good and liked, bad and left; `counted` in their order.
 
-    Words stand with signs and without: a unigram model makes no piece of what it has seen once.
+    Those have signs, or none: a unigram model makes no piece of what it has seen once.
     """
     made = []
     for number in ('first', 'second', 'third', 'fourth', 'fifth'):
         liked, sign = rng.random() < 0.5, ('', ',', '!')[rng.integers(3)]
         word, end = (GOOD if liked else BAD)[rng.integers(3)], 'liked' if liked else 'left'
-        made.append(
-            f'{number}{sign} the {THINGS[rng.integers(4)]} it{sign} was {word}, so we {end} it.'
-        )
+        thing = THINGS[rng.integers(4)]
+        subject = f'{number}{sign} the {thing} it{sign}' if counted else f'the {thing}'
+        made.append(f'{subject} was {word}, so we {end} it.')
     return '\n'.join(made)
 
 
@@ -90,7 +97,9 @@ def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
     config = schema.PretrainConfig(
         model=model,
         phases=(schema.Phase(manifest.seq_len, steps, 32),),
-        optimizer=schema.OptimizerConfig('adamw', 7e-3, 'constant', warmup_steps=0),
+        optimizer=schema.OptimizerConfig(
+            'adamw', schedule='constant', warmup_steps=0, **KINDS[kind].optimizer
+        ),
         runtime=schema.RuntimeConfig(
             decoder='numpy', log_every=20, checkpoint_every=20, eval_every=60
         ),
@@ -103,7 +112,7 @@ def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
 def folder(request, tmp_path_factory) -> pathlib.Path:
     """A folder with a tokenizer, records, and `pre`: 60 steps on them."""
     folder, rng = tmp_path_factory.mktemp(request.param), np.random.default_rng(0)
-    documents = [document(rng) for _ in range(150)]
+    documents = [document(rng, request.param == 'albert') for _ in range(150)]
     (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
     lines = [line for text in documents for line in text.splitlines()]
     tokenizer, _ = vocabulary.train(lines, KINDS[request.param].vocabulary)
@@ -223,17 +232,17 @@ def test_a_robertas_rows_go_on_across_documents_and_its_words_have_spaces(folder
     stream = RecordStream(str(folder / 'records'), 'train', 16, 0, 'numpy')
     batch = next(iter(stream.batches(0)))
     ids, real = batch['input_ids'], batch['input_mask'] > 0
-    assert (ids[~real] == tokenizer.pad_id).all() and real.mean() > 0.6
+    assert (ids[~real] == tokenizer.pad_id).all() and real.mean() > 0.7
     inside = (ids[:, 1:-1] == tokenizer.sep_id) & real[:, 2:]
     assert inside.any() and not batch['word_starts'][:, 1:-1][inside].any()
 
     bert = MaskFiller(source.read_source(str(folder / 'pre')), 3)
-    answer = bert('first the film it was good, so we [MASK] it.')
+    answer = bert('the film was good, so we [MASK] it.')
     words = [word['token'] for word in answer['masks'][0]]
     # One of the two that stand there, in whole or in part; never a half of a character.
     verbs = (' liked', ' left')
     assert any(word.strip() and verb.startswith(word) for word in words for verb in verbs), words
-    assert bert('first the film it was good, so we <mask> it.')['masks'] == answer['masks']
+    assert bert('the film was good, so we <mask> it.')['masks'] == answer['masks']
 
 
 @pytest.mark.slow
