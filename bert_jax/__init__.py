@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bert_jax.inference import Bert, Predictor
     from bert_jax.model.heads import EncoderModel, Pretraining
-    from bert_jax.runs.workdir.own_run import own_run
+    from bert_jax.runs.workdir.running import own_run
     from bert_jax.train.losses import Objective, cross_entropy
 
 __all__ = [
@@ -29,7 +29,7 @@ _MODULES = {
     'Predictor': 'inference',
     'EncoderModel': 'model.heads',
     'Pretraining': 'model.heads',
-    'own_run': 'runs.workdir.own_run',
+    'own_run': 'runs.workdir.running',
     'Objective': 'train.losses',
     'cross_entropy': 'train.losses',
 }

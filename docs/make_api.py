@@ -19,7 +19,7 @@ PUBLIC = {
         'bert_jax/inference/predictor.py': ['Predictor'],
     },
     'A run of your own': {
-        'bert_jax/runs/workdir/own_run.py': ['own_run'],
+        'bert_jax/runs/workdir/running.py': ['own_run'],
         'bert_jax/train/loop.py': [
             *('train', 'prefetch', 'Run', 'Evaluation', 'EvalResult', 'TrainResult', 'Writer'),
         ],

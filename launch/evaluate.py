@@ -62,6 +62,13 @@ class Options:
     output: str = option('glue_submission.zip', 'with --suite: the zip to write')
 
 
+# Each with what does not go with it.
+_APART = {
+    'suite': ('workdir', 'predictions', 'data', 'task', 'split', 'noise'),
+    'predictions': ('workdir', 'data', 'noise'),
+    'data': ('task', 'data_dir', 'noise'),
+}
+
 flags.define(Options)
 
 
@@ -111,15 +118,9 @@ def check_flags(options: Options) -> None:
         raise UserError(f'{lone[0]} needs --suite=glue')
     if not options.noise and flags.present('noise_seed'):
         raise UserError('--noise_seed needs --noise')
-    others: tuple[str, ...]
-    if options.suite:
-        what, others = '--suite', ('workdir', 'predictions', 'data', 'task', 'split', 'noise')
-    elif options.predictions:
-        what, others = '--predictions', ('workdir', 'data', 'noise')
-    else:
-        what, others = '--data', ('task', 'data_dir', 'noise') if options.data else ()
-    if strange := flags.present(*others):
-        raise UserError(f'{strange[0]} does not go with {what}: leave one of them out')
+    for what, others in _APART.items():
+        if getattr(options, what) and (strange := flags.present(*others)):
+            raise UserError(f'{strange[0]} does not go with --{what}: leave one of them out')
     if options.suite and not options.runs:
         raise UserError('--suite needs --runs, a glob of workdirs of bert-finetune')
     if options.predictions and not options.task:

@@ -63,30 +63,24 @@ class Options:
 flags.define(Options)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
+def main(argv: Sequence[str]) -> None:
+    """Run what is left to run; a signal ends it with 128 + its number, saved."""
     del argv
     options = flags.read(Options)
     before_jax.set_up(options.deterministic)
     points = points_of(options)
 
     from bert_jax.runs.finetuning.finetune import finetune
-    from bert_jax.runs.finetuning.machine import Stopped
 
-    # A signal is no error: the run has saved, and its exit code is that of the signal.
-    try:
-        finished = finetune(
-            options.task,
-            options.data_dir,
-            options.init_from,
-            options.workdir,
-            points,
-            profile_steps=options.profile,
-        )
-    except Stopped as stopped:
-        return stopped.exit_code()
+    finished = finetune(
+        options.task,
+        options.data_dir,
+        options.init_from,
+        options.workdir,
+        points,
+        profile_steps=options.profile,
+    )
     print(finished.text)
-    return 0
 
 
 def points_of(options: Options) -> list[Point[Any]]:

@@ -66,8 +66,8 @@ flags.define(Options)
 app.define_config_flags()
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
+def main(argv: Sequence[str]) -> None:
+    """Run what is left to run; a signal ends it with 128 + its number, saved."""
     del argv
     options = flags.read(Options)
 
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     config = change(begin)
     if options.print_config:
         print(schema.dumps(config), end='')
-        return 0
+        return
     points = sweep.grid(begin, options.sweep, change) if options.sweep else []
     methods = {point.config.tuning.method for point in points} or {config.tuning.method}
     for method in sorted(methods & METHODS.keys() - {begin.tuning.method}):
@@ -94,23 +94,17 @@ def main(argv: Sequence[str]) -> int:
         )  # fmt: skip
 
     from bert_jax.runs.finetuning.finetune import finetune
-    from bert_jax.runs.finetuning.machine import Stopped
 
-    # A signal ends a run with its state saved; the same command goes on.
-    try:
-        finished = finetune(
-            options.task,
-            options.data_dir,
-            options.init_from,
-            options.workdir,
-            points or config,
-            options.print_map,
-            options.profile,
-        )
-    except Stopped as stopped:
-        return stopped.exit_code()
+    finished = finetune(
+        options.task,
+        options.data_dir,
+        options.init_from,
+        options.workdir,
+        points or config,
+        options.print_map,
+        options.profile,
+    )
     print(finished.text)
-    return 0
 
 
 if __name__ == '__main__':

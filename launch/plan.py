@@ -31,6 +31,9 @@ def main(argv: Sequence[str]) -> int:
       UserError: after that, where a phase does not fit.
     """
     del argv
+    from etils import epath
+
+    from bert_jax.configs.files.store import write_note
     from bert_jax.costs.chips import topology
     from bert_jax.runs.pretraining import planning
 
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     report, refusals = planning.make_plan(config, chips, options)
     print('\n'.join(plan_text.lines(report)))
     if options.json:
-        planning.write_json(options.json, report)
+        write_note(epath.Path(options.json), report, 2)
 
     # Last, so that the plan is above the error and the exit code is still 2.
     if refusals:

@@ -78,9 +78,10 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.runs.pretraining import words
 
     forms = words.Forms(options.forms, options.typos, kinds)
-    return words.train(
+    result = words.train(
         config, tokenizer, options.eval_words, forms, options.workdir, options.profile
     )
+    return result.exit_code()
 
 
 if __name__ == '__main__':

@@ -55,8 +55,8 @@ flags.define(Options)
 app.define_config_flags()
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
+def main(argv: Sequence[str]) -> None:
+    """Run what is left to run; a signal ends it with 128 + its number, saved."""
     del argv
     options = flags.read(Options)
     before_jax.set_up(options.deterministic)
@@ -75,13 +75,8 @@ def main(argv: Sequence[str]) -> int:
     points = sweep.grid(begin, f'seed={seeds}', change)
 
     from bert_jax.runs.crosslingual.transfer import transfer
-    from bert_jax.runs.finetuning.machine import Stopped
 
-    try:
-        print(transfer(languages, rows, options.init_from, options.workdir, points))
-    except Stopped as stopped:
-        return stopped.exit_code()
-    return 0
+    print(transfer(languages, rows, options.init_from, options.workdir, points))
 
 
 if __name__ == '__main__':

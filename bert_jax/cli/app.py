@@ -27,7 +27,7 @@ from typing import TextIO, TypeVar
 
 from absl import app, flags, logging
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, chain
 from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply, describe_settings
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
@@ -394,55 +394,47 @@ def _plain(error: flags.Error) -> str:
     return message
 
 
-def _too_little(error: BaseException | None) -> str | None:
+def _too_little(error: BaseException) -> str | None:
     """Return the line for a full disk, too little memory, and what may not or cannot be reached.
 
     `error` is it, or was caused by it; None where it is neither.
     """
     disk = 'free some space and run the same command again'
 
-    # From the error to what caused it, for libraries wrap the errors of the system. `seen`,
-    # because such a chain may bite its tail.
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return (
-                f'{error.filename}: disk full: {disk}' if error.filename else f'disk full: {disk}'
-            )
+    # From the error to what caused it, for libraries wrap the errors of the system.
+    for cause in chain(error):
+        name = f'{cause.filename}: ' if isinstance(cause, OSError) and cause.filename else ''
+        number = cause.errno if isinstance(cause, OSError) else None
+        # tensorstore has errors of its own, and says the same.
+        if number in (errno.ENOSPC, errno.EDQUOT) or 'No space left on device' in str(cause):
+            return f'{name}disk full: {disk}'
 
         # A quota of the shell and not of the disk: more room would not help.
-        if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            name = f'{error.filename}: ' if error.filename else ''
+        if number == errno.EFBIG:
             return (
                 f'{name}a limit on the size of files was reached: raise it (ulimit -f) and run the'
                 ' same command again'
             )
-        if 'No space left on device' in str(error):  # as tensorstore words it
-            return f'disk full: {disk}'
 
         # After the disk: a full one is named as such also where it was met over a network.
-        if unreachable := _unreachable(error):
+        if unreachable := _unreachable(cause):
             return unreachable
 
         # The host's memory, and after it the device's, which has other remedies.
-        if isinstance(error, MemoryError):
-            asked = f' ({error})' if str(error) else ''
+        if isinstance(cause, MemoryError):
+            asked = f' ({cause})' if str(cause) else ''
             return (
                 f'this machine has too little memory{asked}: end other programs, or take a larger'
                 ' one'
             )
-        if type(error).__name__ in (
-            'JaxRuntimeError',
-            'XlaRuntimeError',
-        ) and 'RESOURCE_EXHAUSTED' in str(error):
+        of_jax = type(cause).__name__ in ('JaxRuntimeError', 'XlaRuntimeError')
+        if of_jax and 'RESOURCE_EXHAUSTED' in str(cause):
             return (
-                f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller'
+                f'the device has too little memory ({str(cause).splitlines()[0]}): take a smaller'
                 ' batch_size, --set runtime.accumulation=2, --set runtime.remat=full or, over'
                 ' several devices, --set runtime.fsdp=2; bert-pretrain --dry_run says what a'
                 ' step takes'
             )
-        error = error.__cause__ or error.__context__
     return None
 
 

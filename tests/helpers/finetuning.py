@@ -11,7 +11,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import finetuner, machine
-from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.workdir import Workdir
@@ -25,7 +25,7 @@ def finetune(
     task = load_task(str(task_file))
     data = TaskData(task, encoder, task_identity(task, str(task_file), ''))
     ready = machine.ready(config.runtime, encoder.model)
-    return finetuner.FineTuner(FineTuning(data), ready).run(config, str(workdir))[0]
+    return finetuner.FineTuner(Approach(data), ready).run(config, str(workdir))[0]
 
 
 def trained_on(folder, copy, mesh):

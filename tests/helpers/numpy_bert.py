@@ -6,6 +6,7 @@ import math
 
 import jax
 import numpy as np
+import scipy.special
 
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
@@ -154,3 +155,14 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     decoder = m['decoder'] if 'decoder' in m else e['word']
     logits = at @ decoder[: c.vocab_size].T + m['bias'][: c.vocab_size]
     return x, pooled, logits, dense(pooled, p['nsp'])
+
+
+def mlm_loss(params, config: ModelConfig, batches) -> float:
+    """The mean masked-LM loss of records over all of their masks."""
+    total = weight = 0.0
+    for batch in batches:
+        log_p = scipy.special.log_softmax(numpy_forward(params, config, batch)[2], axis=-1)
+        chosen = np.take_along_axis(log_p, batch['masked_lm_ids'][..., None], -1)[..., 0]
+        weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
+        total, weight = total - (chosen * weights).sum(), weight + weights.sum()
+    return total / weight

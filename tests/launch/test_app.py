@@ -159,17 +159,13 @@ def test_a_defect_keeps_its_traceback(program):
     assert result.stderr.startswith('Traceback') and "KeyError: 'sheep'" in result.stderr
 
 
-@pytest.mark.parametrize('unbuffered', ['', '1'])
 @pytest.mark.parametrize(
-    ('name', 'arguments'),
+    ('name', 'arguments', 'unbuffered'),
     [
-        ('pretrain', ['--help']),
-        ('pretrain', ['--config=bert_base', '--print_schedule']),
-        ('pretrain', ['--config=bert_base', '--print_config']),
-        ('finetune', ['--help_settings']),
-        ('__main__', []),
-        ('plan', ['--help']),
-        ('supervise', ['--help']),
+        ('pretrain', ['--help'], ''),
+        ('pretrain', ['--config=bert_base', '--print_config'], '1'),
+        ('finetune', ['--help_settings'], ''),
+        ('__main__', [], '1'),
     ],
 )
 def test_a_reader_that_leaves_early_is_no_error(name, arguments, unbuffered):
@@ -245,14 +241,11 @@ def test_commands_are_named_as_the_user_names_them(script, binary):
     assert 'directory (bert-preprocess makes one)' in script(*command).stderr
 
 
-def test_the_script_named_as_the_project_lists_the_commands_and_runs_them(script):
-    listed = script('jax')
-    assert (listed.returncode, listed.stderr) == (0, '')
-    assert listed.stdout.startswith('usage: bert-jax NAME [--flags]; bert-jax NAME --help\n')
+def test_the_script_named_as_the_project_runs_the_commands(script):
     assert 'usage: bert-verify-data' in script('jax', 'verify_data', '--help').stdout
     misspelt = script('jax', 'pretain')
     assert (misspelt.returncode, misspelt.stderr.count('\n')) == (2, 1)
-    assert '(did you mean pretrain?): `bert-jax` lists them' in misspelt.stderr
+    assert 'no such command (did you mean pretrain?): `bert-jax` lists' in misspelt.stderr
 
 
 def test_libraries_are_heard_only_when_it_is_serious(program):

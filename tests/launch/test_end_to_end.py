@@ -1,7 +1,4 @@
-"""The whole path through the real command lines.
-
-Text to a score, with a kill in the middle of training.
-"""
+"""The whole path through the commands, from text to a score, and kills on the way."""
 
 from __future__ import annotations
 
@@ -14,297 +11,165 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
-from bert_jax.runs.pretraining.baselines import baselines
-from bert_jax.runs.workdir import notes
+from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import load_params, saved_steps
+from tests.helpers.mood import write
 
 ROOT = pathlib.Path(__file__).parents[2]
-TOPICS = {
-    'sea': (
-        'the ship sailed over deep water while sailors watched waves harbour storm anchor tide'
-        ' captain'.split()
-    ),
-    'farm': (
-        'a farmer ploughed his field before rain so that wheat barley cattle sheep barn tractor'
-        ' grew'.split()
-    ),
-}
-TRAINING = [
-    'phases.0.steps=30',
-    'phases.0.batch_size=32',
-    'optimizer.warmup_steps=5',
-    'runtime.log_every=2',
-    'runtime.eval_every=15',
-    'runtime.checkpoint_every=4',
-]
-
-
-def sentence(topic: str, rng: random.Random) -> str:
-    """Eight words of a topic."""
-    return ' '.join(rng.choices(TOPICS[topic], k=8)) + '.'
+SEA = 'the ship sailed over deep water while sailors watched waves harbour storm anchor'.split()
+FARM = 'a farmer ploughed his field before rain so that wheat barley cattle sheep barn'.split()
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory) -> pathlib.Path:
-    """A text of documents on two topics, and a task that asks for the topic."""
+def folder(tmp_path_factory, binary) -> pathlib.Path:
+    """A task that asks for the topic of a sentence, and records of documents on two topics."""
     folder, rng = tmp_path_factory.mktemp('path'), random.Random(0)
-    documents = [
-        '\n'.join(sentence(topic, rng) for _ in range(8)) for topic in ('sea', 'farm') * 60
-    ]
+    sentence = lambda words: ' '.join(rng.choices(words, k=8)) + '.'
+    documents = ['\n'.join(sentence(words) for _ in range(8)) for words in (SEA, FARM) * 60]
     (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
-    for split, size in (('train', 120), ('dev', 40)):
-        rows = [
-            {'text': sentence(topic, rng), 'label': topic}
-            for topic in ('sea', 'farm') * (size // 2)
-        ]
-        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
-    task = {
-        'kind': 'classification',
-        'files': {'train': 'train.jsonl', 'dev': 'dev.jsonl'},
-        'columns': {'text': 'text', 'label': 'label'},
-    }
-    (folder / 'task.json').write_text(
-        json.dumps({**task, 'labels': ['sea', 'farm'], 'metrics': ['accuracy']})
+    topic = lambda _, word: {'text': sentence(SEA if word == 'sea' else FARM)}
+    write(folder, topic, ['sea'], ['farm'], (120, 40))
+    text = f'--input={folder}/text.txt'
+    options = (
+        '--seq_len=32',
+        '--dupe_factor=3',
+        '--eval_fraction=0.1',
+        f'--output={folder}/records',
     )
+    for command in (
+        ('train_vocab', text, f'--output={folder}/vocab', '--vocab_size=200'),
+        ('preprocess', text, f'--tokenizer={folder}/vocab', *options),
+        ('verify_data', f'{folder}/records'),
+    ):
+        ok(binary(*command))
     return folder
 
 
 def ok(result: subprocess.CompletedProcess) -> None:
-    """Fails, with what the binary said, unless it succeeded."""
+    """Fails, with what the command said, unless it succeeded."""
     assert result.returncode == 0, result.stderr
 
 
-def make_records(folder: pathlib.Path, binary) -> None:
-    """A vocabulary and TFRecords from the folder's text."""
-    text = f'--input={folder}/text.txt'
-    ok(binary('train_vocab', text, f'--output={folder}/vocab', '--vocab_size=200'))
-    options = ['--seq_len=32', '--dupe_factor=3', '--eval_fraction=0.1']
-    ok(
-        binary(
-            'preprocess',
-            text,
-            f'--tokenizer={folder}/vocab',
-            f'--output={folder}/records',
-            *options,
-        )
-    )
-
-
-def pretrain_command(folder: pathlib.Path, workdir: str) -> list[str]:
+def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[str]:
     """The training command of every run here."""
-    records = folder / 'records'
-    vocab_size = json.loads((records / 'manifest.json').read_text())['vocab_size']
-    changes = [f'--set={c}' for c in (*TRAINING, f'model.vocab_size={vocab_size}')]
-    return [
-        sys.executable,
-        '-m',
-        'bert_jax.launch.pretrain',
-        '--config=quickstart',
-        f'--data={records}',
-        f'--workdir={folder / workdir}',
-        *changes,
-    ]
-
-
-def stop_at(
-    step: int,
-    command: list[str],
-    workdir: pathlib.Path,
-    number: int,
-    later: float = 0.0,
-    **environment: str,
-) -> int:
-    """Starts a run, sends it a signal once it has logged `step`, and returns its exit status.
-
-    `later`: seconds between the two; a later step will do.
-    """
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | environment, stderr=subprocess.DEVNULL
+    settings = (
+        'phases.0.steps=30',
+        'phases.0.batch_size=32',
+        'optimizer.warmup_steps=5',
+        'runtime.log_every=2',
+        'runtime.eval_every=15',
+        'runtime.checkpoint_every=4',
+        f'model.vocab_size={Manifest.load(folder / "records").vocab_size}',
     )
-    metrics, until = workdir / 'metrics.jsonl', time.monotonic() + 400
-    while process.poll() is None and time.monotonic() < until:
-        if metrics.exists() and max((m['step'] for m in read_metrics(metrics)), default=0) >= step:
-            time.sleep(later)
-            process.send_signal(number)
-            break
-        time.sleep(0.01)
-    return process.wait(timeout=120)
+    return [
+        'pretrain',
+        '--config=quickstart',
+        f'--data={folder}/records',
+        f'--workdir={folder / workdir}',
+        *(f'--set={change}' for change in (*settings, *changes)),
+    ]
 
 
 @pytest.fixture(scope='module')
-def undisturbed(folder, binary) -> pathlib.Path:
-    """A run that nothing stopped."""
-    make_records(folder, binary)
-    command = pretrain_command(folder, 'undisturbed')
-    ok(subprocess.run(command, cwd=ROOT, capture_output=True, text=True))
-    return folder / 'undisturbed'
+def pretrained(folder, binary) -> pathlib.Path:
+    ok(binary(*pretrain_command(folder, 'run')))
+    return folder / 'run'
 
 
-def test_text_to_score(undisturbed, folder, binary):
-    ok(binary('verify_data', f'{folder}/records'))
+def test_text_to_score(pretrained, folder, binary):
     settings = ['--set=epochs=30', '--set=optimizer.peak_lr=1e-3', '--set=max_seq_length=16']
-    ok(
-        binary(
-            'finetune',
-            f'--task={folder}/task.json',
-            f'--init_from={undisturbed}',
-            f'--workdir={folder}/tuned',
-            *settings,
-        )
-    )
+    run = (f'--task={folder}/mood.json', f'--init_from={pretrained}', f'--workdir={folder}/tuned')
+    ok(binary('finetune', *run, *settings))
     ok(binary('evaluate', f'--workdir={folder}/tuned', '--split=dev'))
     result = json.loads((folder / 'tuned/eval/dev.json').read_text())
     assert result['metrics']['accuracy'] > 0.95
-    ok(binary('evaluate', f'--workdir={undisturbed}', f'--data={folder}/records'))
+    ok(binary('evaluate', f'--workdir={pretrained}', f'--data={folder}/records'))
 
-    command = pretrain_command(folder, 'undisturbed')
-    refused = binary('pretrain', *command[3:], '--set=seed=5')
-    assert (refused.returncode, refused.stderr.count('\n')) == (2, 1), refused.stderr
-    assert 'seed: 12345 -> 5' in refused.stderr
+    refused = binary(*pretrain_command(folder, 'run', 'seed=5'))
+    assert refused.returncode == 2 and 'seed: 12345 -> 5' in refused.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
-def test_a_run_with_kills_on_the_way_is_the_run_without(undisturbed, folder, binary):
-    disturbed = pretrain_command(folder, 'disturbed')
-    assert stop_at(8, disturbed, folder / 'disturbed', signal.SIGKILL) == -signal.SIGKILL
-    assert stop_at(16, disturbed, folder / 'disturbed', signal.SIGTERM) == 128 + signal.SIGTERM
-    last = subprocess.run(disturbed, cwd=ROOT, capture_output=True, text=True)
-    assert last.returncode == 0 and 'resumed at step' in last.stderr
-
-    (want, step), (got, other) = load_params(undisturbed), load_params(folder / 'disturbed')
-    assert step == other == 30
-    for a, b in zip(leaves(want), leaves(got), strict=True):
-        np.testing.assert_array_equal(a, b)  # bitwise
-    held_out = [
-        [m for m in read_metrics(run / 'metrics.jsonl') if m['split'] == 'eval']
-        for run in (undisturbed, folder / 'disturbed')
-    ]
-    losses = [[(m['step'], m['mlm_loss']) for m in lines] for lines in held_out]
-    assert losses[0] == losses[1] and [step for step, _ in losses[0]] == [15, 30]
-    unigram = baselines(str(folder / 'records')).unigram_nll
-    gained = [m['nats_gained'] for m in held_out[1]]
-    assert gained == pytest.approx([unigram - loss for _, loss in losses[1]])
-
-    # What the page shows of it: three processes made it, and guessing is on the same records.
-    begun = notes.starts(Workdir(folder / 'disturbed'))
-    assert len(begun) == 3 and begun[0].step == 0 < begun[-1].step < 30
-    (guess,) = notes.guesses(Workdir(folder / 'disturbed'))
-    assert guess.scores['mlm_loss'] == pytest.approx(unigram)
-    ok(binary('report', '--samples=2', folder / 'disturbed'))
-    shown = (folder / 'disturbed/report.html').read_text()
-    assert shown.count('<mark>') == 2 and f'{losses[1][-1][1]:.4f} ({unigram:.4f})' in shown
-
-
-def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(
-    undisturbed, folder, binary
-):
+def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(folder, binary):
     changes = ['optimizer.peak_lr=1e30', 'runtime.max_bad_steps=3', 'runtime.checkpoint_every=1']
-    command = pretrain_command(folder, 'diverged') + [f'--set={change}' for change in changes]
-    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    refused = binary(*pretrain_command(folder, 'diverged', *changes))
     assert refused.returncode == 2 and 'Traceback' not in refused.stderr, refused.stderr
     assert refused.stderr.splitlines()[-1].startswith(
         'pretrain: error: 3 steps in a row, 3 to 5, had a non-finite'
     )
     newest = saved_steps(folder / 'diverged')[-1]
     assert newest >= 4 and load_params(folder / 'diverged')[1] == newest
-    assert (
-        not list((folder / 'diverged/checkpoints').glob('*tmp*'))
-        and (folder / 'diverged/plots/losses.png').exists()
-    )
+    assert not list((folder / 'diverged/checkpoints').glob('*tmp*'))
+    assert (folder / 'diverged/plots/losses.png').exists()
 
 
 @pytest.mark.slow
-def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(undisturbed, folder, binary):
+def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder):
     """SIGKILL while it imports, compiles, trains, evaluates or writes.
 
     The parameters are, to the bit, those of a run left alone.
     """
-    changes = [
-        'phases.0.steps=600',
-        'phases.0.batch_size=8',
-        'runtime.eval_every=100',
-        'runtime.eval_batches=2',
-        'runtime.checkpoint_every=20',
-    ]
-    longer = [f'--set={change}' for change in changes]
+    changes = (
+        'phases.0.steps=600', 'phases.0.batch_size=8', 'runtime.eval_every=100',
+        'runtime.eval_batches=2', 'runtime.checkpoint_every=20',
+    )  # fmt: skip
     settings = {'JAX_NUM_CPU_DEVICES': '1', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '0'}
-    alone, command = ([*pretrain_command(folder, name), *longer] for name in ('alone', 'killed'))
-    ok(subprocess.run(alone, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True))
     rng, reached = random.Random(int(os.environ['BERT_JAX_TEST_SEED'])), []
+
+    def started(name: str) -> subprocess.Popen:
+        program, *arguments = pretrain_command(folder, name, *changes)
+        command = [sys.executable, '-m', f'bert_jax.launch.{program}', *arguments]
+        environment = os.environ | settings
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+
+    metrics = folder / 'killed/metrics.jsonl'
+    logged = lambda: max((m['step'] for m in read_metrics(metrics)), default=0)
+    assert started('alone').wait() == 0
     for kill in range(20):
-        if kill % 4 == 0:  # before or when it begins to train
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=os.environ | settings, stderr=subprocess.DEVNULL
-            )
-            time.sleep(rng.uniform(0, 8))
-            process.kill()
-            assert process.wait() == -signal.SIGKILL
-        else:
-            step = 28 * kill + rng.randrange(28)
-            assert (
-                stop_at(
-                    step,
-                    command,
-                    folder / 'killed',
-                    signal.SIGKILL,
-                    rng.uniform(0, 0.5),
-                    **settings,
-                )
-                == -signal.SIGKILL
-            )
+        process, step, until = started('killed'), 28 * kill + rng.randrange(28), time.monotonic()
+        until += 400
+        if kill % 4:  # else before or when it begins to train
+            while process.poll() is None and time.monotonic() < until:
+                if metrics.exists() and logged() >= step:
+                    break
+                time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.5 if kill % 4 else 8))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
         reached.append(max(saved_steps(folder / 'killed'), default=0))
-    ok(subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True))
+    assert started('killed').wait() == 0
     # It went on from where it was.
     assert len(set(reached)) > 9 and reached == sorted(reached), reached
     (want, step), (got, other) = load_params(folder / 'alone'), load_params(folder / 'killed')
     assert step == other == 600
-    for a, b in zip(leaves(want), leaves(got), strict=True):
+    for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
         np.testing.assert_array_equal(a, b, err_msg=f'killed at {reached}')
-
-
-def leaves(tree):
-    """The arrays of nested dictionaries, in order of their names."""
-    return [
-        leaf
-        for name in sorted(tree)
-        for leaf in (leaves(tree[name]) if isinstance(tree[name], dict) else [tree[name]])
-    ]
 
 
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
         (
-            ['--set=model.vocab_size=99'],
+            '--set=model.vocab_size=99',
             'entries, but model.vocab_size=99: add --set model.vocab_size=',
         ),
-        (['--set=phases.0.seq_len=128'], 'beyond the position table'),
+        ('--set=phases.0.seq_len=128', 'beyond the position table'),
+        ('--set=runtime.accumulation=5', 'does not divide by runtime.accumulation=5'),
+        ('--set=phases.0.bach_size=12', 'phases.0.bach_size'),
+        ('--data=/nowhere', '/nowhere'),
+        ('--set=runtime.fsdp=3', 'there are 8 devices'),
         (
-            ['--set=phases.0.batch_size=12', '--set=runtime.accumulation=8'],
-            'does not divide by runtime.accumulation=8',
+            '--set=runtime.model_parallel=8',
+            'runtime.model_parallel=8 divides none of model.num_heads=2',
         ),
-        (['--set=phases.0.bach_size=12'], 'phases.0.bach_size'),
-        (['--data=/nowhere'], '/nowhere'),
-        (['--config=bert_huge'], 'bert_huge'),
-        (['--set=runtime.fsdp=3'], 'there are 1 devices'),
     ],
 )
-def test_mistakes_are_one_line_and_exit_2(undisturbed, folder, binary, change, message):
-    result = binary('pretrain', *pretrain_command(folder, 'refused')[3:], *change)
-    assert result.returncode == 2
-    assert result.stderr.strip().count('\n') == 0 and message in result.stderr
-    assert not (folder / 'refused' / 'config.json').exists()
-
-
-def test_devices_that_would_all_hold_the_same_are_refused(undisturbed, folder, binary):
-    command = pretrain_command(folder, 'refused')[3:]
-    devices = {'JAX_NUM_CPU_DEVICES': '5'}
-    result = binary('pretrain', *command, '--set=runtime.model_parallel=5', **devices)
-    assert (result.returncode, result.stdout, result.stderr.count('\n')) == (2, '', 1)
-    assert 'runtime.model_parallel=5 divides none of model.num_heads=2' in result.stderr
+def test_mistakes_are_one_line_and_leave_nothing(folder, binary, change, message):
+    result = binary(*pretrain_command(folder, 'refused'), change)
+    assert (result.returncode, result.stdout) == (2, '')
+    assert message in result.stderr.splitlines()[-1], result.stderr
     assert not (folder / 'refused').exists()

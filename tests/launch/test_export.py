@@ -190,10 +190,3 @@ def test_a_refused_export_names_the_model_and_not_the_hidden_folder(make, tmp_pa
     ):
         with pytest.raises(UserError, match=f'^runs/mini: {message}'):
             export.write(model, source.tokenizer, form, out, named='runs/mini')
-
-
-def test_a_head_that_transformers_does_not_have_is_refused(make, tmp_path):
-    folder, _ = finetuned(make, heads.Classifier(MODEL), 'oracle', [])
-    source = read_source(str(folder))
-    with pytest.raises(UserError, match='oracle is none of the classes that can be written'):
-        export.write(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))

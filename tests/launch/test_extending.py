@@ -175,23 +175,11 @@ def test_a_model_in_memory_gives_what_the_page_says(encoder):
     assert [len(mask) for mask in made['words']] == [3]
 
 
-def test_rows_are_padded_to_the_longest_to_a_multiple_or_whole(encoder):
-    bert = Bert.load(encoder)
-    texts = ['a ' * 3, ('a ' * 3, 'a ' * 4), 'a ' * 99]
-    lengths = {
-        multiple: bert.tokenize(texts[:2], 32, multiple)['input_ids'].shape[1]
-        for multiple in (1, 4, 8, 50, None)
-    }
-    assert lengths == {1: 10, 4: 12, 8: 16, 50: 32, None: 32}
-    whole = bert.tokenize(texts, 32)
-    assert whole['input_mask'].sum(1).tolist() == [5, 10, 32]
-    assert whole['segment_ids'].sum(1).tolist() == [0, 5, 0]
-    with pytest.raises(UserError, match='this model reads 3 to 64 word pieces'):
-        bert.tokenize(texts, 65)
-
-
 def test_outputs_embeddings_and_words_agree_with_each_other_whatever_the_padding(encoder):
     bert = Bert.load(encoder)
+    pairs = ['a ' * 3, ('a ' * 3, 'a ' * 4)]
+    lengths = [bert.tokenize(pairs, 32, n)['input_ids'].shape[1] for n in (1, 4, 50, None)]
+    assert lengths == [10, 12, 32, 32]
     words = bert.tokenizer.tokens(range(5, 9))
     texts = [' '.join(words), ' '.join(words[:2])]
     short, padded = bert.tokenize(texts), bert.tokenize(texts, 32, None)
@@ -243,30 +231,16 @@ def test_what_a_model_in_memory_cannot_do_is_one_line(encoder):
     rows = bert.tokenize('a')
     for ask, message in (
         (lambda: bert.embed(['a'], layers=()), r'^layers=\(\) must be a list of whole numbers'),
-        (lambda: bert.embed(['a'], layers=(True,)), r'^layers=\(True,\) must be a list of whole'),
         (lambda: bert.embed(['a'], layers=(9,)), '^layers: no layer 9'),
-        (lambda: bert.embed(['a'], layers=-1), 'layers=-1 must be a list of whole numbers'),
-        (lambda: bert.embed(['a'], pool='x'), "pool='x' gives no single vector"),
         (lambda: bert.embed(['a'], pool='none'), "pool='none' gives no single vector"),
         (lambda: bert.embed([['a', 'b']]), r'texts\[0\] must be a text, or a tuple of two'),
-        (lambda: bert.embed(None), r'texts\[0\] must be a text'),
-        (lambda: bert.embed(b'abc'), "texts must be a text .*, not a bytes: b'abc'"),
-        (lambda: bert.embed({'text': 'a'}), "not a dict: {'text': 'a'}"),
-        (lambda: bert.tokenize({'text': 'a'}), "not a dict: {'text': 'a'}"),
-        (lambda: bert.tokenize({'a'}), "not a set: {'a'}"),
-        (lambda: bert.tokenizer.encode_batch({'text': 'a'}), "not a dict: {'text': 'a'}"),
-        (lambda: bert.fill_mask({'text': 'a [MASK]'}), 'must be a text'),
+        (lambda: bert.embed({'text': 'a'}), "texts must be a text .*not a dict: {'text': 'a'}"),
         (lambda: bert('abc'), "rows of `tokenize` are needed, .*, not 'abc'"),
-        (lambda: bert(None), "rows of `tokenize` are needed, .*, not 'None'"),
-        (lambda: bert({'input_ids': 'abc'}), 'rows of `tokenize` are needed'),
         (lambda: bert({**rows, 'segment_ids': rows['input_ids'][0]}), 'rows of `tokenize` are'),
         (lambda: bert(dict.fromkeys(rows, np.ones((1, 65), int))), 'rows of 65 word pieces'),
-        (lambda: bert.mlm_logits('abc'), 'rows of `tokenize` are needed'),
         (lambda: bert.mlm_logits(rows, [[3]]), r'whole numbers \[1, P\] from 0 to 2'),
-        (lambda: bert.mlm_logits(rows, 'abc'), 'positions must be whole numbers'),
-        (lambda: bert.tokenize(['a', None]), r'texts\[1\] must be a text'),
         (lambda: bert.tokenize(['a'], multiple=0), 'multiple=0 must be a whole number'),
-        (lambda: bert.tokenize(['a'], max_length=0), 'max_length=0: this model reads 3'),
+        (lambda: bert.tokenize(['a'], max_length=0), 'max_length=0: this model reads 3 to 64'),
         (lambda: bert.fill_mask('[MASK]', top=0), 'top=0 must be a whole number from 1'),
         (lambda: Bert(bert.source, 'float99'), "compute_dtype='float99' must be"),
     ):

@@ -20,7 +20,6 @@ from bert_jax.conversion import huggingface
 from bert_jax.inference.extractor import Extractor, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.model import hidden_states
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.block import Block
 from bert_jax.model.blocks.part import Rows
@@ -135,55 +134,6 @@ def test_pooling_is_over_real_positions(folder):
         np.testing.assert_allclose(most, tokens.max(0), atol=1e-5)
 
 
-def test_rows_of_pairs_and_of_words():
-    tokenizer = tiny_models.tokenizer()
-    row = row_of('unable film', 'who ?', tokenizer, 64)
-    assert tokenizer.tokens(row.input_ids) == [
-        '[CLS]',
-        'un',
-        '##able',
-        'film',
-        '[SEP]',
-        'who',
-        '?',
-        '[SEP]',
-    ]
-    assert row.segment_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1] and row.word_index.tolist() == [
-        -1,
-        0,
-        0,
-        1,
-        -1,
-        0,
-        1,
-        -1,
-    ]
-    words = row_of(['a film', 'unable', '?'], None, tokenizer, 64)  # a word may hold a blank
-    assert words.word_index.tolist() == [-1, 0, 0, 1, 1, 2, -1] and not words.cut
-    cut = row_of('film ' * 9, 'who ' * 3, tokenizer, 10)
-    assert cut.cut == 5 and cut.segment_ids.tolist() == [0] * 6 + [1] * 4
-
-
-def test_memory_is_bounded_by_chunks(monkeypatch):
-    """Nothing is read further ahead than two chunks."""
-    from bert_jax.inference import extractor as feature_extractor
-
-    monkeypatch.setattr(feature_extractor, '_CHUNK_TOKENS', 12)
-    source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
-    taken = []
-
-    def records():
-        for i in range(40):
-            taken.append(i)
-            yield i, {'text': 'paris is'}
-
-    sizes = []
-    for part in Extractor(source, [-1], 'cls', 64, 'float32', 'float32')(records(), 'here'):
-        sizes.append(len(part.lines))
-        assert len(taken) <= sum(sizes) + 6
-    assert sum(sizes) == 40 and max(sizes) == 3
-
-
 def test_a_bad_record_keeps_its_place_without_tokens():
     source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
     records = [(1, {'text': 'paris'}), (2, BadRecord('not JSON')), (4, {'text': 'a film'})]
@@ -202,14 +152,3 @@ def test_a_bad_record_keeps_its_place_without_tokens():
             io.BytesIO(files.contents(part, first=True)['lines.npy'].replace(b'(0,)', b'(3,)'))
         )
         assert lines.tolist() == [1, 2, 4]
-
-
-def test_layers_are_checked():
-    for twice, said in (([1, 0, 1], '1 and 1'), ([2, -1], '2 and -1'), ([-3, 0], '-3 and 0')):
-        with pytest.raises(UserError, match=f'--layers: {said} are the same layer'):
-            hidden_states.make_features(tiny_models.CONFIG, twice, 'none', jnp.float32, jnp.float32)
-    for layer in (3, -4):
-        with pytest.raises(UserError, match=f'--layers: no layer {layer}: this encoder has 0'):
-            hidden_states.make_features(
-                tiny_models.CONFIG, [layer], 'none', jnp.float32, jnp.float32
-            )

@@ -46,26 +46,3 @@ def test_nearest_lists_sentences_for_people_and_for_machines(source, binary):
     for_people = binary(*command, 'a bad film')
     assert for_people.stdout.splitlines()[:2] == ['a bad film', '   1.0000  line 2: a bad film']
     assert len(for_people.stdout.splitlines()) == 4
-
-
-@pytest.mark.parametrize(
-    ('command', 'message'),
-    [
-        (['fill_mask', 'paris'], "'paris': no [MASK] in it"),
-        (['nearest', '--input=SOURCE/none.txt', 'paris'], 'none.txt: cannot be read'),
-        (
-            ['nearest', '--input=SOURCE/sentences.txt', '--layer=3', 'paris'],
-            '--layer=3: this encoder has 0 (the embeddings) to 2, or -3 to -1',
-        ),
-        (
-            ['nearest', '--input=SOURCE/sentences.txt', '--max_seq_length=65', 'paris'],
-            '--max_seq_length=65: this model reads 3 to 64 word pieces',
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(source, binary, command, message):
-    name, *arguments = (argument.replace('SOURCE', str(source)) for argument in command)
-    run = binary(name, f'--init_from={source}/model', *arguments)
-    errors = [line for line in run.stderr.splitlines() if ' I ' not in line and ' W ' not in line]
-    assert (run.returncode, run.stdout, len(errors)) == (2, '', 1), run.stderr
-    assert message in errors[0]

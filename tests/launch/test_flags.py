@@ -1,10 +1,7 @@
-"""Options as flags: each field has its flag and each flag its field, in every command, and what the
-flags say comes back in the types of the fields.
-"""
+"""Options as flags: what the flags say comes back in the types of the fields."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import subprocess
@@ -13,41 +10,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-COMMANDS = sorted(
-    path.stem
-    for path in (ROOT / 'launch').glob('*.py')
-    if "\nif __name__ == '__main__':" in path.read_text()
-)
 # Words do not depend on where sentences end; the quickstart always looks for them.
-NO_FLAGS = {'train_vocab': {'segment', 'language'}, 'quickstart': {'segment'}}
-DESCRIBE = """
-import dataclasses, importlib, json, sys
-from absl import flags
-from bert_jax.configs.options import described
-from bert_jax.configs.section import Section
-from bert_jax.cli import app
-
-def helps(options):
-    found = {}
-    for field in described(options):
-        if dataclasses.is_dataclass(field.type):
-            found |= helps(field.type)
-        elif field.option:
-            found[field.name] = field.option.help
-            if field.option.switch:
-                found[field.option.switch[0]] = 'the same as'
-    return found
-
-module = importlib.import_module(sys.argv[0])
-found = {}
-for value in vars(module).values():
-    # not the settings of a configuration, which have no flags of their own
-    is_class = isinstance(value, type) and dataclasses.is_dataclass(value)
-    if is_class and not issubclass(value, Section):
-        found |= helps(value)
-made = [flag.name for flag in flags.FLAGS.flags_by_module_dict().get(module.__name__, [])]
-print(json.dumps([found, made, app._usage(module.main, 'x', '')]))
-"""
 PROGRAM = '''"""Shears sheep."""
 from dataclasses import dataclass
 from typing import Literal
@@ -95,17 +58,6 @@ def program(tmp_path):
         )
 
     return run
-
-
-@pytest.mark.parametrize('name', COMMANDS)
-def test_every_field_has_its_flag_and_every_flag_its_field_and_help_shows_it(name):
-    code = f'import sys; sys.argv = ["bert_jax.launch.{name}"]\n{DESCRIBE}'
-    done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    helps, made, usage = json.loads(done.stdout)
-    assert set(made) == set(helps) - NO_FLAGS.get(name, set())
-    shown = ' '.join(usage.split())
-    assert all(' '.join(helps[flag].split()) in shown for flag in made)
 
 
 def test_no_command_defines_a_flag_by_hand():

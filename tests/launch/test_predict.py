@@ -76,25 +76,3 @@ def test_an_interrupted_run_goes_on_and_shards_make_the_whole(source, tmp_path, 
     part = binary(*command[:-1], f'--output={tmp_path}/part', '--shard=1/3', '--skip_bad_records')
     assert part.returncode == 0, part.stderr
     assert [a['line'] for a in lines_of(tmp_path / 'part')] == list(range(2, 1101, 3))
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'content', 'message'),
-    [
-        ([], 'a\tb\n1\t2\n', "no column 'text' for 'text'; it has 2: a, b"),
-        (['--shard=3/2'], 'text\nx\n', '--shard=3/2: write I/N'),
-        (['--workdir=x'], 'text\nx\n', 'name either --workdir or --init_from'),
-    ],
-)
-def test_a_mistake_is_one_line(source, tmp_path, binary, arguments, content, message):
-    (tmp_path / 'in.tsv').write_text(content)
-    run = binary(
-        'predict',
-        f'--init_from={source}',
-        f'--input={tmp_path}/in.tsv',
-        f'--output={tmp_path}/out',
-        *arguments,
-    )
-    errors = [line for line in run.stderr.splitlines() if 'error' in line or 'Traceback' in line]
-    assert run.returncode == 2 and len(errors) == 1 and message in errors[0], run.stderr
-    assert not (tmp_path / 'out').exists()

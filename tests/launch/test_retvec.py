@@ -13,7 +13,6 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets.relatives import words as words_preset
-from bert_jax.inference import Bert
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards
@@ -27,7 +26,7 @@ from bert_jax.runs.pretraining import held_out, train, words
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
-from tests.helpers.numpy_bert import dense, numpy_forward
+from tests.helpers.numpy_bert import dense, mlm_loss
 from tests.helpers.numpy_retvec import code_points, numpy_network
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -148,18 +147,6 @@ def test_forms_are_the_word_and_others_with_typos():
     assert np.array_equal(found[1], code_points(*forms.of('cat', 7, 1)))
 
 
-def test_words_are_held_out_by_their_spelling(folder):
-    """None is in both parts, signs in neither; those of any other list fall alike."""
-    tokenizer = Tokenizer.load(folder / 'tokenizer')
-    found = words.WordList.of(tokenizer, 0.2)
-    known = set(tokenizer.tokens(range(5, 29))) - {'.'}
-    assert set(found.train) | set(found.eval) == known and not set(found.train) & set(found.eval)
-    assert found.eval and len(found.train) > 2 * len(found.eval)
-    every = [word for batch in words.evaluation_batches(found.eval, words.Forms(), 4)
-             for word in batch['characters'][batch['example_weights'] > 0, 0].tolist()]  # fmt: skip
-    assert every == code_points(*found.eval).tolist()
-
-
 def test_held_out_loss_is_that_of_the_words_spelled(folder):
     """The forward pass in numpy, on vectors of words that are spelled from words.txt here."""
     report = held_out.evaluate(str(folder / 'pre'), str(folder / 'records'), 'eval')
@@ -168,43 +155,9 @@ def test_held_out_loss_is_that_of_the_words_spelled(folder):
     embeddings = params['encoder']['embeddings']
     vectors = numpy_network(embeddings['retvec'], code_points(*entries))
     embeddings['word'] = dense(vectors, embeddings['projection'])
-    total = weight = 0.0
-    for batch in batches(folder, 'eval'):
-        logits = numpy_forward(params, MODEL, batch)[2]
-        losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(
-            logits, batch['masked_lm_ids'][..., None], -1
-        ).squeeze(-1)
-        weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        total, weight = total + (losses * weights).sum(), weight + weights.sum()
-    assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
-
-
-@pytest.mark.slow
-def test_runs_that_go_on_end_with_the_same_bits(folder):
-    """Of words and of the encoder, which may be trained with its network too."""
-    train_words(folder, 'cut', 24)
-    train_words(folder, 'cut', 48)
-    same = lambda a, b: jax.tree.all(
-        jax.tree.map(np.array_equal, load_params(folder / a)[0], load_params(folder / b)[0])
+    assert report['metrics']['mlm_loss'] == pytest.approx(
+        mlm_loss(params, MODEL, batches(folder, 'eval')), abs=1e-4
     )
-    assert same('words', 'cut')
-    pretrain(folder, 'pre_cut', 3)
-    pretrain(folder, 'pre_cut', 6)
-    assert same('pre', 'pre_cut')
-    pretrain(folder, 'trained', 3, retvec='trained')
-    embeddings = load_params(folder / 'trained')[0]['encoder']['embeddings']
-    given = load_params(folder / 'words')[0]['retvec']
-    assert not np.array_equal(given['output']['kernel'], embeddings['retvec']['output']['kernel'])
-
-
-def test_any_word_is_read_by_its_characters(folder):
-    """Bert.load: rows of words that are in no file differ by their spelling alone."""
-    bert = Bert.load(str(folder / 'pre'))
-    first, second, third = bert.embed(['the Quux was', 'the Quux was', 'the Quuz was'])
-    assert np.array_equal(first, second) and not np.array_equal(first, third)
-    answers = bert.fill_mask('the film was [MASK] .', top=LISTED - 5)[0]
-    entries = (folder / 'tokenizer/words.txt').read_text().split('\n')[5:LISTED]
-    assert {answer['token'] for answer in answers} <= {*entries, *bert.tokenizer.special_tokens}
 
 
 @pytest.fixture(scope='module')

@@ -30,9 +30,3 @@ def test_settings_are_told_without_any_other_flag(binary, arguments, first, abse
     run = binary(*arguments)
     assert (run.returncode, run.stderr) == (0, '')
     assert run.stdout.splitlines()[1].startswith(first) and f'\n{absent}' not in run.stdout
-
-
-def test_an_unknown_section_is_one_line(binary):
-    run = binary('pretrain', '--help_settings=optimiser')
-    assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
-    assert '(did you mean optimizer?)' in run.stderr

@@ -6,12 +6,13 @@ sys.modules that holds None, in the commands and in the processes that they star
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import random
 
 import pytest
+
+from tests.helpers.mood import write
 
 ABSENT = """
 import sys
@@ -37,19 +38,11 @@ def folder(tmp_path_factory) -> pathlib.Path:
     folder, rng = tmp_path_factory.mktemp('without'), random.Random(0)
     (folder / 'absent').mkdir()
     (folder / 'absent/sitecustomize.py').write_text(ABSENT)
-    sentences = [' '.join(rng.choices(WORDS, k=8)) + ' .' for _ in range(400)]
-    documents = ['\n'.join(sentences[i : i + 8]) for i in range(0, 400, 8)]
+    sentence = lambda: ' '.join(rng.choices(WORDS, k=8)) + ' .'
+    documents = ['\n'.join(sentence() for _ in range(8)) for _ in range(50)]
     (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
-    rows = [{'text': sentence, 'label': 'ab'[i % 2]} for i, sentence in enumerate(sentences[:32])]
-    (folder / 'rows.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
-    task = {
-        'kind': 'classification',
-        'files': {'train': 'rows.jsonl', 'dev': 'rows.jsonl'},
-        'columns': {'text': 'text', 'label': 'label'},
-        'labels': ['a', 'b'],
-        'metrics': ['accuracy'],
-    }
-    (folder / 'task.json').write_text(json.dumps(task))
+    labelled = lambda _, word: {'text': f'{sentence()} {word}'}
+    write(folder, labelled, WORDS[:2], WORDS[2:4], (32, 8))
     return folder
 
 
@@ -69,7 +62,7 @@ def without(folder, binary):
 def test_from_text_to_an_exported_model(folder, without):
     records = '--input=DIR/text.txt --tokenizer=DIR/vocab --output=DIR/records --seq_len=32'
     pretrain = '--config=quickstart --data=DIR/records --workdir=DIR/run'
-    finetune = '--task=DIR/task.json --init_from=DIR/run --workdir=DIR/tuned'
+    finetune = '--task=DIR/mood.json --init_from=DIR/run --workdir=DIR/tuned'
     changes = ' '.join(f'--set={change}' for change in TRAINING)
     for name, arguments in (
         ('train_vocab', '--input=DIR/text.txt --output=DIR/vocab --vocab_size=60'),
@@ -79,7 +72,7 @@ def test_from_text_to_an_exported_model(folder, without):
         ('evaluate', '--workdir=DIR/run --data=DIR/records'),
         ('finetune', f'{finetune} --set=epochs=1 --set=max_seq_length=16'),
         ('evaluate', '--workdir=DIR/tuned'),
-        ('predict', '--workdir=DIR/tuned --input=DIR/rows.jsonl --output=DIR/answers.jsonl'),
+        ('predict', '--workdir=DIR/tuned --input=DIR/train.jsonl --output=DIR/answers.jsonl'),
         (
             'extract_features',
             '--workdir=DIR/run --input=DIR/text.txt --output=DIR/x.npz --layers=-1',

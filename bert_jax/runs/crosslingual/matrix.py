@@ -5,14 +5,12 @@ Owns its table (markdown), its JSON and its plot of score over overlap. It is gi
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from etils import epath
 
-from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.runs.workdir import plots
 
 
@@ -52,15 +50,12 @@ class Cell(NamedTuple):
 
 def write(folder: str, metric: str, cells: Sequence[Cell]) -> str:
     """Write transfer.json, transfer.md and transfer.png; return what the table says."""
-    target, text = epath.Path(folder), table(metric, cells)
     report = {
         'metric': metric,
         'cells': [{**cell._asdict(), 'mean': cell.mean, 'sd': cell.sd} for cell in cells],
     }
-    plots.save(target / 'transfer.png', picture(metric, cells))
-    atomic_write(target / 'transfer.md', text + '\n')
-    atomic_write(target / 'transfer.json', json.dumps(report, indent=2) + '\n')
-    return text
+    target = epath.Path(folder) / 'transfer'
+    return plots.save_report(target, report, table(metric, cells), picture(metric, cells))
 
 
 def table(metric: str, cells: Sequence[Cell]) -> str:

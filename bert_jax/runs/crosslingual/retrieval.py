@@ -9,7 +9,6 @@ picture; the states are bert_jax/inference's.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.inference.extractor import Extractor
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.runs.sources.source import load_source
@@ -109,13 +107,9 @@ def retrieve(vectors_of: Mapping[str, np.ndarray]) -> list[Found]:
 
 def write(folder: str, texts: int, pairs: Sequence[Found]) -> str:
     """Write translations.json, .md and .png; return what the table says."""
-    target, text = epath.Path(folder), table(texts, pairs)
     report = {'texts': texts, 'found': [pair._asdict() for pair in pairs]}
-    target.mkdir(parents=True, exist_ok=True)
-    plots.save(target / 'translations.png', picture(texts, pairs))
-    atomic_write(target / 'translations.md', text + '\n')
-    atomic_write(target / 'translations.json', json.dumps(report, indent=2) + '\n')
-    return text
+    target = epath.Path(folder) / 'translations'
+    return plots.save_report(target, report, table(texts, pairs), picture(texts, pairs))
 
 
 def table(texts: int, pairs: Sequence[Found]) -> str:

@@ -24,7 +24,7 @@ from bert_jax.runs.crosslingual import matrix
 from bert_jax.runs.crosslingual.languages import Language, training_examples
 from bert_jax.runs.crosslingual.matrix import Cell
 from bert_jax.runs.finetuning import machine, sweep
-from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
@@ -83,7 +83,7 @@ def _row(
     named = task_identity(first.task, first.given, first.data_dir)
     cache = str(Workdir(workdir).features)
     data = TaskData(first.task, source, named, cache, train)
-    fine_tuner = FineTuner(FineTuning(data), ready)
+    fine_tuner = FineTuner(Approach(data), ready)
     folder = os.path.join(workdir, '+'.join(row))
     runs = sweep.run_sweep([(fine_tuner, point) for point in points], folder)
     failed = sum(bool(run.get('failed')) for run in runs)

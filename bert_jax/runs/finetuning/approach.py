@@ -1,13 +1,13 @@
 """What a fine-tuning run trains, from where and on what: the seam between a run and its approach.
 
-Owns the Protocol that finetuner.py asks, and the approach of the paper's section 4, where the whole
-encoder is trained with a head; feature_based.py has that of section 5.3. It must not know how a run
-goes.
+Owns what finetuner.py asks of an approach, and the answers of the paper's section 4, where the
+whole encoder is trained with a head; feature_based.py has those of section 5.3. It must not know
+how a run goes.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any
 
 from absl import logging
 
@@ -24,64 +24,22 @@ from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import task_heads
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
 
-C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
+class Approach:
+    """What a run trains, from where and on what: by default the source's encoder, all of it.
 
-class Models(NamedTuple):
-    """A model, and the same as it is trained, whose attention kernel may be another."""
-
-    model: Any
-    trained: Any
-
-
-class Approach(Protocol[C]):
-    """What a run asks of its approach; for runs of configurations C.
+    A run asks nothing else of its approach (finetuner.py). `config` is the run's configuration.
 
     Attributes:
       data: the task, and the source of the encoder.
     """
-
-    @property
-    def data(self) -> TaskData:
-        """Return the task's data."""
-
-    def check(self, config: C) -> None:
-        """Raise UserError where there can be no run of `config`; compute nothing."""
-
-    def features(self, config: C) -> tuple[Arrays, Arrays]:
-        """Return the (training, scored) features that batches are cut from, made once.
-
-        That may be slow; what `inputs` needs is there then.
-
-        Raises:
-          Stopped: after a signal.
-        """
-
-    def inputs(self, config: C, split: str, batch: Arrays) -> Arrays:
-        """Return what the model reads of a batch of the features of 'train' or the scored split."""
-
-    def models(self, config: C) -> Models:
-        """Return the model that is trained."""
-
-    def split(self, config: C, params: Any) -> tuple[Any, Any]:
-        """Split fresh parameters: (what is trained, what is not; None where all are)."""
-
-    def begin(self, config: C, state: TrainState, folder: str) -> TrainState:
-        """Return the run's fresh `state` with the weights that training begins with."""
-
-    def costs(self, config: C) -> StepCosts:
-        """Return what the steps of a run cost."""
-
-
-class FineTuning:
-    """The encoder of the source with a fresh head for the task, all of it trained."""
 
     def __init__(self, data: TaskData):
         self.data = data
         self._inputs = word_vectors.inputs(data.source.model, data.source.tokenizer)
 
     def check(self, config: FinetuneConfig) -> None:
-        """Raise UserError where the tuning does not fit the encoder's shape, or the task."""
+        """Raise UserError where there can be no run of `config`; compute nothing."""
         encoder, task = config.encoder(self.data.source.model), self.data.task
         if encoder.embedding == OF_WORDS and task.head in ('span', 'choice'):
             raise UserError(
@@ -98,15 +56,18 @@ class FineTuning:
             check_pooler(self.data.source, config.tuning)
 
     def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
-        """Return the features of the task."""
+        """Return the (training, scored) features that batches are cut from, made once.
+
+        That may be slow, and a signal may end it (Stopped); what `inputs` needs is there then.
+        """
         return self.data.features(config.max_seq_length)
 
     def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
-        """Return the batch, with the characters of its words where the encoder reads those."""
+        """Return what the model reads of a batch of the features of 'train' or the scored split."""
         return self._inputs(batch)
 
-    def models(self, config: FinetuneConfig) -> Models:
-        """Make the encoder with a head, trained with the kernel that its rows' length allows."""
+    def models(self, config: FinetuneConfig) -> tuple[Any, Any]:
+        """Return a model, and the same as it is trained, whose attention kernel may be another."""
         # The dropout of the head is the recipe's, and the encoder has its own.
         encoder, task = config.encoder(self.data.source.model), self.data.task
         model = task_heads.make_model(
@@ -117,14 +78,17 @@ class FineTuning:
         # splits are predicted in several lengths.
         length = self.features(config)[0]['input_ids'].shape[-1]
         kernel = attend.choose(config.runtime, encoder, length)
-        return Models(model, model.clone(kernel=kernel))
+        return model, model.clone(kernel=kernel)
 
     def split(self, config: FinetuneConfig, params: Any) -> tuple[Any, Any]:
-        """Split the parameters as tuning.method says."""
+        """Split fresh parameters: (what is trained, what is not; None where all are)."""
         return split(params, config.encoder(self.data.source.model))
 
     def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
-        """Take the encoder's weights from the source, unless init=random; the head's are fresh."""
+        """Return the run's fresh `state` with the weights that training begins with.
+
+        The encoder's are those of the source, unless init=random.
+        """
         # The control by which pre-training is judged: nothing of the source but its shape, and
         # what is computed from the vocabulary.
         source = self.data.source

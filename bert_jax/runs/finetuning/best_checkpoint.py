@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from bert_jax.configs.errors import UserError, no_room
-from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
 
@@ -74,8 +74,7 @@ class BestCheckpoint:
 
         # Only now the score, and with it the claim that these are the best.
         try:
-            text = json.dumps({'step': int(state.step), 'score': score}) + '\n'
-            atomic_write(self._folder / 'score.json', text)
+            write_note(self._folder / 'score.json', {'step': int(state.step), 'score': score})
         except OSError as error:
             if self._required or not no_room(error):
                 raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from absl import logging
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import Predictions, Task, load_task
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
@@ -71,23 +70,17 @@ def fitting_features(
     return features
 
 
-class SplitPredictor:
-    """Runs a model over splits of a task: features in, predictions out.
+def split_predictor(
+    task: Task, model: Any, mesh: jax.sharding.Mesh, counts: collections.Counter
+) -> Callable[..., Predictions]:
+    """Make what runs a model over splits of a task: features in, predictions out.
 
-    It compiles once for each length of input.
+    It compiles once for each length of input, which `counts` counts.
     """
+    function = task_heads.make_predict(task.head, model, task.n_best)
+    compiled = counted_jit(function, counts, 'predict', out_shardings=sharding.replicated(mesh))
 
-    def __init__(
-        self, task: Task, model: Any, mesh: jax.sharding.Mesh, counts: collections.Counter
-    ):
-        self._task, self._mesh = task, mesh
-        predict = task_heads.make_predict(task.head, model, task.n_best)
-        self._predict = counted_jit(
-            predict, counts, 'predict', out_shardings=sharding.replicated(mesh)
-        )
-
-    def __call__(
-        self,
+    def predict(
         params: Any,
         examples: Sequence[Example],
         features: Arrays,
@@ -104,12 +97,13 @@ class SplitPredictor:
           inputs: makes what the model reads of a batch of INPUT_KEYS.
         """
         arrays = {name: features[name] for name in INPUT_KEYS}
-        plan = bucket_by_length(features, buckets, self._mesh)
+        plan = bucket_by_length(features, buckets, mesh)
 
         # All batches are on their way before the first is waited for; `gather` restores the order.
-        collate = DataCollator(self._mesh, inputs)
-        results = list(run(self._predict, params, arrays, plan, collate))
-        return self._task.decode(examples, features, gather(results, len(features['input_ids'])))
+        results = list(run(compiled, params, arrays, plan, DataCollator(mesh, inputs)))
+        return task.decode(examples, features, gather(results, len(features['input_ids'])))
+
+    return predict
 
 
 def config_hash(config: schema.Config) -> str:
@@ -128,9 +122,7 @@ def check_writable(workdir: Workdir) -> None:
 
 def write_result(workdir: Workdir, split: str, result: dict[str, Any]) -> dict[str, Any]:
     """Write `result` as eval/SPLIT.json in a workdir; return it."""
-    target = workdir.result(split)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(target, json.dumps(result, indent=2) + '\n')
+    write_note(workdir.result(split), result, 2)
     return result
 
 
@@ -228,7 +220,7 @@ class TaskEvaluator:
             task.head, self._source.model, task.num_outputs, config.head_dropout, runtime
         )
         self._compilations: collections.Counter = collections.Counter()
-        self._predict = SplitPredictor(task, model, mesh, self._compilations)
+        self._predict = split_predictor(task, model, mesh, self._compilations)
         self._inputs = word_vectors.inputs(self._source.model, self._source.tokenizer)
 
     def predict(self, examples: Sequence[Example], cache: str = '') -> Predictions:

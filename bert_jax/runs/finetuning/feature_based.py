@@ -12,18 +12,17 @@ import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embeddings import OF_WORDS
-from bert_jax.configs.schema import FeatureConfig
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.model.tagger import FeatureTagger, layers_of
-from bert_jax.runs.finetuning.approach import Models
+from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.encoder_cache import WordStates
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.train.state import TrainState
 
 
-class FeatureBased:
+class FeatureBased(Approach):
     """For a tagging task: a row is a sentence, and its inputs are words in place of word pieces."""
 
     def __init__(self, data: TaskData, machine: Machine):
@@ -42,15 +41,16 @@ class FeatureBased:
             )
 
         # By max_seq_length, then split: rows of another length give words other contexts.
-        self.data, self._machine = data, machine
+        super().__init__(data)
+        self._machine = machine
         self._words: dict[int, dict[str, WordStates]] = {}
 
-    def check(self, config: FeatureConfig) -> None:
+    def check(self, config: Any) -> None:
         """Raise UserError where the encoder has too few layers for `features`."""
         # Asks and throws away: the layers are named by the setting, counted by the encoder.
         layers_of(config.features, self.data.source.model.num_layers)
 
-    def features(self, config: FeatureConfig) -> tuple[Arrays, Arrays]:
+    def features(self, config: Any) -> tuple[Arrays, Arrays]:
         """Return a row for each sentence; compute the states of the words that the run needs."""
         data, length = self.data, config.max_seq_length
 
@@ -67,14 +67,14 @@ class FeatureBased:
         scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
         return train.sentences, scored.sentences
 
-    def inputs(self, config: FeatureConfig, split: str, batch: Arrays) -> Arrays:
+    def inputs(self, config: Any, split: str, batch: Arrays) -> Arrays:
         """Return the batch with the states of its words."""
         # The states are fetched batch by batch; all of them would not fit in memory.
         layers = layers_of(config.features, self.data.source.model.num_layers)
         words = self._words[config.max_seq_length][split]
         return batch | {'features': words.lookup(batch['input_ids'], layers)}
 
-    def models(self, config: FeatureConfig) -> Models:
+    def models(self, config: Any) -> tuple[Any, Any]:
         """Make the BiLSTM with a classifier."""
         # 'sum...' learns one weight a layer; a single layer or a concatenation needs none.
         model = FeatureTagger(
@@ -87,16 +87,16 @@ class FeatureBased:
         )
 
         # No attention, so no kernel to choose: one model for training and for prediction.
-        return Models(model, model)
+        return model, model
 
-    def split(self, config: FeatureConfig, params: Any) -> tuple[Any, Any]:
+    def split(self, config: Any, params: Any) -> tuple[Any, Any]:
         """Return that all of the BiLSTM is trained."""
         return params, None
 
-    def begin(self, config: FeatureConfig, state: TrainState, folder: str) -> TrainState:
+    def begin(self, config: Any, state: TrainState, folder: str) -> TrainState:
         """Return the state as it is: a BiLSTM begins at random."""
         return state
 
-    def costs(self, config: FeatureConfig) -> StepCosts:
+    def costs(self, config: Any) -> StepCosts:
         """Count no FLOPs: the encoder's are spent once, and not in a step."""
         return StepCosts(None)

@@ -15,7 +15,7 @@ from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
 from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import machine, sweep
-from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.feature_based import FeatureBased
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
@@ -77,10 +77,10 @@ def finetune(
         # Shared by all runs: the task's features, the mesh, compiled programs.
         data = TaskData(loaded, encoder, task_identity(loaded, task, data_dir), cache)
         ready = machine.ready(points[0].config.runtime, encoder.model)
-        tuner: FineTuner[Any] = FineTuner(FineTuning(data), ready, profile_steps)
-        runners = {False: tuner}
+        approaches: dict[bool, Approach] = {False: Approach(data)}
         if on_features:
-            runners[True] = FineTuner(FeatureBased(data, ready), ready, profile_steps)
+            approaches[True] = FeatureBased(data, ready)
+        runners = {key: FineTuner(each, ready, profile_steps) for key, each in approaches.items()}
 
         # One run into the folder itself, or a grid into its runs/.
         if isinstance(runs, FinetuneConfig):

@@ -13,7 +13,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +49,6 @@ from bert_jax.train.state import (
 )
 from bert_jax.train.step import COMPILER_OPTIONS, make_train_step
 
-C = TypeVar('C', bound=FinetuneConfig)
-
 
 class Programs(NamedTuple):
     """What is compiled for a run.
@@ -65,13 +63,13 @@ class Programs(NamedTuple):
 
     init: Callable[[np.uint32], TrainState]
     train_step: Any
-    predictor: evaluation.SplitPredictor
+    predictor: Callable[..., Predictions]
     trained: int
     costs: StepCosts
 
 
-class FineTuner(Generic[C]):
-    """All runs of one process: same task, same source, same approach; configurations may differ.
+class FineTuner:
+    """All runs of one process: same task, source and approach; configurations may differ.
 
     Attributes:
       approach: what is trained, from where and on what.
@@ -79,7 +77,7 @@ class FineTuner(Generic[C]):
       compilations: how often each program (init, train, predict) was compiled.
     """
 
-    def __init__(self, approach: Approach[C], machine: Machine, profile_steps: int = 0):
+    def __init__(self, approach: Approach, machine: Machine, profile_steps: int = 0):
         """Take up an approach; `profile_steps` of each run are traced into its folder."""
         # Runs of a sweep differ in rates and seeds, mostly, so `programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
@@ -87,7 +85,7 @@ class FineTuner(Generic[C]):
         self._stop = Agreement(machine.signal, machine.mesh)
         self._programs: dict[Any, Programs] = {}
 
-    def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
+    def run(self, config: FinetuneConfig, folder: str) -> tuple[dict[str, Any], bool]:
         """Train, predict the scored split and score it in `folder`, or take what is there.
 
         Returns:
@@ -138,7 +136,7 @@ class FineTuner(Generic[C]):
         result = evaluation.record(data.task, data.split, data.scored, predictions, workdir, facts)
         return result, False
 
-    def check(self, config: C) -> None:
+    def check(self, config: FinetuneConfig) -> None:
         """Raise UserError where there can be no run of `config`, before anything is computed."""
         # First the length: jax reads another row for a position beyond the table, and is silent.
         length, limit = config.max_seq_length, self.data.source.model.max_position
@@ -154,11 +152,13 @@ class FineTuner(Generic[C]):
         self._machine.check(config)
         self.approach.check(config)
 
-    def total_steps(self, config: C) -> int:
+    def total_steps(self, config: FinetuneConfig) -> int:
         """Count the steps of a run of `config`. UserError where that is none."""
         return total_steps(len(self.data.chosen(config)), config)
 
-    def _trained(self, config: C, folder: str, heartbeat: Callable[[], None]) -> tuple[Any, int]:
+    def _trained(
+        self, config: FinetuneConfig, folder: str, heartbeat: Callable[[], None]
+    ) -> tuple[Any, int]:
         """Return the parameters that the run ends with, and the step that they are of.
 
         Raises:
@@ -212,7 +212,7 @@ class FineTuner(Generic[C]):
 
     def _steps(
         self,
-        config: C,
+        config: FinetuneConfig,
         folder: str,
         run: loop.Run,
         state: TrainState,
@@ -248,7 +248,7 @@ class FineTuner(Generic[C]):
 
     def _concluded(
         self,
-        config: C,
+        config: FinetuneConfig,
         folder: str,
         ended: loop.TrainResult,
         checkpoints: checkpoint.Checkpoints,
@@ -276,7 +276,7 @@ class FineTuner(Generic[C]):
         )
         return joined(params, ended.state.frozen), (best.step if best else 0) or steps
 
-    def _costs(self, config: C, workdir: Workdir) -> dict[str, Any]:
+    def _costs(self, config: FinetuneConfig, workdir: Workdir) -> dict[str, Any]:
         """Return what a run that has ended took, for the table of a sweep (sweep.py has names)."""
         programs = self.programs(config)
         return {
@@ -286,7 +286,7 @@ class FineTuner(Generic[C]):
             'step_ms': step_ms(workdir),
         }
 
-    def programs(self, config: C) -> Programs:
+    def programs(self, config: FinetuneConfig) -> Programs:
         """Return the programs of a run, shared by all configurations that make the same ones.
 
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the
@@ -305,7 +305,12 @@ class FineTuner(Generic[C]):
         return self._programs[key]
 
     def _made(
-        self, config: C, fixed: OptimizerConfig, model: Any, trained: Any, token: Arrays
+        self,
+        config: FinetuneConfig,
+        fixed: OptimizerConfig,
+        model: Any,
+        trained: Any,
+        token: Arrays,
     ) -> Programs:
         """Make the programs of `programs`; nothing is compiled yet."""
         # Seeds come as an argument, so that a sweep over them compiles `init` once.
@@ -345,12 +350,12 @@ class FineTuner(Generic[C]):
                 out_shardings=(shardings, None),
                 compiler_options=COMPILER_OPTIONS.get(jax.default_backend()),
             ),
-            evaluation.SplitPredictor(self.data.task, model, mesh, self.compilations),
+            evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
             parameter_count(state.params, self.data.source.model),
             self.approach.costs(config),
         )
 
-    def _departures(self, config: C) -> list[str]:
+    def _departures(self, config: FinetuneConfig) -> list[str]:
         """Say what a run of `config` does otherwise than its settings say, a line each."""
         rates = {'head_dropout': config.head_dropout}
         if not isinstance(config, FeatureConfig):  # whose encoder drops nothing
@@ -367,7 +372,7 @@ class FineTuner(Generic[C]):
         ]
 
     def _evaluation(
-        self, config: C, best: BestCheckpoint, heartbeat: Callable[[], None]
+        self, config: FinetuneConfig, best: BestCheckpoint, heartbeat: Callable[[], None]
     ) -> loop.Evaluation:
         """Score the split, keep the best weights, and end the run when they are old.
 
@@ -388,7 +393,9 @@ class FineTuner(Generic[C]):
 
         return loop.Evaluation(config.score_every, evaluate)
 
-    def _predict(self, config: C, params: Any, heartbeat: Callable[[], None]) -> Predictions:
+    def _predict(
+        self, config: FinetuneConfig, params: Any, heartbeat: Callable[[], None]
+    ) -> Predictions:
         """Predict the scored split."""
         # Features of both splits are made once, so to ask for them here costs nothing.
         predictor, data = self.programs(config).predictor, self.data

@@ -22,21 +22,12 @@ from bert_jax.runs.workdir import running
 _SHARED = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')
 
 
-class Stopped(Exception):
-    """A signal asked the process to save and stop, and it has.
-
-    Attributes:
-      signal_number: the signal.
-      standing: what the run can go on from, in words.
-    """
+class Stopped(SystemExit):
+    """A signal asked the process to save and stop, and it has; the exit code is 128 + signal."""
 
     def __init__(self, signal_number: int, standing: str = 'stopped'):
-        super().__init__(signal_number, standing)
-        self.signal_number, self.standing = signal_number, standing
-
-    def exit_code(self) -> int:
-        """Log what the run goes on from; return its command's exit code, 128 + signal."""
-        return running.exit_code(self.signal_number, self.standing)
+        """Log what the run goes on from, in the words of `standing`."""
+        super().__init__(running.exit_code(signal_number, standing))
 
 
 class Machine(NamedTuple):

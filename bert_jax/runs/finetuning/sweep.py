@@ -6,7 +6,6 @@ result is put into words. It must not know how a run is carried out.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -16,7 +15,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.store import write_note
 from bert_jax.configs.sweep import Point
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
@@ -33,9 +32,7 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def run_sweep(
-    runs: Sequence[tuple[FineTuner[Any], Point[Any]]], folder: str
-) -> list[dict[str, Any]]:
+def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list[dict[str, Any]]:
     """Have every point run, or take it as it is where it is done; write and return the rows.
 
     `runs` are the points of the sweep, each with what carries it out.
@@ -64,7 +61,7 @@ def run_sweep(
         'summary': summarize(rows),
         'runs': rows,
     }
-    atomic_write(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
+    write_note(epath.Path(folder) / 'sweep.json', report, 2)
     guessed = notes.guesses(Workdir(os.path.join(folder, 'runs', best['name'])))
     plots.save(Workdir(folder).plots / 'spread.png', spread(rows, guessed))
     return rows

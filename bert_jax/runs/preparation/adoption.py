@@ -6,24 +6,22 @@ input_pipeline/records/foreign.py's.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.configs.files.atomic import atomic_folder
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.records import foreign
 from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest, ShardInfo
 from bert_jax.input_pipeline.text.inputs.listing import matching
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 
-# How the name of a half-made file or folder is known for that of its whole.
-_HALF = re.compile(r'\.(.+)\.[0-9a-f]{12}\.tmp')
 # What our manifests say of how records were made, and such records do not.
 UNKNOWN = (
     'seed',
@@ -68,7 +66,12 @@ def adopt(
     paths = [path for of_split in splits.values() for path in of_split]
     tokenizer = Tokenizer.load(tokenizer_folder)
     tokenizer.is_saved(output / 'tokenizer')
-    in_place = _lie_in(output, paths)
+    in_place = all(path.parent.resolve() == output.resolve() for path in paths)
+    if not in_place and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(
+            f'--output={output}: is neither a new folder nor the one that all records lie in: name'
+            ' another'
+        )
 
     # Every byte of every file; the first record that is wrong refuses all.
     ids = tokenizer.vocab_size, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
@@ -81,15 +84,13 @@ def adopt(
         ]
     manifest = _manifest(reader, tokenizer, patterns, objective, shards)
 
-    # The files, then what names them: a folder with a manifest is complete.
-    output.mkdir(parents=True, exist_ok=True)
-    if not in_place:
-        for half in output.glob('.*.tmp'):  # what an interrupted command has left, see _lie_in
-            shutil.rmtree(half) if half.is_dir() else half.unlink()
-        for path in paths:
-            _bring(path, output / path.name)
-    tokenizer.save(output / 'tokenizer')
-    manifest.save(output)
+    # What names the files comes last: a folder with a manifest is complete.
+    with contextlib.nullcontext(output) if in_place else atomic_folder(output) as folder:
+        if not in_place:
+            for path in paths:
+                _bring(path, folder / path.name)
+        tokenizer.save(folder / 'tokenizer')
+        manifest.save(folder)
     return Adopted(manifest, tokenizer.tokens(reader.first))
 
 
@@ -157,28 +158,6 @@ def _files(patterns: Mapping[str, Sequence[str]]) -> dict[str, list[Path]]:
     return splits
 
 
-def _lie_in(output: Path, paths: Sequence[Path]) -> bool:
-    """Tell whether the files lie in `output` already; UserError where it holds something else.
-
-    What an interrupted command has brought there is no other thing.
-    """
-    if all(path.parent.resolve() == output.resolve() for path in paths):
-        return True
-    sources = {path.name: path for path in paths}
-    for entry in output.iterdir() if output.is_dir() else [output] if output.exists() else []:
-        if half := _HALF.fullmatch(entry.name):
-            ours = half[1] in (*sources, 'tokenizer', MANIFEST)
-        else:
-            source = sources.get(entry.name)
-            ours = entry.name == 'tokenizer' or (source is not None and _same(source, entry))
-        if not (ours and output.is_dir()):
-            raise UserError(
-                f'--output={output}: is neither a new folder nor the one that all records lie in:'
-                ' name another'
-            )
-    return False
-
-
 def _same(path: Path, other: Path) -> bool:
     """Tell whether two names are of one file, or of files of the same content."""
     with reading(other):
@@ -187,14 +166,10 @@ def _same(path: Path, other: Path) -> bool:
 
 def _bring(source: Path, target: Path) -> None:
     """Link the file under its new name, which takes no room, or copy it to another disk."""
-    # An interrupted command has brought it, and `_lie_in` has compared it.
-    if target.exists():
-        return
     try:
         os.link(source.resolve(), target)
     except OSError:
-        with source.open('rb') as file, atomic_file(target) as copy:
-            shutil.copyfileobj(file, copy, 1 << 20)
+        shutil.copyfile(source, target)
 
 
 def _doubts(counts: dict[str, dict[str, Any]], shows_mask: int) -> list[str]:

@@ -7,7 +7,6 @@ inside functions, for --help reads the options.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,20 +81,6 @@ def check_json(path: str) -> None:
 
         with reading(f'--json={path}', 'name a bucket that is there, or a local file'):
             epath.Path(path).parent.exists()
-
-
-def write_json(path: str, plan: dict[str, Any]) -> None:
-    """Write the plan to --json; raise UserError where that fails."""
-    from etils import epath
-
-    from bert_jax.configs.files.atomic import atomic_write
-
-    try:
-        epath.Path(path).parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(epath.Path(path), json.dumps(plan, indent=2) + '\n')
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f'--json={path}: cannot be written ({reason})') from error
 
 
 def make_plan(

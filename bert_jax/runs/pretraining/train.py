@@ -128,18 +128,14 @@ def pretrain(
             lambda: same_run.claimed(folder),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
         )
-        state, meter_state = _first_state(config, tokenizer, mesh, start, workdir, init_from), None
-        checkpoints = running.checkpoints_of(workdir, config.runtime)
-        if resumed := running.resumed(workdir, checkpoints, state, config.total_steps):
-            state, meter_state = resumed
-        elif start:
-            logging.info(
-                'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
-            )
-        _log_sizes(config, state, mesh, workdir)
-        with running.opened_for_phases(
-            workdir, checkpoints, state, config, mesh, meter_state, profile_steps
-        ) as run:
+        fresh = _first_state(config, tokenizer, mesh, start, workdir, init_from)
+        _log_sizes(config, fresh, mesh, workdir)
+        with running.opened_for_phases(workdir, fresh, config, mesh, profile_steps) as (run, state):
+            if start and not int(state.step):
+                logging.info(
+                    'weights of %s at step %d; optimizer and schedule are new',
+                    start.where, start.step,
+                )  # fmt: skip
             return _train_phases(config, records, mesh, workdir, run, state)
 
 

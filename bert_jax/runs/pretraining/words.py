@@ -28,9 +28,9 @@ from bert_jax.mesh import construction
 from bert_jax.model.retvec import WordSimilarity
 from bert_jax.runs.finetuning.data_collator import place_global
 from bert_jax.runs.pretraining import held_out
-from bert_jax.runs.workdir import running
-from bert_jax.runs.workdir.own_run import own_run
-from bert_jax.train import checkpoint, loop, losses, schedule, state
+from bert_jax.runs.pretraining.train import PretrainResult
+from bert_jax.runs.workdir.running import own_run
+from bert_jax.train import loop, losses, schedule, state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 
 _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
@@ -65,37 +65,26 @@ class Forms:
         return spell(forms).reshape(len(words), self.count, CHARACTERS)
 
 
-@dataclass(frozen=True)
-class WordList:
-    """The words of a tokenizer, those that are trained on and those that are held out."""
+def word_lists(tokenizer: Tokenizer, held_out_share: float) -> tuple[list[str], list[str]]:
+    """Return a tokenizer's words to train on, and those held out by a hash of their spelling.
 
-    train: list[str]
-    eval: list[str]
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, held_out_share: float) -> WordList:
-        """Words with a letter or a digit, held out by a hash of their spelling.
-
-        UserError where the tokenizer has none, or too few.
-        """
-        if tokenizer.kind != 'words':
-            raise UserError(
-                'the tokenizer is one of word pieces, and has no list of words: make one by'
-                ' bert-train-vocab --model=words'
-            )
-        words = [word for word in tokenizer.tokens(range(tokenizer.known)) if is_word(word)]
-        words = [word for word in words if word not in tokenizer.special_tokens]
-        apart = [digest64('held out', word) < held_out_share * 2**64 for word in words]
-        made = cls(
-            [word for word, out in zip(words, apart, strict=True) if not out],
-            [word for word, out in zip(words, apart, strict=True) if out],
+    They have a letter or a digit. UserError where the tokenizer has none, or too few.
+    """
+    if tokenizer.kind != 'words':
+        raise UserError(
+            'the tokenizer is one of word pieces, and has no list of words: make one by'
+            ' bert-train-vocab --model=words'
         )
-        if len(made.train) < _LEAST:
-            raise UserError(
-                f'the tokenizer has {len(made.train)} words to train on, and {_LEAST} are the'
-                ' least: train it on more text'
-            )
-        return made
+    words: tuple[list[str], list[str]] = [], []
+    for word in tokenizer.tokens(range(tokenizer.known)):
+        if is_word(word) and word not in tokenizer.special_tokens:
+            words[digest64('held out', word) < held_out_share * 2**64].append(word)
+    if len(words[0]) < _LEAST:
+        raise UserError(
+            f'the tokenizer has {len(words[0])} words to train on, and {_LEAST} are the'
+            ' least: train it on more text'
+        )
+    return words
 
 
 def batches(
@@ -132,13 +121,13 @@ def train(
     forms: Forms,
     workdir: str,
     profile_steps: int = 0,
-) -> int:
-    """Trains the network in `workdir`, from its newest checkpoint; returns the exit code.
+) -> PretrainResult:
+    """Train the network in `workdir`, from its newest checkpoint.
 
     UserError where the settings do not fit, or the folder holds another run.
     """
     check(config)
-    words, batch_size = WordList.of(tokenizer, held_out_share), config.phases[0].batch_size
+    (words, apart), batch_size = word_lists(tokenizer, held_out_share), config.phases[0].batch_size
     mesh, steps = construction.make_mesh(config.runtime), config.total_steps
     model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
     objective = losses.similarity_objective(model)
@@ -154,7 +143,7 @@ def train(
 
     def evaluate(step: int, now: state.TrainState) -> loop.EvalResult:
         del step
-        rows = evaluation_batches(words.eval, forms, batch_size)
+        rows = evaluation_batches(apart, forms, batch_size)
         sums = held_out.measure(eval_step, now.params, map(place, rows))
         return loop.EvalResult({'split': 'eval', **sums}, score=(sums['nearest_is_same'],))
 
@@ -166,7 +155,7 @@ def train(
         'typos': forms.share,
         'kinds': list(forms.kinds),
     }
-    logging.info('%d words to train on, %d held out', len(words.train), len(words.eval))
+    logging.info('%d words to train on, %d held out', len(words), len(apart))
     with own_run(workdir, config, fresh, mesh, tokenizer, reads, profile_steps=profile_steps) as (
         run,
         begin,
@@ -175,24 +164,13 @@ def train(
             run,
             train_step,
             begin,
-            loop.prefetch(
-                batches(words.train, forms, batch_size, config.seed, int(begin.step)), place
-            ),
+            loop.prefetch(batches(words, forms, batch_size, config.seed, int(begin.step)), place),
             schedule.hparams_of(config.optimizer, config.seed, steps),
             steps,
             name='words',
-            evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if words.eval else None,
+            evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if apart else None,
         )
-    return _exit_code(ended, steps, workdir)
-
-
-def _exit_code(ended: loop.TrainResult, steps: int, workdir: str) -> int:
-    """Return 0 for a run that is done, or what a signal that stopped it asks for."""
-    done = int(ended.state.step)
-    if done < steps and ended.signal is not None:
-        return running.exit_code(ended.signal, checkpoint.standing(workdir, done))
-    logging.info('done: %d steps', done)
-    return 0
+    return PretrainResult(workdir, int(ended.state.step), ended.signal)
 
 
 def check(config: PretrainConfig) -> None:

@@ -7,12 +7,11 @@ typo is is input_pipeline/text/typos.py's; which texts of an example may have on
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError, did_you_mean
-from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks.base import Example, Task
 from bert_jax.input_pipeline.text.typos import KINDS, Typos, is_word
 from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
@@ -144,8 +143,7 @@ def measure(
     # The file last: with it all of it is there.
     file = trained.workdir.noise / f'{trained.name}-{noise.name}.json'
     plots.save(file.with_suffix('.png'), _picture(result))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(file, json.dumps(result, indent=2) + '\n')
+    write_note(file, result, 2)
     return f'{table(result)}\n{file}'
 
 

@@ -120,83 +120,6 @@ class LogLines:
         """Do nothing."""
 
 
-class JsonLines:
-    """The metrics.jsonl of a folder; arguments as for MetricWriter."""
-
-    def __init__(self, folder: epath.Path, resume_step: int, required: bool):
-        # Cut off first: the file is then opened at the end of what stays.
-        truncate_after(folder / FILE, resume_step)
-        self._file = _Appended(folder / FILE, required)
-
-    def write(self, line: LogEntry) -> None:
-        """Append a line, which has neither `total` nor `eta`."""
-        self._file.append(json.dumps({'step': line.step, **line.metrics}).encode() + b'\n')
-
-    def close(self) -> None:
-        """Write what waits for room."""
-        self._file.close()
-
-
-class TensorBoard:
-    """An event file in a folder, written record by record; arguments as for MetricWriter.
-
-    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
-    """
-
-    def __init__(self, folder: epath.Path, resume_step: int, required: bool):
-        # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
-        stand_in = types.ModuleType('tensorboard.compat.notf')
-        sys.modules.setdefault('tensorboard.compat.notf', stand_in)
-        from tensorboard.compat.proto import event_pb2
-
-        # A run that ended before its first checkpoint resumes at 0, and has events all the same.
-        interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
-
-        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
-        # it; host, process and clock keep two writers of one second apart.
-        process = f'{socket.gethostname()}.{os.getpid()}'
-        name = f'events.out.tfevents.{int(time.time()):010}.{process}.{time.monotonic_ns()}'
-        self._file = _Appended(folder / name, required)
-
-        # The header that TensorBoard demands of a file's first record.
-        self._add(file_version='brain.Event:2')
-        if interrupted:  # TensorBoard then forgets what that run wrote from this step on
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._add(step=resume_step + 1, session_log=start)
-
-    def _add(self, **content: Any) -> None:
-        from tensorboard.compat.proto import event_pb2
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
-        record, event = io.BytesIO(), event_pb2.Event(wall_time=time.time(), **content)
-        RecordWriter(record).write(event.SerializeToString())
-        self._file.append(record.getvalue())
-
-    def write(self, line: LogEntry) -> None:
-        """Add a point to the curve 'SPLIT/NAME' of each number."""
-        from tensorboard.compat.proto import summary_pb2
-
-        values = [
-            summary_pb2.Summary.Value(tag=tag, simple_value=value)
-            for tag, value in scalars(line).items()
-        ]
-        self._add(step=line.step, summary=summary_pb2.Summary(value=values))
-
-    def close(self) -> None:
-        """Write what waits for room."""
-        self._file.close()
-
-
-def scalars(line: LogEntry) -> dict[str, float]:
-    """Return the numbers of a line by 'SPLIT/NAME', for TensorBoard to draw together."""
-    return {
-        f'{line.metrics["split"]}/{name}': value
-        for name, value in line.metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
 class _Appended:
     """A file that grows by whole pieces, also on a full disk.
 
@@ -242,7 +165,7 @@ class _Appended:
             os.truncate(self._path, self._size)
 
     def close(self) -> None:
-        """Write what waits, or says that it cannot."""
+        """Write what waits for room, or say that it cannot be written."""
         with contextlib.suppress(OSError):
             if self._waiting:
                 self.append(b'')
@@ -250,6 +173,75 @@ class _Appended:
             logging.warning('%s: its last lines are lost (the disk is full)', self._path)
         if self._file:
             self._file.close()
+
+
+class JsonLines(_Appended):
+    """The metrics.jsonl of a folder; arguments as for MetricWriter."""
+
+    def __init__(self, folder: epath.Path, resume_step: int, required: bool):
+        # Cut off first: the file is then opened at the end of what stays.
+        truncate_after(folder / FILE, resume_step)
+        super().__init__(folder / FILE, required)
+
+    def write(self, line: LogEntry) -> None:
+        """Append a line, which has neither `total` nor `eta`."""
+        self.append(json.dumps({'step': line.step, **line.metrics}).encode() + b'\n')
+
+
+class TensorBoard(_Appended):
+    """An event file in a folder, written record by record; arguments as for MetricWriter.
+
+    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
+    """
+
+    def __init__(self, folder: epath.Path, resume_step: int, required: bool):
+        # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
+        stand_in = types.ModuleType('tensorboard.compat.notf')
+        sys.modules.setdefault('tensorboard.compat.notf', stand_in)
+        from tensorboard.compat.proto import event_pb2
+
+        # A run that ended before its first checkpoint resumes at 0, and has events all the same.
+        interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
+
+        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
+        # it; host, process and clock keep two writers of one second apart.
+        process = f'{socket.gethostname()}.{os.getpid()}'
+        name = f'events.out.tfevents.{int(time.time()):010}.{process}.{time.monotonic_ns()}'
+        super().__init__(folder / name, required)
+
+        # The header that TensorBoard demands of a file's first record.
+        self._add(file_version='brain.Event:2')
+        if interrupted:  # TensorBoard then forgets what that run wrote from this step on
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._add(step=resume_step + 1, session_log=start)
+
+    def _add(self, **content: Any) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
+        record, event = io.BytesIO(), event_pb2.Event(wall_time=time.time(), **content)
+        RecordWriter(record).write(event.SerializeToString())
+        self.append(record.getvalue())
+
+    def write(self, line: LogEntry) -> None:
+        """Add a point to the curve 'SPLIT/NAME' of each number."""
+        from tensorboard.compat.proto import summary_pb2
+
+        values = [
+            summary_pb2.Summary.Value(tag=tag, simple_value=value)
+            for tag, value in scalars(line).items()
+        ]
+        self._add(step=line.step, summary=summary_pb2.Summary(value=values))
+
+
+def scalars(line: LogEntry) -> dict[str, float]:
+    """Return the numbers of a line by 'SPLIT/NAME', for TensorBoard to draw together."""
+    return {
+        f'{line.metrics["split"]}/{name}': value
+        for name, value in line.metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import os
 import pathlib
 import platform
@@ -22,8 +21,8 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 
 # Whose versions may change a number.
@@ -82,7 +81,7 @@ def note_start(workdir: Workdir, step: int) -> None:
             **{name: metadata.version(name) for name in PACKAGES},
         },
     )
-    _add(_starts_file(workdir), start, replaces=lambda other: False)
+    _add(workdir, start, replaces=lambda other: False)
 
 
 def cpus() -> int:
@@ -92,18 +91,17 @@ def cpus() -> int:
 
 def note_guess(folder: str, guess: Guess) -> None:
     """Keep what guessing scores, in place of what was known from the same step on."""
-    file = _guessing_file(Workdir(folder))
-    _add(file, guess, replaces=lambda other: other.step == guess.step)
+    _add(Workdir(folder), guess, replaces=lambda other: other.step == guess.step)
 
 
 def starts(workdir: Workdir) -> list[Start]:
     """Read which processes made the run, in order; none where an older version made it."""
-    return _read(_starts_file(workdir), Start)
+    return _read(workdir, Start)
 
 
 def guesses(workdir: Workdir) -> list[Guess]:
     """Return what guessing scores, in the order of the steps; none where nobody has noted it."""
-    return sorted(_read(_guessing_file(workdir), Guess), key=lambda guess: guess.step)
+    return sorted(_read(workdir, Guess), key=lambda guess: guess.step)
 
 
 def command_line(argv: list[str]) -> str:
@@ -119,16 +117,13 @@ def command_line(argv: list[str]) -> str:
     return shlex.join(['python', *words, *argv[1:]])
 
 
-def _starts_file(workdir: Workdir) -> epath.Path:
-    return workdir.path / 'starts.json'
+def _file(workdir: Workdir, kind: type[Note]) -> epath.Path:
+    return workdir.path / ('starts.json' if kind is Start else 'guessing.json')
 
 
-def _guessing_file(workdir: Workdir) -> epath.Path:
-    return workdir.path / 'guessing.json'
-
-
-def _read(path: epath.Path, kind: type[Note]) -> list[Note]:
-    """Read a file of notes, nothing where there is none. UserError where it is damaged."""
+def _read(workdir: Workdir, kind: type[Note]) -> list[Note]:
+    """Read the notes of a kind, nothing where there is no file. UserError where it is damaged."""
+    path = _file(workdir, kind)
     if not path.exists():
         return []
     try:
@@ -137,13 +132,13 @@ def _read(path: epath.Path, kind: type[Note]) -> list[Note]:
         raise UserError(f'{os.fspath(path)}: damaged ({error}): {MEND}') from error
 
 
-def _add(path: epath.Path, note: Note, replaces: Callable[[Note], bool]) -> None:
-    """Write the file with one note more, in place of those that it `replaces`."""
+def _add(workdir: Workdir, note: Note, replaces: Callable[[Note], bool]) -> None:
+    """Write the notes of a kind with one more, in place of those that it `replaces`."""
+    path = _file(workdir, type(note))
     try:
-        kept = [other for other in _read(path, type(note)) if not replaces(other)]
+        kept = [other for other in _read(workdir, type(note)) if not replaces(other)]
         entries = [dataclasses.asdict(each) for each in (*kept, note)]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps({'entries': entries}, indent=2) + '\n')
+        write_note(path, {'entries': entries}, 2)
     # Damaged notes and a full disk alike: a run is worth more than what is noted of it.
     except (OSError, UserError) as error:
         logging.warning('%s: not written (%s)', path, error)

@@ -17,7 +17,8 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.configs.files.atomic import atomic_file, atomic_write
+from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.notes import Guess, guesses
 from bert_jax.runs.workdir.workdir import Workdir
@@ -108,22 +109,17 @@ class Chart(NamedTuple):
         """Draw all curves; the title is the caller's."""
         for curve in self.curves:
             # A few scores need markers to be seen; on a long curve they would hide it.
-            few = len(curve.points) < 50 and curve.kind != 'guessing'
+            few = len(curve.points) < (50 if curve.kind == 'main' else 2)
             axes.plot(
                 *zip(*curve.points, strict=True),
                 label=curve.label,
                 color=COMMON if curve.colour is None else COLOURS[curve.colour % len(COLOURS)],
-                marker=self._marker(curve, few),
+                marker='o' if curve.kind == 'points' else '.' if few else None,
                 linestyle={'guessing': ':', 'points': ''}.get(curve.kind, '-'),
                 linewidth=0.9 if curve.kind == 'thin' else 1.6,
                 alpha=0.55 if curve.kind == 'thin' else 1,
             )
         axes.set(xlabel=self.across, ylabel=self.unit)
-
-    def _marker(self, curve: Curve, few: bool) -> str | None:
-        if curve.kind == 'points':
-            return 'o'
-        return '.' if (few and curve.kind == 'main') or len(curve.points) == 1 else None
 
 
 class Spread(NamedTuple):
@@ -211,14 +207,12 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
     )
     wanted['scores.png'] = ('Scores on the way', 'score', list(scored))
 
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, (title, unit, metrics) in wanted.items():
-        curves = _curves(lines, metrics, guessed, unit)
-        if curves:
-            _save(folder / name, [Chart(title, unit, curves)], 4)
-            written.append(os.fspath(folder / name))
-    return written
+    return [
+        os.fspath(folder / name)
+        for name, (title, unit, metrics) in wanted.items()
+        if (curves := _curves(lines, metrics, guessed, unit))
+        and save(folder / name, Chart(title, unit, curves))
+    ]
 
 
 def _curves(
@@ -294,23 +288,16 @@ def figure(width: float, height: float, *drawings: Drawing) -> tuple[Figure, lis
     return made, panels
 
 
-def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> None:
-    """Write drawings as one PNG; what keeps it from being drawn is a warning.
+def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> bool:
+    """Write drawings as one PNG, with their titles and legends; return whether that was possible.
+
+    What keeps it from being drawn is a warning.
 
     Args:
       path: the file, in a folder that is made.
       drawings: the panels, one below the other.
       height: of a panel, in inches.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _save(path, drawings, height)
-    except OSError as error:
-        logging.warning('%s: not drawn (%s)', path, error)
-
-
-def _save(path: epath.Path, drawings: Sequence[Drawing], height: float) -> None:
-    """Write drawings as one PNG, with their titles and legends."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     # 7 x 4 inches at 120 dpi, 840 x 480 pixels.
@@ -321,10 +308,23 @@ def _save(path: epath.Path, drawings: Sequence[Drawing], height: float) -> None:
             axes.set_title(drawing.title)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(frameon=False)
+        try:
+            # Not synced to the disk: a picture can be drawn again.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(path, durable=False) as file:
+                made.savefig(file, format='png', dpi=120)
+        except OSError as error:
+            logging.warning('%s: not drawn (%s)', path, error)
+            return False
+    return True
 
-        # Not synced to the disk: a picture can be drawn again.
-        with atomic_file(path, durable=False) as file:
-            made.savefig(file, format='png', dpi=120)
+
+def save_report(path: epath.Path, report: Mapping[str, Any], text: str, drawing: Drawing) -> str:
+    """Write numbers as PATH.json, a table as PATH.md, a picture as PATH.png; return the table."""
+    save(path.with_suffix('.png'), drawing)
+    atomic_write(path.with_suffix('.md'), text + '\n')
+    write_note(path.with_suffix('.json'), report, 2)
+    return text
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """A workdir while its run goes on: claimed, opened before the first step, closed however it ends.
 
 Owns which of a run's settings act on its folder (keep_checkpoints, keep_every, on_full_disk,
-max_bad_steps), for every command that trains. It must not know what is trained.
+max_bad_steps), for every command that trains, and for a training of your own
+(docs/extending.md). It must not know what is trained.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from absl import logging
 from bert_jax.configs.schema import PretrainConfig, RuntimeConfig
 from bert_jax.input_pipeline.progress import Bar
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import processes
-from bert_jax.runs.supervision.signals import Agreement, StopSignal
+from bert_jax.mesh import processes, program_cache, sharding
+from bert_jax.runs.supervision.signals import Agreement, StopSignal, handlers_restored
 from bert_jax.runs.supervision.watchdog import watchdog
 from bert_jax.runs.workdir import metrics, notes, plots, word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
@@ -151,15 +152,20 @@ def opened(
 @contextlib.contextmanager
 def opened_for_phases(
     workdir: str,
-    checkpoints: Checkpoints,
-    state: TrainState,
+    fresh: TrainState,
     config: PretrainConfig,
     mesh: jax.sharding.Mesh,
-    meter_state: MeterState | None,
-    profile_steps: int,
+    profile_steps: int = 0,
     writers: MakeWriters = lambda step: (),
-) -> Iterator[loop.Run]:
-    """Yield as `opened` does, for all phases of `config`: on `mesh`, and watched for stalls."""
+) -> Iterator[tuple[loop.Run, TrainState]]:
+    """Yield the run of all phases of `config` on `mesh`, and the state that it goes on from.
+
+    That is the newest in the workdir, or `fresh`. The run is watched for stalls; all else is as
+    `opened` has it.
+    """
+    checkpoints = checkpoints_of(workdir, config.runtime)
+    restored = resumed(workdir, checkpoints, fresh, config.total_steps)
+    state, meter_state = restored or (fresh, None)
     with (
         jax.set_mesh(mesh),
         watchdog(config.runtime.stall_minutes) as heartbeat,
@@ -178,7 +184,58 @@ def opened_for_phases(
             writers=writers,
         ) as run,
     ):
-        yield run
+        yield run, state
+
+
+@contextlib.contextmanager
+def own_run(
+    workdir: str,
+    config: PretrainConfig,
+    fresh: TrainState,
+    mesh: jax.sharding.Mesh,
+    tokenizer: Tokenizer,
+    reads: Mapping[str, Any],
+    *,
+    writers: MakeWriters = lambda step: (),
+    profile_steps: int = 0,
+) -> Iterator[tuple[loop.Run, TrainState]]:
+    """Open `workdir` for a run; yield what loop.train takes, and the state to go on from.
+
+    Inside it the mesh is set, SIGTERM and SIGINT ask the loop to save and stop, and other processes
+    are kept out of the folder. What --init_from takes from the folder afterwards is the encoder of
+    shape config.model under params['encoder'], where there is one, and the tokenizer. Of several
+    processes (jax.distributed.initialize comes before) each makes the same call.
+
+    Args:
+      workdir: its folder, which all processes share.
+      config: the settings, which a resumed run must have alike but for those that the schema lets
+        change; of the phases the batch sizes are checked and the steps are counted.
+      fresh: the state that the run begins with, on the mesh, where there is no checkpoint.
+      mesh: the devices of the run.
+      tokenizer: kept in the folder.
+      reads: what the run is besides (its objective, its records), JSON values that a resumed run
+        must have alike.
+      writers: makes more writers of metrics, given the step that the run goes on from (0: the
+        first); called in the first process alone, and closed at the end.
+      profile_steps: see loop.Run.
+
+    Raises:
+      UserError: the folder holds another run or is in use, or a batch does not divide.
+    """
+    for number, phase in enumerate(config.phases):
+        setting = f'phases.{number}.batch_size'
+        sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, setting)
+    program_cache.use(config.runtime.compilation_cache)
+    with locked(workdir) as folder:
+        claim(folder, config, tokenizer, reads)
+        # A command keeps its handlers to the end: a signal that comes twice is one request.
+        with (
+            handlers_restored(),
+            opened_for_phases(
+                workdir, fresh, config, mesh, profile_steps, writers
+            ) as run_and_state,
+        ):
+            yield run_and_state
 
 
 def exit_code(signal_number: int, standing: str) -> int:

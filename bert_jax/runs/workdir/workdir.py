@@ -19,7 +19,6 @@ bert_jax/runs/finetuning/sweep.py lays them out.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir import folder, metrics
 from bert_jax.runs.workdir.changes import Change, RunIdentity, changes
 
@@ -230,9 +230,8 @@ class Workdir(os.PathLike[str]):
             # A run with its first checkpoint, or a result, is begun and is not replaced by another.
             changed = changes(RunIdentity(before, self.data()), RunIdentity(config, data), done)
             is_claimed = self._takes(changed, begun)
-        self.path.mkdir(parents=True, exist_ok=True)
         # The configuration last: with it the folder is this run's.
-        atomic_write(self.data_file, json.dumps(data, indent=2) + '\n')
+        write_note(self.data_file, data, 2)
         atomic_write(self.config_file, schema.dumps(config))
         return is_claimed
 

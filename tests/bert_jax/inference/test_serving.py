@@ -52,7 +52,7 @@ for folder in map(pathlib.Path, folders):
 assert not {'bert_jax', 'input_pipeline', 'configs', 'launch'} & set(sys.modules)
 """
 SIZES = {'b': 3, 't': 7, 'p': 2, 'c': 4}
-# BERT's: another family's rows need a tokenizer of its own (tests/launch/test_roberta.py).
+# BERT's: another family's rows need a tokenizer of its own (tests/launch/test_relatives.py).
 BERTS = [name for name in HEADS_BY_CLASS if name.startswith('Bert')]
 CLASSES = [
     architecture if architecture in ('BertForSequenceClassification', 'BertForMultipleChoice')

@@ -14,7 +14,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import finetuner, machine
-from bert_jax.runs.finetuning.approach import FineTuning
+from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
 
@@ -111,7 +111,7 @@ def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write, chan
     config = apply(recipe(task.name, task.kind), settings)
     data = TaskData(task, source.load_source(encoder), task_identity(task, name, str(tmp_path)))
     ready = machine.ready(config.runtime, data.source.model)
-    fine_tuner = finetuner.FineTuner(FineTuning(data), ready)
+    fine_tuner = finetuner.FineTuner(Approach(data), ready)
     result, _ = fine_tuner.run(config, str(tmp_path / 'run'))
     full = 100.0 if name == 'squad_v2' else 1.0
     assert all(result['metrics'][metric] == full for metric in task.metrics), result['metrics']

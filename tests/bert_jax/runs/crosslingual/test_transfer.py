@@ -11,7 +11,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.crosslingual import matrix
 from bert_jax.runs.crosslingual.languages import languages_of, rows_of, training_examples
-from bert_jax.runs.crosslingual.transfer import Cell, overlap
+from bert_jax.runs.crosslingual.transfer import Cell
 
 # Words of the tests' encoder: what is good and bad is said by other words in each language.
 WORDS = {
@@ -124,7 +124,6 @@ def test_rows_and_what_they_are_trained_on(tmp_path):
         (('de=D',), (), 'no language has a train split'),
         (('en=E', 'de=O'), (), 'are not those of en'),
     ],
-    ids=['unnamed', 'twice', 'unknown', 'repeated', 'row_twice', 'no_train', 'none', 'labels'],
 )
 def test_what_is_no_matrix_is_one_line(tmp_path, tasks, train, said):
     write_tasks(tmp_path, test_only=('de',))
@@ -135,22 +134,11 @@ def test_what_is_no_matrix_is_one_line(tmp_path, tasks, train, said):
         f'{name}={tmp_path}/{places[file]}' if file else name
         for name, _, file in (text.partition('=') for text in tasks)
     ]
+    with pytest.raises(UserError, match="^--data_dir=d=x: no --task is named 'd'"):
+        languages_of([f'en={tmp_path}/en/mood.json'], ('d=x',), None)
     with pytest.raises(UserError, match='--t') as raised:
         rows_of(train, languages_of(given, (), None))
     assert said in str(raised.value) and '\n' not in str(raised.value)
-
-
-def test_a_folder_for_a_language_that_is_not_there(tmp_path):
-    tasks = [text.removeprefix('--task=') for text in write_tasks(tmp_path)]
-    with pytest.raises(UserError, match=r"^--data_dir=d=x: no --task is named 'd'"):
-        languages_of(tasks, ('d=x',), None)
-    with pytest.raises(UserError, match="has no split 'test'"):
-        languages_of(tasks, (), 'test')
-
-
-def test_pieces_in_common_are_of_those_that_either_has():
-    assert overlap(np.array([1, 2, 3]), np.array([3, 4])) == pytest.approx(1 / 4)
-    assert overlap(np.array([1]), np.array([2])) == 0 == overlap(np.array([]), np.array([]))
 
 
 def test_the_table_names_spreads_guesses_and_failures():

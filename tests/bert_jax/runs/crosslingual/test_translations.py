@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.crosslingual.parallel import read_parallel
-from bert_jax.runs.crosslingual.retrieval import found_share, retrieve
+from bert_jax.runs.crosslingual.retrieval import retrieve
 
 
 def test_a_language_that_lies_elsewhere_is_found_by_the_difference_of_the_means():
@@ -24,15 +24,6 @@ def test_a_language_that_lies_elsewhere_is_found_by_the_difference_of_the_means(
     for one in found:
         assert one.shifted[0] == 1 and one.plain[0] < 0.5  # as they lie, an edge is nearest to all
         assert one.shifted[1] < 0.2 and one.plain[1] < 0.2  # chance is 1 of 40
-
-
-def test_the_nearest_is_by_distance_and_ties_are_no_find():
-    rng = np.random.default_rng(1)
-    texts, others = rng.normal(size=(2, 30, 5))
-    brute = [np.argmin([np.sum((a - b) ** 2) for b in others]) for a in texts]
-    assert found_share(texts, others) == np.mean(np.array(brute) == np.arange(30))
-    # Where all texts are one point, a draw would find one of ten.
-    assert found_share(np.ones((10, 3)), np.ones((10, 3))) == pytest.approx(0.1)
 
 
 @pytest.mark.slow

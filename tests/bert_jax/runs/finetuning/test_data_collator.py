@@ -14,7 +14,6 @@ from bert_jax.mesh import construction
 from bert_jax.runs.finetuning import data_collator
 from bert_jax.runs.finetuning.data_collator import (
     DataCollator,
-    PlannedBatch,
     bucket_by_length,
     gather,
     run,
@@ -97,20 +96,3 @@ def test_results_stand_in_the_rows_order_whatever_their_shape(mesh, small_batche
     np.testing.assert_array_equal(
         short['ids'][rows, :longest], features['input_ids'][rows, :longest]
     )
-
-
-def test_a_batch_is_filled_up_with_its_last_row_which_no_result_shows(mesh):
-    seen = []
-
-    def inputs(batch):
-        seen.append(batch['input_ids'][:, 0].tolist())
-        return {'x': batch['input_ids'] * 10}
-
-    features, size = features_of(np.full(10, 4)), 8
-    plan = [PlannedBatch(np.array([7, 2, 5]), 4, size), PlannedBatch(np.array([9]), 4, size)]
-    results = list(
-        run(jax.jit(lambda _, batch: batch), None, features, plan, DataCollator(mesh, inputs))
-    )
-    assert seen == [[8, 3, 6, 6, 6, 6, 6, 6], [10] * 8]
-    found = gather(results, 10)['x']
-    assert found[:, 0].tolist() == [0, 0, 30, 0, 0, 60, 0, 80, 0, 100]

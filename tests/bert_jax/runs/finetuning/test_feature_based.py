@@ -17,14 +17,10 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import feature_based
-from bert_jax.configs.sweep import Point
-from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.mesh import construction
 from bert_jax.model.tagger import FeatureTagger, layers_of
-from bert_jax.runs.finetuning import encoder_cache, finetuner, machine, sweep
-from bert_jax.runs.finetuning.feature_based import FeatureBased
-from bert_jax.runs.finetuning.task_data import TaskData
+from bert_jax.runs.finetuning import encoder_cache
 from bert_jax.runs.sources import source
 from bert_jax.train import checkpoint
 from tests.helpers import tiny_models
@@ -190,81 +186,14 @@ def task_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file):
-    """The features of the embeddings know no neighbours.
-
-    That all tags are right is the BiLSTM's doing.
-    """
-    changes = [
-        'max_seq_length=32',
-        'batch_size=8',
-        'epochs=20',
-        'lstm_width=16',
-        'head_dropout=0',
-        'optimizer.peak_lr=2e-2',
-    ]
-
-    def tuner_of():
-        there, cache = source.load_source(encoder), str(tmp_path / 'features')
-        data = TaskData(load_task(task_file), there, {'options': {}}, cache)
-        ready = machine.ready(schema.RuntimeConfig(), there.model)
-        return finetuner.FineTuner(FeatureBased(data, ready), ready)
-
-    def run_sweep(fine_tuner, points, folder):
-        return sweep.run_sweep([(fine_tuner, point) for point in points], folder)
-
-    point = lambda name, *more: Point(
-        name, {'approach': name}, apply(feature_based('names', name), [*changes, *more])
-    )
-    fine_tuner, folder = tuner_of(), str(tmp_path / 'runs')
-    rows = run_sweep(fine_tuner, [point('embeddings'), point('last')], folder)
-    assert [row['metrics']['entity_f1'] for row in rows] == [1.0, 1.0] and fine_tuner.compilations[
-        'train'
-    ] == 1
-    params = checkpoint.load_params(f'{folder}/runs/last')[0]
-    # Of the encoder there is nothing to train.
-    assert sorted(params) == ['bilstm_0', 'bilstm_1', 'classifier']
-    again = tuner_of()
-    assert (
-        run_sweep(again, [point('embeddings'), point('last')], folder) == rows
-        and not again.compilations
-    )
-    with pytest.raises(
-        UserError,
-        match=f'runs/last holds a BiLSTM for the features of a frozen encoder.* which is {encoder}',
-    ):
-        source.load_source(f'{folder}/runs/last')
-    with pytest.raises(UserError, match='features=sum_last4 needs an encoder of 4 layers'):
-        # Before anything is computed.
-        run_sweep(again, [point('sum_all'), point('sum_last4')], folder)
-    assert not (tmp_path / 'runs/runs/sum_all').exists()
-
-
-@pytest.mark.slow
 def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
-    command = (
-        'feature_based',
-        f'--task={task_file}',
-        f'--init_from={encoder}',
-        f'--workdir={tmp_path}/run',
-    )
-    small = (
-        '--seeds=0,1',
-        '--set',
-        'max_seq_length=32',
-        '--set',
-        'batch_size=8',
-        '--set',
-        'epochs=4',
-        '--profile=1',
-        '--set_bilstm',
-        'lstm_width=8',
-    )
+    where = (f'--task={task_file}', f'--init_from={encoder}', f'--workdir={tmp_path}/run')
+    settings = ('--set=max_seq_length=32', '--set=batch_size=8', '--set=epochs=4')
+    small = ('--seeds=0,1', *settings, '--profile=1', '--set_bilstm=lstm_width=8')
+    command = ('feature_based', *where)
     refused = binary(*command, *small)
-    assert (
-        refused.returncode == 2
-        and 'features=second_to_last needs an encoder of 2 layers or more' in refused.stderr
-    )
+    assert refused.returncode == 2
+    assert 'features=second_to_last needs an encoder of 2 layers or more' in refused.stderr
     run = binary(*command, *small, '--approaches=finetune,last,sum_all')
     assert run.returncode == 0, run.stderr
     lines = [line.split() for line in run.stdout.splitlines()]
@@ -282,6 +211,11 @@ def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
             if row['settings']['approach'] == line[0]
         ]
         assert len(scores) == 2 and float(line[3]) == pytest.approx(np.mean(scores), abs=1e-4)
+    # Of the encoder there is nothing to train.
+    last = f'{tmp_path}/run/runs/last,seed=0'
+    assert sorted(checkpoint.load_params(last)[0]) == ['bilstm_0', 'bilstm_1', 'classifier']
+    with pytest.raises(UserError, match=f'holds a BiLSTM .* a frozen encoder.* which is {encoder}'):
+        source.load_source(last)
     traced = (tmp_path / 'run/runs').glob('*/profile/**/*.xplane.pb')
     assert len({file.relative_to(tmp_path).parts[2] for file in traced}) == 6
     again = binary(*command, *small, '--approaches=finetune,last,sum_all')

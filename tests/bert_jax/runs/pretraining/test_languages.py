@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,9 +10,9 @@ import pytest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.runs.pretraining import baselines
 from bert_jax.runs.workdir.metrics import read_metrics
+from tests.helpers import commands
 from tests.helpers.tiny_models import tokenizer
 
-ROOT = pathlib.Path(__file__).parents[4]
 WORDS = {'de': ['paris', 'is', 'the', 'capital', 'of'], 'ko': ['good', 'bad', 'film', 'un', 'a']}
 SETTINGS = [
     'model.hidden_size=16',
@@ -36,10 +33,7 @@ SETTINGS = [
 
 def run(command: str, *arguments: str) -> str:
     """What a command prints."""
-    done = subprocess.run(
-        [sys.executable, '-m', f'bert_jax.launch.{command}', *arguments],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+    done = commands.run(command, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

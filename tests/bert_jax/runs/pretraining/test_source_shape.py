@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.conversion import google, huggingface
@@ -48,10 +47,3 @@ def test_the_shape_of_each_kind_of_source_is_that_of_its_weights(kind, tmp_path,
     shape = source.shape_of(where)
     free = {name: getattr(wanted, name) for name in fitting.FREE}
     assert dataclasses.replace(shape, **free) == wanted
-
-
-def test_a_run_that_has_a_checkpoint_keeps_its_model(encoder, tmp_path):
-    of_run = shape_settings('/gone', [], encoder)
-    assert of_run == shape_settings(encoder, [], str(tmp_path / 'new'))
-    with pytest.raises(UserError, match='/gone: no config.json in it; expected a workdir'):
-        shape_settings('/gone', [], str(tmp_path / 'new'))

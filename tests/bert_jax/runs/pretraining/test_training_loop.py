@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
+import signal
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,15 +21,14 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
-from bert_jax.mesh import determinism
 from bert_jax.runs.pretraining import held_out, records
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.train import checkpoint
+from bert_jax.train import checkpoint, metrics_accumulator
+from tests.helpers import commands
 from tests.helpers.records import encoded, example_columns
 from tests.helpers.tiny_models import tokenizer
 
-ROOT = pathlib.Path(__file__).parents[4]
 SETTINGS = [
     'model.hidden_size=16',
     'model.num_layers=1',
@@ -47,33 +45,6 @@ SETTINGS = [
     f'model.vocab_size={tokenizer().vocab_size}',
     'model.max_position=16',
 ]
-# Several runs of bert-pretrain in one process, which saves their imports. A line of its input is
-# a JSON list: where a signal to stop arrives (0: nowhere), and the arguments. Its output begins
-# with '=> '.
-DRIVER = """
-import json, signal, sys
-from absl import flags, logging
-from bert_jax.train import metrics_accumulator
-from bert_jax.configs.errors import UserError
-from bert_jax.launch import pretrain
-logging.use_absl_handler()
-after, stop_at = metrics_accumulator.Profile.after, 0
-def stopping(self, step, metrics):
-    after(self, step, metrics)
-    if step == stop_at:
-        signal.raise_signal(signal.SIGTERM)
-metrics_accumulator.Profile.after = stopping
-for line in sys.stdin:
-    stop_at, arguments = json.loads(line)
-    flags.FLAGS.unparse_flags()
-    flags.FLAGS(['pretrain', *arguments])
-    logging.set_verbosity(logging.INFO)
-    try:
-        said = pretrain.main([])
-    except UserError as error:
-        said = f'{error.exit_code}: {error}'
-    print('=>', said, flush=True)
-"""
 TIMES = (
     'seconds',
     'step_ms',
@@ -85,29 +56,29 @@ TIMES = (
 )
 
 
-def pretrain(
-    folder: pathlib.Path, *runs: tuple[int, str, list[str]], **environment: str
-) -> tuple[list[str], str]:
+def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[list[str], str]:
     """Makes runs one after the other; what each ended with, and the log.
 
-    A run is (where to stop it, name of its workdir, changed settings and other flags).
+    A run is (after which step a signal stops it, name of its workdir, changed settings and other
+    flags).
     """
-    lines = []
+    ended, log, after = [], '', metrics_accumulator.Profile.after
     for stop_at, name, changes in runs:
+
+        def stopping(self, step, metrics, stop_at=stop_at):
+            after(self, step, metrics)
+            if step == stop_at:
+                signal.raise_signal(signal.SIGTERM)
+
         arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/{name}']
         arguments += [c if c.startswith('--') else f'--set={c}' for c in (*SETTINGS, *changes)]
-        lines.append(json.dumps([stop_at, arguments]))
-    done = subprocess.run(
-        [sys.executable, '-c', DRIVER],
-        input='\n'.join(lines),
-        cwd=ROOT,
-        env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return [line[3:] for line in done.stdout.splitlines() if line.startswith('=> ')], done.stderr
+        with mock.patch.object(metrics_accumulator.Profile, 'after', stopping):
+            done = commands.run('pretrain', *arguments)
+        ended.append(f'{done.returncode}')
+        if done.returncode == 2:
+            ended[-1] += done.stderr.splitlines()[-1].removeprefix('pretrain: error')
+        log += done.stderr
+    return ended, log
 
 
 @pytest.fixture(scope='module')
@@ -180,14 +151,6 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     assert len(re.findall(r'step (?:5|10)/20 train .* discarded_steps [45]\b', log)) == 2
     rates = [m['learning_rate'] for m in read_metrics(folder / 'burnt/metrics.jsonl')]
     assert rates == pytest.approx([1e37, 1e37])  # of a discarded step too
-
-
-def test_the_log_says_whether_a_resumed_run_is_the_same_to_the_bit(monkeypatch):
-    monkeypatch.setenv('XLA_FLAGS', '')
-    assert 'within rounding; bit for bit with --deterministic' in determinism.described('gpu')
-    assert 'on a TPU always' in determinism.described('tpu')
-    determinism.demand()
-    assert determinism.described('gpu').endswith('the bits of an undisturbed one (--deterministic)')
 
 
 @pytest.mark.parametrize(
@@ -302,16 +265,6 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
     with pytest.raises(UserError, match='has adapters .houlsby., which are no weights of BERT'):
         source.load_plain(str(folder / 'adapters'))
     assert source.read_source(str(folder / 'adapters')).model.tuning.width == 3
-
-    # Of another encoder in the same place, neither the run nor its reader takes anything.
-    shutil.rmtree(folder / 'begun/checkpoints')
-    again = ['model.num_layers=2', 'phases.0.steps=3', 'optimizer.warmup_steps=1', 'seed=9']
-    ended, log = pretrain(
-        folder, (0, 'begun', again), (0, 'stopped', [*lora, 'optimizer.warmup_steps=2'])
-    )
-    assert ended[0] == '0' and 'holds another run (data.init_fingerprint' in ended[1], log
-    with pytest.raises(UserError, match='which has other weights now'):
-        source.read_source(str(folder / 'lora'))
 
 
 def test_a_run_from_before_there_was_a_choice_of_order_goes_on_with_the_one_it_began_with(folder):

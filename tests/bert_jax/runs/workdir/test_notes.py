@@ -46,7 +46,7 @@ def test_a_guess_takes_the_place_of_one_from_the_same_step(tmp_path):
     assert guesses(Workdir(tmp_path)) == [first, second]
 
 
-@pytest.mark.parametrize('text', ['[]', '{}', '{"entries": [1]}', '{"entries": [{"a": 1}]}'])
+@pytest.mark.parametrize('text', ['[]', '{"entries": [{"a": 1}]}'])
 def test_damaged_notes_are_one_line(tmp_path, text):
     (tmp_path / 'guessing.json').write_text(text)
     with pytest.raises(UserError, match=r'guessing\.json: .*put it back from a copy'):

@@ -1,0 +1,3 @@
+"""The commands in this process: most tests here are of what a command does, not of its start."""
+
+from tests.helpers.commands import in_process  # noqa: F401

@@ -1,0 +1,255 @@
+"""An ALBERT and a RoBERTa, each from its text to its export."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.load import load
+from bert_jax.conversion import google, huggingface
+from bert_jax.costs import flops
+from bert_jax.inference import Predictor, export
+from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.input_pipeline.preprocess.job import preprocess
+from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.runs.pretraining import train
+from bert_jax.runs.pretraining.records import check_model_reads, match_phases
+from bert_jax.runs.sources import fitting, source
+from bert_jax.train.checkpoint import load_params
+from tests.helpers import mood
+from tests.helpers.mood import BAD, GOOD, PAIR, THINGS, answers_as_the_run_did, finetune
+from tests.helpers.tiny import tiny_config
+
+pytestmark = pytest.mark.usefixtures('signal_handlers')
+KINDS = {
+    'albert': types.SimpleNamespace(
+        vocabulary=VocabularyOptions(90, 'unigram'),
+        records={'objective': 'sop', 'ngram': 3, 'seq_len': 48, 'dupe_factor': 2},
+        model={'family': 'albert', 'embedding_size': 16, 'num_groups': 1},
+        optimizer={'peak_lr': 7e-3},
+    ),
+    'roberta': types.SimpleNamespace(
+        vocabulary=VocabularyOptions(300, 'byte_bpe'),
+        records={
+            'objective': 'full_sentences',
+            'across_documents': True,
+            'masking': 'dynamic',
+            'mask_rule': 'roberta',
+            'seq_len': 32,
+        },
+        model={
+            'family': 'roberta',
+            'type_vocab_size': 1,
+            'layer_norm_eps': 1e-5,
+            'hidden_act': 'gelu_erf',
+        },
+        optimizer={'peak_lr': 1e-2, 'b2': 0.98, 'clip_norm': None},
+    ),
+}
+
+
+def document(rng: np.random.Generator, counted: bool) -> str:
+    """Sentences whose last words agree: good and liked, bad and left; `counted` in their order.
+
+    Those have signs, or none: a unigram model makes no piece of what it has seen once.
+    """
+    made = []
+    for number in ('first', 'second', 'third', 'fourth', 'fifth'):
+        liked, sign = rng.random() < 0.5, ('', ',', '!')[rng.integers(3)]
+        word, end = (GOOD if liked else BAD)[rng.integers(3)], 'liked' if liked else 'left'
+        thing = THINGS[rng.integers(4)]
+        subject = f'{number}{sign} the {thing} it{sign}' if counted else f'the {thing}'
+        made.append(f'{subject} was {word}, so we {end} it.')
+    return '\n'.join(made)
+
+
+def records_of(folder: pathlib.Path, name: str, kind: str, **changed: Any) -> Manifest:
+    options = {'eval_fraction': 0.1, 'workers': 1, **KINDS[kind].records, **changed}
+    text, out = str(folder / 'text.txt'), str(folder / name)
+    preprocess(PreprocessOptions(text, str(folder / 'tokenizer'), out, **options))
+    return Manifest.load(out)
+
+
+def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
+    manifest, kind = Manifest.load(folder / 'records'), folder.name.rstrip('0123456789')
+    model = tiny_config(
+        vocab_size=manifest.vocab_size,
+        hidden_size=32,
+        num_heads=4,
+        intermediate_size=64,
+        max_position=manifest.seq_len,
+        **KINDS[kind].model,
+    )
+    config = schema.PretrainConfig(
+        model=model,
+        phases=(schema.Phase(manifest.seq_len, steps, 32),),
+        optimizer=schema.OptimizerConfig(
+            'adamw', schedule='constant', warmup_steps=0, **KINDS[kind].optimizer
+        ),
+        runtime=schema.RuntimeConfig(
+            decoder='numpy', log_every=20, checkpoint_every=20, eval_every=60
+        ),
+    )
+    records = match_phases(config, [str(folder / 'records')])
+    assert train.pretrain(config, records, str(folder / name)).step == steps
+
+
+@pytest.fixture(scope='module', params=list(KINDS))
+def folder(request, tmp_path_factory) -> pathlib.Path:
+    """A folder with a tokenizer, records, and `pre`: 60 steps on them."""
+    folder, rng = tmp_path_factory.mktemp(request.param), np.random.default_rng(0)
+    documents = [document(rng, request.param == 'albert') for _ in range(150)]
+    (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
+    lines = [line for text in documents for line in text.splitlines()]
+    tokenizer, _ = vocabulary.train(lines, KINDS[request.param].vocabulary)
+    tokenizer.save(folder / 'tokenizer')
+    records_of(folder, 'records', request.param)
+    pretrain(folder, 'pre', 60)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def tuned(folder) -> pathlib.Path:
+    """`pre`, fine-tuned to tell good from bad."""
+    mood.write(folder)
+    assert finetune(folder, 'tuned', 'epochs=6')['metrics']['accuracy'] > 0.9
+    return folder / 'tuned'
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
+    pretrain(folder, 'cut', 20)
+    pretrain(folder, 'cut', 60)
+    whole, cut = load_params(folder / 'pre')[0], load_params(folder / 'cut')[0]
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, cut))
+
+
+def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
+    whole = source.read_source(str(tuned))
+    export.write(whole.bert, whole.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    shapes = {n: leaf.shape for n, leaf in load_file(tmp_path / 'hf/model.safetensors').items()}
+    settings = json.loads((tmp_path / 'hf/config.json').read_text())
+    if whole.model.family == 'albert':
+        group = 'albert.encoder.albert_layer_groups.0.albert_layers.0'
+        assert shapes[f'{group}.ffn.weight'] == (64, 32) and settings['num_hidden_groups'] == 1
+    else:
+        assert {'classifier.dense.weight', 'classifier.out_proj.weight'} < set(shapes)
+        assert settings['max_position_embeddings'] == 34
+    there = Predictor.from_workdir(str(tmp_path / 'hf'))(PAIR)['probabilities']
+    assert answers_as_the_run_did(tuned)(PAIR)['probabilities'] == pytest.approx(there, abs=1e-6)
+
+    # Into pre-training again: of a RoBERTa all but the pooler, which no loss of it reads.
+    pre = source.read_source(str(folder / 'pre'))
+    export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))
+    start = fitting.for_pretraining(str(tmp_path / 'pre'), pre.tokenizer, pre.model, 0)
+    same = jax.tree.map(np.array_equal, start.params, pre.params)
+    if whole.model.family == 'roberta':
+        same['encoder'].pop('pooler')
+    assert start.params.keys() == pre.params.keys() and jax.tree.all(same)
+
+
+def test_what_a_relative_has_no_place_for_is_one_line(folder, tmp_path):
+    pre = source.read_source(str(folder / 'pre'))
+    wrong = {'albert': 'AlbertForNextSentencePrediction', 'roberta': 'BertForMaskedLM'}
+    other = pre.bert._replace(architecture=wrong[pre.model.family])
+    kind = {'albert': 'byte_bpe', 'roberta': 'wordpiece'}[pre.model.family]
+    refusals = [
+        (lambda: huggingface.write(tmp_path / 'a', other), 'is none of the classes'),
+        (lambda: pre.model.check_reads(kind, 'records'), f'is of kind {kind}, and this'),
+    ]
+    if pre.model.family == 'roberta':
+        pairs = dataclasses.replace(Manifest.load(folder / 'records'), objective='nsp')
+        nsp = {'objective': 'nsp', 'across_documents': False, 'mask_rule': 'bert'}
+        refusals += [
+            (lambda: records_of(folder, 'b', 'roberta', **nsp), 'add --objective=full_sentences'),
+            (lambda: check_model_reads(pre.model, pairs, 'r'), 'is not trained to tell apart'),
+            (lambda: extension.extend(pre.tokenizer, ['word']), 'byte-level BPE merges pairs'),
+            (lambda: google.write(tmp_path / 'c', pre.bert), 'google-research/bert has no RoBERTa'),
+            (
+                lambda: finetune(folder, 'frozen', 'tuning.method=bitfit'),
+                r'--set tuning\.pooler=trained',
+            ),
+        ]
+        mood.write(folder)
+    else:
+        write = lambda: export.write(pre.bert, pre.tokenizer, 'google', str(tmp_path / 'c'))
+        refusals.append((write, 'tokenizer is SentencePiece, and google-research/bert'))
+    for refused, message in refusals:
+        with pytest.raises(UserError, match=message) as caught:
+            refused()
+        assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('folder', ['albert'], indirect=True)
+def test_of_an_albert_one_block_is_trained(folder):
+    params, _ = load_params(folder / 'pre')
+    config = source.read_source(str(folder / 'pre')).model
+    padded = (128 - config.vocab_size) * (16 + 1)  # rows that no word has
+    assert params['encoder']['layers']['query']['kernel'].shape == (1, 32, 32)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params)) - padded
+    assert count == flops.parameter_count(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('method', ['lora', 'adamix'])
+@pytest.mark.parametrize('folder', ['albert'], indirect=True)
+def test_methods_of_tuning_share_what_they_add(folder, tuned, method):
+    finetune(folder, method, f'tuning.method={method}', 'epochs=2', 'tuning.pooler=trained')
+    trained, _ = load_params(folder / method)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(trained['encoder']['layers'])} == {1}
+    answer = Predictor.from_workdir(str(folder / method))(PAIR)
+    assert sum(answer['probabilities'].values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_published_robertas_have_their_parameters():
+    """Counts of transformers' RobertaModel with its pooler, and of RobertaForMaskedLM without."""
+    for name, encoder, masked_lm in (
+        ('roberta_base', 124_645_632, 124_697_433),
+        ('roberta_large', 355_359_744, 355_412_057),
+    ):
+        parts = flops.parameters(load(name).model)
+        assert flops.parameter_count(load(name).model, pretraining=False) == encoder
+        assert sum(parts.values()) - parts['pooler'] == masked_lm
+
+
+@pytest.mark.parametrize('folder', ['roberta'], indirect=True)
+def test_a_robertas_rows_go_on_across_documents_and_its_words_have_spaces(folder):
+    tokenizer = Tokenizer.load(folder / 'tokenizer')
+    stream = RecordStream(str(folder / 'records'), 'train', 16, 0, 'numpy')
+    batch = next(iter(stream.batches(0)))
+    ids, real = batch['input_ids'], batch['input_mask'] > 0
+    assert (ids[~real] == tokenizer.pad_id).all() and real.mean() > 0.7
+    inside = (ids[:, 1:-1] == tokenizer.sep_id) & real[:, 2:]
+    assert inside.any() and not batch['word_starts'][:, 1:-1][inside].any()
+
+    bert = MaskFiller(source.read_source(str(folder / 'pre')), 3)
+    answer = bert('the film was good, so we [MASK] it.')
+    words = [word['token'] for word in answer['masks'][0]]
+    # One of the two that stand there, in whole or in part; never a half of a character.
+    verbs = (' liked', ' left')
+    assert any(word.strip() and verb.startswith(word) for word in words for verb in verbs), words
+    assert bert('the film was good, so we <mask> it.')['masks'] == answer['masks']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('folder', ['roberta'], indirect=True)
+def test_each_task_begins_with_a_pooler_of_its_own(folder, tuned):
+    """At a rate of almost nothing the pooler stays as it was made: not as the source has it."""
+    finetune(folder, 'still', 'epochs=0.1', 'optimizer.peak_lr=1e-30')
+    before, after = load_params(folder / 'pre')[0], load_params(folder / 'still')[0]
+    same = jax.tree.map(np.array_equal, before['encoder'], after['encoder'])
+    assert not same.pop('pooler')['kernel'] and jax.tree.all(same)
