@@ -19,9 +19,9 @@ import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.costs import flops, memory, plan
-from bert_jax.costs.chips import Topology
+from bert_jax.costs.plan import Task
 from bert_jax.mesh import sharding
 from bert_jax.model.blocks import attend
 from bert_jax.model.blocks.block import parts_of
@@ -29,28 +29,6 @@ from bert_jax.model.embeddings import padded_vocab
 
 _REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
 _HOPEFUL = 1.2  # share of a chip's memory by estimate up to which a candidate is compiled
-
-
-class Task(NamedTuple):
-    """What is to be compiled: one phase of a run on a topology.
-
-    predictions: masked positions a sequence.
-    """
-
-    config: PretrainConfig
-    phase: Phase
-    predictions: int
-    topology: Topology
-
-    def changed(self, changes: Mapping[str, Any]) -> Task:
-        """Return the same task with `changes` of `runtime`.
-
-        Where these change the size of another axis, `data` takes the chips that are left.
-        """
-        if {'fsdp', 'model_parallel'} & changes.keys():
-            changes = {**changes, 'data_parallel': None}
-        runtime = dataclasses.replace(self.config.runtime, **changes)
-        return self._replace(config=dataclasses.replace(self.config, runtime=runtime))
 
 
 class Estimate(NamedTuple):
@@ -109,10 +87,8 @@ def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool 
     }[remat]
 
 
-@functools.lru_cache(maxsize=256)
-def _analytic(task: Task) -> dict[str, Any]:
-    """plan.analytic of a task, kept, for the search asks again and again."""
-    return plan.analytic(*task)
+# Kept, for the search asks again and again.
+_analytic = functools.lru_cache(maxsize=256)(plan.analytic)
 
 
 def estimate(task: Task) -> Estimate:
@@ -122,7 +98,7 @@ def estimate(task: Task) -> Estimate:
     """
     config, phase, predictions, topology = task
     model, runtime, chip = config.model, config.runtime, topology.chip
-    mesh = plan.abstract_mesh(config, topology).shape
+    mesh = task.mesh.shape
     # Remat and accumulation change nothing of what shapes alone tell: counted once for all of them.
     plain = {'remat': 'none', 'accumulation': 1}
     counted = _analytic(task.changed(plain))
@@ -130,8 +106,7 @@ def estimate(task: Task) -> Estimate:
     # A sharded update keeps a share of the weights; the step has all of them nevertheless.
     weights = _analytic(task.changed(plain | {'shard_optimizer': False}))['memory']['parameters']
     width = 2 if runtime.compute_dtype == 'bfloat16' else 4  # bytes of an activation
-    rows = plan.rows_at_a_time(config, phase, mesh)
-    tokens, split = rows * phase.seq_len, mesh['model']
+    tokens, split = task.rows * phase.seq_len, mesh['model']
 
     # Memory: what the layers keep of the tokens at hand, one layer in full where it is made again,
     # the embeddings with their norm's input in float32, and the logits in float32 and in `width`.
@@ -142,7 +117,7 @@ def estimate(task: Task) -> Estimate:
     if runtime.remat != 'none':
         of_all += kept(model, scores, 'none', width, runtime.scan_layers)
     activations = tokens * (of_all / split + (5 + width) * model.hidden_size)
-    logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
+    logits = task.rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
     gradients = weights * (2 if runtime.accumulation > 1 else 1)
     if weights > state['parameters']:  # gathered, in the dtype of the arithmetic
         gradients += weights * width / 4
@@ -205,7 +180,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
-    is_sharded = sharding.shards_update(runtime, plan.abstract_mesh(task.config, task.topology))
+    is_sharded = sharding.shards_update(runtime, task.mesh)
     # Powers of two alone: they divide most topologies and the widths of most models.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
@@ -235,20 +210,19 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
     What the compiler fails on, or refuses without a figure, needs NaN bytes.
     """
     other = task.changed(changes)
-    mesh = plan.abstract_mesh(other.config, task.topology).shape
     logging.info(
         'compiling with %s',
         ', '.join(f'{k}={v}' for k, v in changes.items()) or 'the settings given',
     )
     row = {
         'changes': changes,
-        'mesh': dict(mesh),
-        'rows': plan.rows_at_a_time(other.config, task.phase, mesh),
+        'mesh': dict(other.mesh.shape),
+        'rows': other.rows,
         'remat': other.config.runtime.remat,
     }
     # What does not fit, or what this compiler cannot make, is a result too: the search goes on.
     try:
-        compiled = plan.compiled(*other)
+        compiled = plan.compiled(other)
     except plan.DoesNotFit as refused:
         return row | {'fits': False, 'needs': refused.needs, 'left': refused.has - refused.needs}
     except (UserError, NotImplementedError) as error:

@@ -26,7 +26,7 @@ PADDING = 70 * 768 + 70  # 30592 rows for 30522 entries: in the table and in the
 
 def phase_of(name: str, where: str, *changes: str, predictions: int = 20) -> dict:
     config = apply(load(name), changes)
-    return plan.analytic(config, config.phases[0], predictions, topology(where))
+    return plan.analytic(plan.Task(config, config.phases[0], predictions, topology(where)))
 
 
 def test_state_of_base_on_one_chip():
@@ -181,18 +181,18 @@ class Compiler:
         self.has, self.estimates, self.seen = has, estimates, []
         monkeypatch.setattr(search.plan, 'compiled', self.compiled)
 
-    def needs(self, config, phase, predictions, where) -> float:
-        memory, runtime = plan.analytic(config, phase, predictions, where)['memory'], config.runtime
-        rows = phase.batch_size / where.chips / runtime.accumulation
+    def needs(self, task: plan.Task) -> float:
+        memory, runtime = plan.analytic(task)['memory'], task.config.runtime
+        rows = task.phase.batch_size / task.topology.chips / runtime.accumulation
         return (
             2 * memory['parameters']
             + memory['optimizer']
             + 3e8 * rows * {'none': 1, 'dots': 0.7, 'full': 0.2}[runtime.remat]
         )
 
-    def compiled(self, *task) -> dict:
-        self.seen.append(task[0].runtime)
-        needs = self.needs(*task)
+    def compiled(self, task: plan.Task) -> dict:
+        self.seen.append(task.config.runtime)
+        needs = self.needs(task)
         if needs > self.has:
             raise plan.DoesNotFit('', needs, self.has, [])
         floors = {'compute': 1.0, 'memory': needs, 'interconnect': 0.0}
@@ -203,13 +203,13 @@ class Compiler:
             'libtpu': {'step_s': 1e21 / needs} if self.estimates else None,
         }
 
-    def refusal(self, task: search.Task) -> plan.DoesNotFit:
-        return plan.DoesNotFit('', self.needs(*task), self.has, [])
+    def refusal(self, task: plan.Task) -> plan.DoesNotFit:
+        return plan.DoesNotFit('', self.needs(task), self.has, [])
 
 
-def large(*changes: str) -> search.Task:
+def large(*changes: str) -> plan.Task:
     config = apply(load('bert_large'), ['phases.0.batch_size=256', WHOLE, *changes])
-    return search.Task(config, config.phases[0], 20, topology('v5e:2x4'))
+    return plan.Task(config, config.phases[0], 20, topology('v5e:2x4'))
 
 
 def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkeypatch):
@@ -249,7 +249,7 @@ def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monk
 def test_a_candidate_that_the_compiler_fails_on_is_told_and_counted(monkeypatch):
     import jax
 
-    def failing(*task) -> dict:
+    def failing(task) -> dict:
         raise jax.errors.JaxRuntimeError('INTERNAL: a defect of it')
 
     monkeypatch.setattr(search.plan, 'compiled', failing)
@@ -263,7 +263,7 @@ def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
 
     task, compiler = large(), Compiler(monkeypatch, has=11e9)
     buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
-    phase = plan.analytic(*task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
+    phase = plan.analytic(task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
     phase['estimate'] = search.estimate(task).parts
     phase['changes'] = search.smallest_changes(task, compiler.refusal(task), budget=9)
     chip = dataclasses.asdict(task.topology.chip)
@@ -292,7 +292,7 @@ def test_a_step_is_compiled_for_the_devices_that_are_here(monkeypatch):
         'phases.0.batch_size=4',
     )
     config = apply(load('bert_tiny'), sizes)
-    found = plan.compiled(config, config.phases[0], 3, topology('h100:2'))
+    found = plan.compiled(plan.Task(config, config.phases[0], 3, topology('h100:2')))
     assert found['memory']['left'] == 60e9 - found['memory']['total']
     assert [row['axes'] for row in found['collectives'] if row['kind'] == 'all-reduce'] == [
         ['data']
@@ -304,7 +304,7 @@ def test_a_step_is_compiled_for_the_devices_that_are_here(monkeypatch):
         plan.DoesNotFit,
         match=r'does not fit h100:2: it needs [\d.]+ MiB a chip, and there is 1.0 MiB',
     ):
-        plan.compiled(config, config.phases[0], 3, small)
+        plan.compiled(plan.Task(config, config.phases[0], 3, small))
 
 
 def test_the_command_without_compiling(binary, tmp_path):
@@ -341,9 +341,9 @@ def test_the_command_without_compiling(binary, tmp_path):
 def test_a_plan_says_what_libtpu_estimates_and_what_not(monkeypatch):
     from bert_jax.runs.pretraining import plan_text, planning
 
-    def compiled(*task, all_layers=False) -> dict:
+    def compiled(task, all_layers=False) -> dict:
         memory = dict.fromkeys(('temporary', 'total', 'left'), 2**30)
-        found = plan.analytic(*task)
+        found = plan.analytic(task)
         return found | {
             'memory': found['memory'] | memory,
             'compiler': {'flops_per_chip': 1.0, 'bytes_per_chip': 1.0, 'counts_loops_once': True},
