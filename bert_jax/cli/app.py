@@ -22,7 +22,7 @@ import select
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO, TypeVar
 
 from absl import app, flags, logging
@@ -184,6 +184,32 @@ def console() -> None:
         refuse_replaced(name)
     module = 'bert_jax.launch' if name == 'jax' else f'bert_jax.launch.{name}'
     runpy.run_module(module, run_name='__main__', alter_sys=True)
+
+
+def call(name: str, *arguments: str) -> int:
+    """Run a command in this process as its script would, and return its exit code.
+
+    The flags of the command that this process was started as are gone afterwards: two commands may
+    have flags of one name.
+    """
+    started_as = sys.argv
+    _forget(_own_flags())
+    before = set(flags.FLAGS)
+    sys.argv = [name, *arguments]
+    try:
+        runpy.run_module(f'bert_jax.launch.{name}', run_name='__main__', alter_sys=True)
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = started_as
+        _forget(flags.FLAGS[flag] for flag in set(flags.FLAGS) - before)
+    return 0
+
+
+def _forget(own: Iterable[flags.Flag]) -> None:
+    """Take flags away, so that others may have their names."""
+    for flag in own:
+        delattr(flags.FLAGS, flag.name)
 
 
 def refuse_replaced(name: str) -> None:

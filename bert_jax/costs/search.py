@@ -28,6 +28,7 @@ from bert_jax.model.blocks.block import parts_of
 from bert_jax.model.embeddings import padded_vocab
 
 _REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
+_GUESSED = ('activations', 'logits')  # parts of an estimate that are not exact
 _HOPEFUL = 1.2  # share of a chip's memory by estimate up to which a candidate is compiled
 
 
@@ -41,16 +42,6 @@ class Estimate(NamedTuple):
     parts: dict[str, float]
     floors: dict[str, float]
 
-    @property
-    def guessed(self) -> float:
-        """Return bytes that are not known but estimated: activations and logits."""
-        return self.parts['activations'] + self.parts['logits']
-
-    @property
-    def known(self) -> float:
-        """Return bytes that are known: the state, a batch and the gradients."""
-        return sum(self.parts.values()) - self.guessed
-
     def time(self) -> tuple[float, float]:
         """Return seconds that order candidates: (the highest floor, the sum of all floors).
 
@@ -60,11 +51,12 @@ class Estimate(NamedTuple):
 
     def memory(self, scale: float = 1.0) -> float:
         """Return bytes in all; `scale` corrects what is guessed, as another compilation showed."""
-        return self.known + scale * self.guessed
+        return sum(scale * size if name in _GUESSED else size for name, size in self.parts.items())
 
     def scale(self, needs: float) -> float:
         """Return the `scale` at which `memory` is what the compiler says; 1 if it says none."""
-        return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
+        exact = self.memory(0)
+        return (needs - exact) / (self.memory() - exact) if math.isfinite(needs) else 1.0
 
 
 def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool = False) -> float:
@@ -255,31 +247,25 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     rows: list[dict[str, Any]] = []
     enough: list[set[str]] = []  # settings whose change was seen to be enough
     for changes, estimated in _savings(task):
-        knobs = set(changes)
         if len(rows) == budget:
             break
         # What changes more than is enough is not asked for; nor what has no hope to fit.
-        if any(knobs >= fewer for fewer in enough):
+        is_enough = any(changes.keys() >= fewer for fewer in enough)
+        if is_enough or estimated.memory(scale) > _HOPEFUL * refused.has:
             continue
-        if estimated.memory(scale) > _HOPEFUL * refused.has:
-            continue
-        row = tried(task, changes)
-        if row is None:
-            continue
-        rows.append(row)
-        if row['fits']:
-            enough.append(knobs)
+        if row := tried(task, changes):
+            rows.append(row)
+            if row['fits']:
+                enough.append(set(changes))
     return rows
 
 
 def likely_change(task: Task) -> dict[str, Any] | None:
     """Return the least change after which the estimate fits; {} if it does now, None if none."""
-    usable = task.topology.chip.hbm_usable
     # The settings as they are come first: then there is nothing to change.
-    if estimate(task).memory() <= usable:
-        return {}
-    fitting = (changes for changes, estimated in _savings(task) if estimated.memory() <= usable)
-    return next(fitting, None)
+    candidates = [({}, estimate(task)), *_savings(task)]
+    usable = task.topology.chip.hbm_usable
+    return next((changes for changes, e in candidates if e.memory() <= usable), None)
 
 
 def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
@@ -318,24 +304,19 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
         # Until a refusal has corrected the estimate, what it finds a little too large is tried too.
         if estimated.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
             continue
-        row = tried(task, changes)
-        if row is None:
-            continue
-        rows.append(row)
-        # Only refusals teach: a step that fits may have been estimated too high without harm.
-        if not row['fits']:
-            scale = max(scale, estimated.scale(row['needs']))
+        if row := tried(task, changes):
+            rows.append(row)
+            # Only refusals teach: a step that fits may have been estimated too high without harm.
+            if not row['fits']:
+                scale = max(scale, estimated.scale(row['needs']))
     # Those that fit first, by their times; those that do not by what they need.
-    fitting = [row for row in rows if row['fits']]
-    refused = [row for row in rows if not row['fits']]
-    fitting.sort(key=lambda row: (*_times(row), row['needs']))
-    return fitting + sorted(refused, key=lambda row: row['needs'])
+    def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
+        if not row['fits']:
+            return math.inf, 0.0, row['needs']
+        floors = row['floor_s'].values()
+        return max(row['libtpu_s'] or 0.0, *floors), sum(floors), row['needs']
 
-
-def _times(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return seconds of a step that fits: (highest floor or libtpu's estimate, sum of floors)."""
-    floors = row['floor_s'].values()
-    return max(row['libtpu_s'] or 0.0, *floors), sum(floors)
+    return sorted(rows, key=rank)
 
 
 def settings(changes: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -42,16 +41,18 @@ def _short(path: Path) -> str:
 
 
 def run(name: str, *arguments: str) -> None:
-    """Run the command NAME, its output going to the terminal; end this program where it fails."""
-    line = command(name, *arguments)
-    say('$ ' + shlex.join(line))
-    code = subprocess.run(line, check=False).returncode
-    if code:
+    """Run the command NAME in this process, and end this program where it fails.
+
+    The line that a user would type for it is printed before. A process of its own would import jax
+    again, which takes seconds.
+    """
+    say('$ ' + shlex.join(command(name, *arguments)))
+    if code := app.call(name, *arguments):
         say(
             f'{app.script_name(name)} failed (exit code {code}), see above; the same command goes'
             ' on from here'
         )
-        sys.exit(code if code > 0 else 128 - code)
+        sys.exit(code)
 
 
 def say(message: str) -> None:
