@@ -22,7 +22,7 @@ import select
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO, TypeVar
 
 from absl import app, flags, logging
@@ -192,23 +192,24 @@ def call(name: str, *arguments: str) -> int:
     The flags of the command that this process was started as are gone afterwards: two commands may
     have flags of one name.
     """
-    started_as = sys.argv
-    _forget(_own_flags())
-    before = set(flags.FLAGS)
-    sys.argv = [name, *arguments]
+    started_as, module = sys.argv, f'bert_jax.launch.{name}'
+    _forget_own_flags()
+    # The path of its file, as runpy has it: by that absl knows whose flags they are.
+    spec = importlib.util.find_spec(module)
+    sys.argv = [spec.origin if spec and spec.origin else name, *arguments]
     try:
-        runpy.run_module(f'bert_jax.launch.{name}', run_name='__main__', alter_sys=True)
+        runpy.run_module(module, run_name='__main__', alter_sys=True)
     except SystemExit as end:
         return int(end.code or 0)
     finally:
+        _forget_own_flags()
         sys.argv = started_as
-        _forget(flags.FLAGS[flag] for flag in set(flags.FLAGS) - before)
     return 0
 
 
-def _forget(own: Iterable[flags.Flag]) -> None:
-    """Take flags away, so that others may have their names."""
-    for flag in own:
+def _forget_own_flags() -> None:
+    """Take the flags of the command under way away, so that others may have their names."""
+    for flag in _own_flags():
         delattr(flags.FLAGS, flag.name)
 
 

@@ -213,9 +213,7 @@ def compile_step(task: Task) -> jax.stages.Compiled:
         raise _refusal(task, needs, has, hlo.allocations(str(error))) from error
 
 
-def _refusal(
-    task: Task, needs: float, has: float, buffers: list[hlo.Allocation]
-) -> DoesNotFit:
+def _refusal(task: Task, needs: float, has: float, buffers: list[hlo.Allocation]) -> DoesNotFit:
     config, phase, _, topology = task
     runtime = config.runtime
     return DoesNotFit(

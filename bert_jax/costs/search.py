@@ -309,6 +309,7 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
             # Only refusals teach: a step that fits may have been estimated too high without harm.
             if not row['fits']:
                 scale = max(scale, estimated.scale(row['needs']))
+
     # Those that fit first, by their times; those that do not by what they need.
     def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
         if not row['fits']:

@@ -309,9 +309,9 @@ def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
         changes = ('phases.0.batch_size=64', 'runtime.shard_optimizer=false')
         config = apply(load('bert_tiny'), [*SMALL, *changes, f'model.vocab_size={vocab}'])
         try:
-            needs[vocab] = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))['memory'][
-                'total'
-            ]
+            needs[vocab] = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))[
+                'memory'
+            ]['total']
         except plan.DoesNotFit as refused:
             needs[vocab] = refused.needs
             assert vocab == 7_000_000

@@ -238,6 +238,4 @@ def _finetune(
         'config': Path(recipe.__file__).read_text(),
         'arguments': arguments,
     }
-    store.make(
-        'finetune', inputs, lambda folder: run(*command, f'--workdir={folder}', *arguments)
-    )
+    store.make('finetune', inputs, lambda folder: run(*command, f'--workdir={folder}', *arguments))

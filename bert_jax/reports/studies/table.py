@@ -102,7 +102,11 @@ def tables(plan: Plan, cells: Cells) -> list[tuple[str, Rows]]:
     for line in lines:
         values = ['-'] * 5
         if used := scores.compute(plan, line):
-            counts = [f'{used.pieces:,.0f}', f'{used.predictions:,.0f}', f'{used.flops / 1e15:,.3g}']
+            counts = [
+                f'{used.pieces:,.0f}',
+                f'{used.predictions:,.0f}',
+                f'{used.flops / 1e15:,.3g}',
+            ]
             values = [*counts, f'{used.seconds:,.0f}', f'{used.finetuning_seconds:,.0f}']
         costs.append([line.name, *values])
     head = ['', 'word pieces', 'predictions', 'PFLOP', 'seconds', 'fine-tuning seconds']
