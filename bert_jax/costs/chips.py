@@ -162,8 +162,8 @@ def topology(name: str) -> Topology:
     elif match := re.fullmatch(r'(v4|v5e|v5litepod|v5p|v6e)-(\d{1,6})', name):
         chip = CHIPS['v5e' if match[1] == 'v5litepod' else match[1]]
         count, odd = divmod(int(match[2]), 2 if chip.cubes else 1)
-        if not odd and (shapes := _shapes(chip, count)):
-            return Topology(chip, min(shapes, key=sum))
+        if not odd and (wired := _shapes(chip, count)):
+            return Topology(chip, min(wired, key=sum))
 
     # No such topology: list all there are, chips of the same shapes together.
     lists = []

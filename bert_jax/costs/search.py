@@ -8,7 +8,6 @@ and over which chips arrays are split (fsdp, model_parallel, shard_optimizer).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math

@@ -54,8 +54,8 @@ class StepCosts:
         """
         device = jax.local_devices()[0]
 
-        # Rates first, for they need nothing but a clock; then what needs counted FLOPs; then what only
-        # some devices tell.
+        # Rates first, for they need nothing but a clock; then what needs counted FLOPs; then what
+        # only some devices tell.
         rates = {'sequences_per_s': work.examples / seconds, 'tokens_per_s': work.tokens / seconds}
         if work.flops:
             per_device = work.flops / seconds / jax.device_count()

@@ -14,7 +14,8 @@ from bert_jax.cli import app, flags
 from bert_jax.reports.quickstart import stages
 from bert_jax.reports.quickstart.commands import run
 flags.define(stages.Options)  # of which commands have some, as --workdir
-app.run(lambda _: [run('preprocess', *words) for words in (['--help'], ['--help'], ['--seq_len=x'])])
+flag = ('--help', '--help', '--seq_len=x')
+app.run(lambda _: [run('preprocess', each) for each in flag])
 """
 
 
