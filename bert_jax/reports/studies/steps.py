@@ -197,9 +197,9 @@ def _run_once(line: list[str], log: Path, lock: int) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     if asked or code in _STOPPED:
-        number = asked[0] if asked else _STOPPED[code]
-        say(f'stopped by signal {number}; the same command goes on from here')
-        sys.exit(128 + number)
+        by = asked[0] if asked else _STOPPED[code]
+        say(f'stopped by signal {by}; the same command goes on from here')
+        sys.exit(128 + by)
     return code
 
 
