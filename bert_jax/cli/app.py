@@ -186,33 +186,6 @@ def console() -> None:
     runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
-def call(name: str, *arguments: str) -> int:
-    """Run a command in this process as its script would, and return its exit code.
-
-    The flags of the command that this process was started as are gone afterwards: two commands may
-    have flags of one name.
-    """
-    started_as, module = sys.argv, f'bert_jax.launch.{name}'
-    _forget_own_flags()
-    # The path of its file, as runpy has it: by that absl knows whose flags they are.
-    spec = importlib.util.find_spec(module)
-    sys.argv = [spec.origin if spec and spec.origin else name, *arguments]
-    try:
-        runpy.run_module(module, run_name='__main__', alter_sys=True)
-    except SystemExit as end:
-        return int(end.code or 0)
-    finally:
-        _forget_own_flags()
-        sys.argv = started_as
-    return 0
-
-
-def _forget_own_flags() -> None:
-    """Take the flags of the command under way away, so that others may have their names."""
-    for flag in _own_flags():
-        delattr(flags.FLAGS, flag.name)
-
-
 def refuse_replaced(name: str) -> None:
     """Raise UserError, which names the template, for a command that was replaced by one."""
     if name in _TEMPLATES:
@@ -304,7 +277,7 @@ def check_output(flag: str, path: str) -> None:
         raise UserError(f'--{flag}={path}: {reason}: name another') from error
 
 
-def _own_flags() -> list[flags.Flag]:
+def own_flags() -> list[flags.Flag]:
     """Return the binary's own flags in the order of their definition."""
     # The binary is the main module, which absl knows by its path; ours are --config and --set.
     by_module = flags.FLAGS.flags_by_module_dict()
@@ -313,7 +286,7 @@ def _own_flags() -> list[flags.Flag]:
 
 def _strange_value() -> str | None:
     """Return the line for a flag whose value is empty, nan, or on an unknown kind of storage."""
-    for flag in _own_flags():
+    for flag in own_flags():
         # Only what was given: a default is the program's own affair.
         values = flag.value if isinstance(flag.value, list) else [flag.value]
         for value in values if flag.present else []:
@@ -500,7 +473,7 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
         f'usage: {script_name(program)} [--flags] {arguments}'.rstrip(),
         '',
     ]
-    for flag in _own_flags():
+    for flag in own_flags():
         form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
 
         # A value that says nothing (none, empty) is left out.
