@@ -103,9 +103,9 @@ def work(plan: Plan, steps: Sequence[Step]) -> Work:
             config = apply(_recipe(column), plan.study.finetuning(rows[line], column))
             examples = config.train_examples or column.examples
             sequence = flops.training_flops_per_sequence(model, config.max_seq_length, 0)
-            rows = config.steps * config.batch_size or examples * config.epochs
-            total += points * rows * sequence
-            unknown |= set() if examples else {head}
+            read = config.steps * config.batch_size or examples * config.epochs
+            total += points * read * sequence
+            unknown |= set() if read else {head}
     return Work(runs, total, tuple(sorted(unknown)), size)
 
 

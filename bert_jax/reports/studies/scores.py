@@ -261,8 +261,8 @@ def compute(plan: Plan, line: Line) -> Compute | None:
         )
         for run in done
     )
-    steps = {step for (name, _, _), step in plan.cells.items() if name == line.name}
-    files = [plan.folder.of(step) / 'sweep.json' for step in steps]
+    of_line = {step for (name, _, _), step in plan.cells.items() if name == line.name}
+    files = [plan.folder.of(step) / 'sweep.json' for step in of_line]
     sweeps = [read_object(file) for file in files if file.exists()]
     finetuning = sum(run['seconds'] for sweep in sweeps for run in sweep['runs'])
     return Compute(pieces, predictions, flops, seconds, finetuning)
