@@ -215,7 +215,8 @@ def test_the_estimate_by_hand(tmp_path):
     assert work.unknown == () and work.bytes > 0
     with pytest.raises(UserError, match='GB are free: make room'):
         estimate.check_disk(tmp_path / 'not' / 'there', 1e18)
-    unknown = plan_of(tmp_path, Row('a'), columns=(dataclasses.replace(TASK, examples=0),))
+    rows = Row('a'), Row('b', finetuning={'epochs': 4.0})
+    unknown = plan_of(tmp_path, *rows, columns=(dataclasses.replace(TASK, examples=0),))
     assert estimate.work(unknown, list(unknown.steps.values())).unknown == ('MRPC',)
 
     # The rate of runs under way: one that has no log line yet is left out.
