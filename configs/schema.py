@@ -226,6 +226,12 @@ class FinetuneConfig(Section):
     )
     batch_size: int = option(32, 'examples a step', within=COUNT)
     epochs: float = option(3.0, 'passes over the training set', within='(0, 1000000]')
+    steps: int = option(
+        0,
+        'optimizer steps, in place of epochs; 0: as epochs says',
+        within=COUNT_OR_0,
+        is_later=True,
+    )
     train_examples: int = option(
         0, 'use that many training examples, drawn by seed; 0: all', within=COUNT_OR_0
     )

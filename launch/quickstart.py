@@ -4,9 +4,9 @@
 
 Without --corpus the text is the documentation of the installed Python packages, and the fine-tuning
 task is to tell which library a docstring comes from; with it the text is the user's, in any
-language, and the task is to tell whole passages from mixed ones. Each stage runs the binary
-that a user would run, prints its command, and is skipped where a run before made the same from the
-same. The table, report.html and results.json are in the workdir.
+language, and the task is to tell whole passages from mixed ones. Each stage runs the command
+that a user would run, prints it, and is skipped where a run before made the same from the same. The
+table, report.html and results.json are in the workdir.
 """
 
 from __future__ import annotations

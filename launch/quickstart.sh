@@ -9,5 +9,9 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-(cd "$root" && source launch/install.sh '.[tensorflow]')
+# TensorFlow's documentation, with that of keras, is a third of the text without --corpus. Nothing else
+# needs it, and it is most of what is installed.
+what='.[tensorflow]'
+case " $*" in *' --corpus'*) what='.' ;; esac
+(cd "$root" && source launch/install.sh "$what")
 exec "$root/.venv/bin/bert-quickstart" "$@"  # where the user stands: paths are theirs

@@ -277,7 +277,7 @@ def check_output(flag: str, path: str) -> None:
         raise UserError(f'--{flag}={path}: {reason}: name another') from error
 
 
-def _own_flags() -> list[flags.Flag]:
+def own_flags() -> list[flags.Flag]:
     """Return the binary's own flags in the order of their definition."""
     # The binary is the main module, which absl knows by its path; ours are --config and --set.
     by_module = flags.FLAGS.flags_by_module_dict()
@@ -286,7 +286,7 @@ def _own_flags() -> list[flags.Flag]:
 
 def _strange_value() -> str | None:
     """Return the line for a flag whose value is empty, nan, or on an unknown kind of storage."""
-    for flag in _own_flags():
+    for flag in own_flags():
         # Only what was given: a default is the program's own affair.
         values = flag.value if isinstance(flag.value, list) else [flag.value]
         for value in values if flag.present else []:
@@ -465,7 +465,7 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
         f'usage: {script_name(program)} [--flags] {arguments}'.rstrip(),
         '',
     ]
-    for flag in _own_flags():
+    for flag in own_flags():
         form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
 
         # A value that says nothing (none, empty) is left out.

@@ -139,7 +139,7 @@ class Topology:
         chip = self.chip
         if chip.platform == 'gpu':
             return None
-        if _of_chips(chip, self.chips) != self.shape:
+        if min(_shapes(chip, self.chips), key=sum) != self.shape:
             return f'--type={chip.name} --topology={"x".join(map(str, self.shape))}'
         name = 'v5litepod' if chip.name == 'v5e' else chip.name
         return f'--accelerator-type={name}-{self.chips * (2 if chip.cubes else 1)}'
@@ -156,13 +156,14 @@ def topology(name: str) -> Topology:
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
-        if (sides := _as_named(chip, shape)) is not None:
-            return Topology(chip, sides)
+        for sides in _shapes(chip, math.prod(shape)):
+            if sorted(sides) == sorted(shape):
+                return Topology(chip, sides)
     elif match := re.fullmatch(r'(v4|v5e|v5litepod|v5p|v6e)-(\d{1,6})', name):
         chip = CHIPS['v5e' if match[1] == 'v5litepod' else match[1]]
         count, odd = divmod(int(match[2]), 2 if chip.cubes else 1)
-        if not odd and (sides := _of_chips(chip, count)) is not None:
-            return Topology(chip, sides)
+        if not odd and (wired := _shapes(chip, count)):
+            return Topology(chip, min(wired, key=sum))
 
     # No such topology: list all there are, chips of the same shapes together.
     lists = []
@@ -176,24 +177,14 @@ def topology(name: str) -> Topology:
     )
 
 
-def _as_named(chip: Chip, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape with its sides in the provider's order; None if there is none such."""
+def _shapes(chip: Chip, count: int) -> list[tuple[int, ...]]:
+    """Return the shapes of all topologies of `count` chips, sides in the provider's order."""
     # Listed shapes exist, and of v4 and v5p whatever is built of whole cubes, its sides ascending.
-    for listed in chip.shapes:
-        sides = tuple(map(int, listed.split('x')))
-        if sorted(sides) == sorted(shape):
-            return sides
-    of_cubes = chip.cubes and len(shape) == 3 and not any(n % 4 or n == 0 for n in shape)
-    return tuple(sorted(shape)) if of_cubes else None
-
-
-def _of_chips(chip: Chip, count: int) -> tuple[int, ...] | None:
-    """Return the sides of the topology of `count` chips that is nearest to a cube, if any."""
+    listed = [tuple(map(int, shape.split('x'))) for shape in chip.shapes]
     cubes = range(4, count // 16 + 1, 4) if chip.cubes else ()
-    shapes = [tuple(map(int, listed.split('x'))) for listed in chip.shapes]
-    shapes += [(a, b, count // (a * b)) for a in cubes for b in cubes if a * b <= count]
-    existing = [s for s in shapes if math.prod(s) == count and _as_named(chip, s) == s]
-    return min(existing, key=sum, default=None)
+    built = [(a, b, count // (a * b)) for a in cubes for b in cubes if a <= b]
+    whole = [s for s in built if s[1] <= s[2] and s[2] % 4 == 0]
+    return [sides for sides in (*listed, *whole) if math.prod(sides) == count]
 
 
 def peak_flops(device_kind: str) -> float | None:

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh
@@ -41,6 +41,45 @@ _COMPILER_ONLY = {
     'TPU_MIN_LOG_LEVEL': '2',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }
+
+
+class Task(NamedTuple):
+    """One phase of a run, on a topology.
+
+    predictions: masked positions a sequence.
+    """
+
+    config: PretrainConfig
+    phase: Phase
+    predictions: int
+    topology: Topology
+
+    @property
+    def mesh(self) -> AbstractMesh:
+        """Return the mesh of the run, as `abstract_mesh` makes it."""
+        return abstract_mesh(self.config, self.topology)
+
+    @property
+    def rows(self) -> int:
+        """Return the sequences that a chip works on at a time: its share of one micro-batch."""
+        mesh = self.mesh.shape
+        split = self.config.runtime.accumulation * mesh['data'] * mesh['fsdp']
+        return self.phase.batch_size // split
+
+    @property
+    def inputs(self) -> InputKind:
+        """Return what the batches of the step are."""
+        return InputKind(self.phase.seq_len, self.predictions)
+
+    def changed(self, changes: Mapping[str, Any]) -> Task:
+        """Return the same task with `changes` of `runtime`.
+
+        Where these change the size of another axis, `data` takes the chips that are left.
+        """
+        if {'fsdp', 'model_parallel'} & changes.keys():
+            changes = {**changes, 'data_parallel': None}
+        runtime = dataclasses.replace(self.config.runtime, **changes)
+        return self._replace(config=dataclasses.replace(self.config, runtime=runtime))
 
 
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
@@ -80,28 +119,18 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     return mesh
 
 
-def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]) -> int:
-    """Return the sequences that a chip works on at a time: its share of one micro-batch.
-
-    mesh: {axis: size}; a micro-batch is split over `data` and `fsdp`.
-    """
-    return phase.batch_size // (config.runtime.accumulation * mesh['data'] * mesh['fsdp'])
-
-
-def analytic(
-    config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
-) -> dict[str, Any]:
+def analytic(task: Task) -> dict[str, Any]:
     """Return what shapes alone tell of one phase: FLOPs, bytes of the state, floors in seconds.
 
     memory is of one chip, checkpoint_bytes of the whole state. The floors are of a step. That of
     memory: every program reads the state and the batch once and writes the state once.
     """
-    mesh, chip = abstract_mesh(config, topology), topology.chip
-    inputs = InputKind(phase.seq_len, predictions)
+    config, phase, predictions, topology = task
+    chip = topology.chip
 
     # Everything from abstract arguments: nothing is compiled or placed here, so this works for any
     # topology, also where no compiler for it is installed.
-    state, batch, _ = argument_shapes(config, inputs, phase.batch_size, mesh)
+    state, batch, _ = argument_shapes(config, task.inputs, phase.batch_size, task.mesh)
     params = memory.held(state.params)
     moments = memory.held(state.opt_state)
     rows = memory.held(batch)
@@ -162,37 +191,30 @@ def _gpus(topology: Topology) -> list[Any]:
         return []
 
 
-def compile_step(
-    config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
-) -> jax.stages.Compiled:
+def compile_step(task: Task) -> jax.stages.Compiled:
     """Return the train step of one phase, compiled for the topology.
 
     DoesNotFit with both sizes where libtpu refuses it for lack of memory.
     """
     # The same program as a run's, with abstract arguments: what is planned is what would run.
-    mesh = construction.make_mesh(config.runtime, devices(topology))
-    inputs = InputKind(phase.seq_len, predictions)
-    program = pretraining_program(config, inputs, mesh, topology.chip.platform)
+    config, inputs, chip = task.config, task.inputs, task.topology.chip
+    mesh = construction.make_mesh(config.runtime, devices(task.topology))
+    program = pretraining_program(config, inputs, mesh, chip.platform)
+    shapes = argument_shapes(config, inputs, task.phase.batch_size, mesh)
     with jax.set_mesh(mesh):
-        lowered = program.train_step.lower(*argument_shapes(config, inputs, phase.batch_size, mesh))
+        lowered = program.train_step.lower(*shapes)
     try:
         return lowered.compile()
     # Only a lack of memory is an answer; whatever else the compiler says is an error of ours.
     except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
-        needs, has = hlo.refused_sizes(str(error)) or (math.nan, topology.chip.hbm_usable)
-        raise _refusal(config, phase, topology, needs, has, hlo.allocations(str(error))) from error
+        needs, has = hlo.refused_sizes(str(error)) or (math.nan, chip.hbm_usable)
+        raise _refusal(task, needs, has, hlo.allocations(str(error))) from error
 
 
-def _refusal(
-    config: PretrainConfig,
-    phase: Phase,
-    topology: Topology,
-    needs: float,
-    has: float,
-    buffers: list[hlo.Allocation],
-) -> DoesNotFit:
+def _refusal(task: Task, needs: float, has: float, buffers: list[hlo.Allocation]) -> DoesNotFit:
+    config, phase, _, topology = task
     runtime = config.runtime
     return DoesNotFit(
         f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len},'
@@ -239,13 +261,7 @@ def devices(topology: Topology) -> list[Any]:
         ) from error
 
 
-def compiled(
-    config: PretrainConfig,
-    phase: Phase,
-    predictions: int,
-    topology: Topology,
-    all_layers: bool = False,
-) -> dict[str, Any]:
+def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
     """Add to `analytic` what the compiler tells of memory, collectives, FLOPs and time.
 
     Of an unrolled model of many layers two of fewer are compiled for a TPU, and the rest
@@ -253,18 +269,17 @@ def compiled(
     step does not fit a chip. The memory floor grows by the temporaries: what lives at their peak
     has been written and will be read.
     """
-    plan = analytic(config, phase, predictions, topology)
-    step = _read(config, phase, predictions, topology, all_layers)
-    used, chip = step.memory, topology.chip
+    plan, step = analytic(task), _read(task, all_layers)
+    config, chip, used = task.config, task.topology.chip, step.memory
 
     # Memory first, for a step that does not fit has no plan. libtpu has refused it by now; XLA
     # compiles for a GPU what does not fit it, and the GPU itself tells what it has.
     limit = None
     if chip.platform == 'gpu':
-        limit = (devices(topology)[0].memory_stats() or {}).get('bytes_limit')
+        limit = (devices(task.topology)[0].memory_stats() or {}).get('bytes_limit')
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:
-        raise _refusal(config, phase, topology, used['total'], usable, [])
+        raise _refusal(task, used['total'], usable, [])
     plan['memory'] |= used | {'left': usable - used['total']}
     # Of the temporaries only the activations can be counted: what is not kept is workspace.
     if step.kept is not None:
@@ -276,15 +291,13 @@ def compiled(
     plan['collectives'] = step.collectives
 
     # Then time: the compiler's own counts and estimate, and floors that are now known better.
-    mesh = abstract_mesh(config, topology)
-    rows = rows_at_a_time(config, phase, mesh.shape)
     plan['compiler'] = {
         'flops_per_chip': step.flops,
         'bytes_per_chip': step.moved,
         'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
     }
     plan['libtpu'] = step.libtpu._asdict() if step.libtpu else None
-    plan['warnings'] = random_bits_of_others(step.drawn, rows)
+    plan['warnings'] = random_bits_of_others(step.drawn, task.rows)
     if len(step.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
         shallow = ' and '.join(map(str, step.layers))
         plan['warnings'].append(
@@ -301,16 +314,13 @@ def compiled(
     return plan
 
 
-def _read(
-    config: PretrainConfig, phase: Phase, predictions: int, topology: Topology, all_layers: bool
-) -> reading.Reading:
+def _read(task: Task, all_layers: bool) -> reading.Reading:
     """Return what the compiled step tells; of many unrolled layers as it follows from fewer."""
-    mesh, layers = dict(abstract_mesh(config, topology).shape), config.model.num_layers
+    config, layers = task.config, task.config.model.num_layers
 
     def read(model: ModelConfig) -> reading.Reading:
-        shallow = dataclasses.replace(config, model=model)
-        program = compile_step(shallow, phase, predictions, topology)
-        return reading.read(program, mesh, topology, model.num_layers)
+        program = compile_step(task._replace(config=dataclasses.replace(config, model=model)))
+        return reading.read(program, dict(task.mesh.shape), task.topology, model.num_layers)
 
     # A loop holds one layer whatever their number. Frozen layers cost less than the others, and the
     # first of a group that shares its weights costs more.
@@ -321,7 +331,7 @@ def _read(
         or config.optimizer.freeze_layers
         or groups > 1
     )
-    if all_layers or as_it_is or topology.chip.platform != 'tpu':
+    if all_layers or as_it_is or task.topology.chip.platform != 'tpu':
         return read(config.model)
     few, more = (read(config.model.of_depth(depth)) for depth in _SHALLOW)
     return reading.deeper(few, more, layers)

@@ -8,7 +8,6 @@ and over which chips arrays are split (fsdp, model_parallel, shard_optimizer).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -19,38 +18,17 @@ import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.costs import flops, memory, plan
-from bert_jax.costs.chips import Topology
+from bert_jax.costs.plan import Task
 from bert_jax.mesh import sharding
 from bert_jax.model.blocks import attend
 from bert_jax.model.blocks.block import parts_of
 from bert_jax.model.embeddings import padded_vocab
 
 _REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
+_GUESSED = ('activations', 'logits')  # parts of an estimate that are not exact
 _HOPEFUL = 1.2  # share of a chip's memory by estimate up to which a candidate is compiled
-
-
-class Task(NamedTuple):
-    """What is to be compiled: one phase of a run on a topology.
-
-    predictions: masked positions a sequence.
-    """
-
-    config: PretrainConfig
-    phase: Phase
-    predictions: int
-    topology: Topology
-
-    def changed(self, changes: Mapping[str, Any]) -> Task:
-        """Return the same task with `changes` of `runtime`.
-
-        Where these change the size of another axis, `data` takes the chips that are left.
-        """
-        if {'fsdp', 'model_parallel'} & changes.keys():
-            changes = {**changes, 'data_parallel': None}
-        runtime = dataclasses.replace(self.config.runtime, **changes)
-        return self._replace(config=dataclasses.replace(self.config, runtime=runtime))
 
 
 class Estimate(NamedTuple):
@@ -63,16 +41,6 @@ class Estimate(NamedTuple):
     parts: dict[str, float]
     floors: dict[str, float]
 
-    @property
-    def guessed(self) -> float:
-        """Return bytes that are not known but estimated: activations and logits."""
-        return self.parts['activations'] + self.parts['logits']
-
-    @property
-    def known(self) -> float:
-        """Return bytes that are known: the state, a batch and the gradients."""
-        return sum(self.parts.values()) - self.guessed
-
     def time(self) -> tuple[float, float]:
         """Return seconds that order candidates: (the highest floor, the sum of all floors).
 
@@ -82,11 +50,12 @@ class Estimate(NamedTuple):
 
     def memory(self, scale: float = 1.0) -> float:
         """Return bytes in all; `scale` corrects what is guessed, as another compilation showed."""
-        return self.known + scale * self.guessed
+        return sum(scale * size if name in _GUESSED else size for name, size in self.parts.items())
 
     def scale(self, needs: float) -> float:
         """Return the `scale` at which `memory` is what the compiler says; 1 if it says none."""
-        return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
+        exact = self.memory(0)
+        return (needs - exact) / (self.memory() - exact) if math.isfinite(needs) else 1.0
 
 
 def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool = False) -> float:
@@ -109,10 +78,8 @@ def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool 
     }[remat]
 
 
-@functools.lru_cache(maxsize=256)
-def _analytic(task: Task) -> dict[str, Any]:
-    """plan.analytic of a task, kept, for the search asks again and again."""
-    return plan.analytic(*task)
+# Kept, for the search asks again and again.
+_analytic = functools.lru_cache(maxsize=256)(plan.analytic)
 
 
 def estimate(task: Task) -> Estimate:
@@ -122,7 +89,7 @@ def estimate(task: Task) -> Estimate:
     """
     config, phase, predictions, topology = task
     model, runtime, chip = config.model, config.runtime, topology.chip
-    mesh = plan.abstract_mesh(config, topology).shape
+    mesh = task.mesh.shape
     # Remat and accumulation change nothing of what shapes alone tell: counted once for all of them.
     plain = {'remat': 'none', 'accumulation': 1}
     counted = _analytic(task.changed(plain))
@@ -130,8 +97,7 @@ def estimate(task: Task) -> Estimate:
     # A sharded update keeps a share of the weights; the step has all of them nevertheless.
     weights = _analytic(task.changed(plain | {'shard_optimizer': False}))['memory']['parameters']
     width = 2 if runtime.compute_dtype == 'bfloat16' else 4  # bytes of an activation
-    rows = plan.rows_at_a_time(config, phase, mesh)
-    tokens, split = rows * phase.seq_len, mesh['model']
+    tokens, split = task.rows * phase.seq_len, mesh['model']
 
     # Memory: what the layers keep of the tokens at hand, one layer in full where it is made again,
     # the embeddings with their norm's input in float32, and the logits in float32 and in `width`.
@@ -142,7 +108,7 @@ def estimate(task: Task) -> Estimate:
     if runtime.remat != 'none':
         of_all += kept(model, scores, 'none', width, runtime.scan_layers)
     activations = tokens * (of_all / split + (5 + width) * model.hidden_size)
-    logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
+    logits = task.rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
     gradients = weights * (2 if runtime.accumulation > 1 else 1)
     if weights > state['parameters']:  # gathered, in the dtype of the arithmetic
         gradients += weights * width / 4
@@ -205,7 +171,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
-    is_sharded = sharding.shards_update(runtime, plan.abstract_mesh(task.config, task.topology))
+    is_sharded = sharding.shards_update(runtime, task.mesh)
     # Powers of two alone: they divide most topologies and the widths of most models.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
@@ -235,20 +201,19 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
     What the compiler fails on, or refuses without a figure, needs NaN bytes.
     """
     other = task.changed(changes)
-    mesh = plan.abstract_mesh(other.config, task.topology).shape
     logging.info(
         'compiling with %s',
         ', '.join(f'{k}={v}' for k, v in changes.items()) or 'the settings given',
     )
     row = {
         'changes': changes,
-        'mesh': dict(mesh),
-        'rows': plan.rows_at_a_time(other.config, task.phase, mesh),
+        'mesh': dict(other.mesh.shape),
+        'rows': other.rows,
         'remat': other.config.runtime.remat,
     }
     # What does not fit, or what this compiler cannot make, is a result too: the search goes on.
     try:
-        compiled = plan.compiled(*other)
+        compiled = plan.compiled(other)
     except plan.DoesNotFit as refused:
         return row | {'fits': False, 'needs': refused.needs, 'left': refused.has - refused.needs}
     except (UserError, NotImplementedError) as error:
@@ -281,31 +246,25 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     rows: list[dict[str, Any]] = []
     enough: list[set[str]] = []  # settings whose change was seen to be enough
     for changes, estimated in _savings(task):
-        knobs = set(changes)
         if len(rows) == budget:
             break
         # What changes more than is enough is not asked for; nor what has no hope to fit.
-        if any(knobs >= fewer for fewer in enough):
+        is_enough = any(changes.keys() >= fewer for fewer in enough)
+        if is_enough or estimated.memory(scale) > _HOPEFUL * refused.has:
             continue
-        if estimated.memory(scale) > _HOPEFUL * refused.has:
-            continue
-        row = tried(task, changes)
-        if row is None:
-            continue
-        rows.append(row)
-        if row['fits']:
-            enough.append(knobs)
+        if row := tried(task, changes):
+            rows.append(row)
+            if row['fits']:
+                enough.append(set(changes))
     return rows
 
 
 def likely_change(task: Task) -> dict[str, Any] | None:
     """Return the least change after which the estimate fits; {} if it does now, None if none."""
-    usable = task.topology.chip.hbm_usable
     # The settings as they are come first: then there is nothing to change.
-    if estimate(task).memory() <= usable:
-        return {}
-    fitting = (changes for changes, estimated in _savings(task) if estimated.memory() <= usable)
-    return next(fitting, None)
+    candidates = [({}, estimate(task)), *_savings(task)]
+    usable = task.topology.chip.hbm_usable
+    return next((changes for changes, e in candidates if e.memory() <= usable), None)
 
 
 def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
@@ -344,24 +303,20 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
         # Until a refusal has corrected the estimate, what it finds a little too large is tried too.
         if estimated.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
             continue
-        row = tried(task, changes)
-        if row is None:
-            continue
-        rows.append(row)
-        # Only refusals teach: a step that fits may have been estimated too high without harm.
-        if not row['fits']:
-            scale = max(scale, estimated.scale(row['needs']))
+        if row := tried(task, changes):
+            rows.append(row)
+            # Only refusals teach: a step that fits may have been estimated too high without harm.
+            if not row['fits']:
+                scale = max(scale, estimated.scale(row['needs']))
+
     # Those that fit first, by their times; those that do not by what they need.
-    fitting = [row for row in rows if row['fits']]
-    refused = [row for row in rows if not row['fits']]
-    fitting.sort(key=lambda row: (*_times(row), row['needs']))
-    return fitting + sorted(refused, key=lambda row: row['needs'])
+    def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
+        if not row['fits']:
+            return math.inf, 0.0, row['needs']
+        floors = row['floor_s'].values()
+        return max(row['libtpu_s'] or 0.0, *floors), sum(floors), row['needs']
 
-
-def _times(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return seconds of a step that fits: (highest floor or libtpu's estimate, sum of floors)."""
-    floors = row['floor_s'].values()
-    return max(row['libtpu_s'] or 0.0, *floors), sum(floors)
+    return sorted(rows, key=rank)
 
 
 def settings(changes: Mapping[str, Any]) -> str:

@@ -45,27 +45,23 @@ class StepCosts:
         return Work(examples, count * length, flops)
 
     def rates(self, work: Work, seconds: float) -> dict[str, float]:
-        """Return `figures`."""
-        return figures(work, seconds)
+        """Return figures of steps that do `work` in `seconds`, over all devices of the run.
 
+        sequences_per_s: examples; tokens_per_s (padding counts); where FLOPs are known
+        model_tflops, 10^12 FLOP/s for each device, and mfu, their share of the device's bfloat16
+        peak, where that is known; memory_gib: the most that one device of this process has held,
+        where it says so.
+        """
+        device = jax.local_devices()[0]
 
-def figures(work: Work, seconds: float) -> dict[str, float]:
-    """Return figures of steps that do `work` in `seconds`, over all devices of the run.
-
-    sequences_per_s: examples; tokens_per_s (padding counts); where FLOPs are known model_tflops,
-    10^12 FLOP/s for each device, and mfu, their share of the device's bfloat16 peak, where that is
-    known; memory_gib: the most that one device of this process has held, where it says so.
-    """
-    device = jax.local_devices()[0]
-
-    # Rates first, for they need nothing but a clock; then what needs counted FLOPs; then what only
-    # some devices tell.
-    rates = {'sequences_per_s': work.examples / seconds, 'tokens_per_s': work.tokens / seconds}
-    if work.flops:
-        per_device = work.flops / seconds / jax.device_count()
-        rates['model_tflops'] = per_device / 1e12
-        if peak := chips.peak_flops(device.device_kind):
-            rates['mfu'] = per_device / peak
-    if (stats := device.memory_stats()) and 'peak_bytes_in_use' in stats:
-        rates['memory_gib'] = stats['peak_bytes_in_use'] / memory.GIB
-    return rates
+        # Rates first, for they need nothing but a clock; then what needs counted FLOPs; then what
+        # only some devices tell.
+        rates = {'sequences_per_s': work.examples / seconds, 'tokens_per_s': work.tokens / seconds}
+        if work.flops:
+            per_device = work.flops / seconds / jax.device_count()
+            rates['model_tflops'] = per_device / 1e12
+            if peak := chips.peak_flops(device.device_kind):
+                rates['mfu'] = per_device / peak
+        if (stats := device.memory_stats()) and 'peak_bytes_in_use' in stats:
+            rates['memory_gib'] = stats['peak_bytes_in_use'] / memory.GIB
+        return rates

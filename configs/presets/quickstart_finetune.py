@@ -1,15 +1,11 @@
 """The quickstart's fine-tuning: the same number of steps whatever the size of the training set.
 
-`bert-quickstart` sets train_examples and, so that the steps stay STEPS, epochs. The learning rate
-is one for both starting points, the pre-trained weights and random ones.
+The learning rate is one for both starting points, the pre-trained weights and random ones.
 """
 
 from __future__ import annotations
 
 from bert_jax.configs.schema import FinetuneConfig, OptimizerConfig, RuntimeConfig
-
-STEPS = 200
-BATCH_SIZE = 16
 
 
 def get_config() -> FinetuneConfig:
@@ -17,7 +13,8 @@ def get_config() -> FinetuneConfig:
     return FinetuneConfig(
         name='quickstart_finetune',
         max_seq_length=32,
-        batch_size=BATCH_SIZE,
+        batch_size=16,
+        steps=200,
         optimizer=OptimizerConfig(
             peak_lr=5e-4, warmup_steps=0, schedule='linear', algorithm='adamw'
         ),

@@ -44,7 +44,8 @@ class Program:
     def __init__(self, *changes: str, where: Topology = WHERE) -> None:
         self.config = apply(load('bert_tiny'), [*SMALL, 'runtime.compute_dtype=bfloat16', *changes])
         self.phase = self.config.phases[0]
-        self.compiled = plan.compile_step(self.config, self.phase, PREDICTIONS, where)
+        self.task = plan.Task(self.config, self.phase, PREDICTIONS, where)
+        self.compiled = plan.compile_step(self.task)
         self.text = self.compiled.as_text()
         self.mesh = plan.abstract_mesh(self.config, where)
         self.collectives = links.collectives(self.text, dict(self.mesh.shape))
@@ -145,7 +146,7 @@ def test_the_state_is_updated_in_place_where_the_update_is_sharded(sharded):
 
 
 def test_counted_state_is_what_the_compiler_allots(program):
-    memory = plan.analytic(program.config, program.phase, PREDICTIONS, WHERE)['memory']
+    memory = plan.analytic(program.task)['memory']
     arguments = program.compiled.memory_analysis().argument_size_in_bytes
     assert sum(memory.values()) == pytest.approx(arguments, rel=0.1)  # tiles pad small arrays
 
@@ -294,7 +295,7 @@ def test_a_step_that_does_not_fit_names_both_sizes(optimised):
     with pytest.raises(
         plan.DoesNotFit, match=r'does not fit v5e:2x4: it needs [\d.]+ GiB .* is 15\.75 GiB: raise'
     ) as refused:
-        plan.compile_step(config, config.phases[0], PREDICTIONS, WHERE)
+        plan.compile_step(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))
     assert refused.value.has == WHERE.chip.hbm_usable < refused.value.needs
 
 
@@ -308,9 +309,9 @@ def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
         changes = ('phases.0.batch_size=64', 'runtime.shard_optimizer=false')
         config = apply(load('bert_tiny'), [*SMALL, *changes, f'model.vocab_size={vocab}'])
         try:
-            needs[vocab] = plan.compiled(config, config.phases[0], PREDICTIONS, WHERE)['memory'][
-                'total'
-            ]
+            needs[vocab] = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))[
+                'memory'
+            ]['total']
         except plan.DoesNotFit as refused:
             needs[vocab] = refused.needs
             assert vocab == 7_000_000
@@ -320,7 +321,7 @@ def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
 
 def test_activations_are_those_of_the_estimate(fsdp):
     """By which candidates are ordered; the state is exact."""
-    parts = search.estimate(search.Task(fsdp.config, fsdp.phase, PREDICTIONS, WHERE)).parts
+    parts = search.estimate(fsdp.task).parts
     assert parts['activations'] + parts['logits'] == pytest.approx(
         hlo.kept_for_backward(fsdp.text), rel=0.15
     )
@@ -329,7 +330,7 @@ def test_activations_are_those_of_the_estimate(fsdp):
 def test_a_small_search(optimised):
     """Two settings compiled, both named with what the compiler says of them."""
     config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=1', 'runtime.scan_layers=true'])
-    rows = search.search(search.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
+    rows = search.search(plan.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
     assert [row['fits'] for row in rows] == [True, True]
     assert rows[0]['changes'] != rows[1]['changes']
     assert all(row['floor_s']['compute'] < row['libtpu_s'] for row in rows)
@@ -388,8 +389,8 @@ def test_scanned_layers_keep_the_masks_of_the_kernel(optimised):
 def test_a_deep_unrolled_model_follows_from_two_of_fewer_layers(optimised):
     """Cost, memory and traffic of twelve layers, against the program that has them."""
     config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=12'])
-    task = (config, config.phases[0], PREDICTIONS, WHERE)
-    rule, whole = plan.compiled(*task), plan.compiled(*task, all_layers=True)
+    task = plan.Task(config, config.phases[0], PREDICTIONS, WHERE)
+    rule, whole = plan.compiled(task), plan.compiled(task, all_layers=True)
     assert (rule['layers_compiled'], whole['layers_compiled']) == ([2, 4], [12])
     assert rule['libtpu']['step_s'] == pytest.approx(whole['libtpu']['step_s'], rel=0.1)
     # The deeper program may have more: here it puts arrays together.
@@ -405,7 +406,7 @@ def test_a_deep_unrolled_model_follows_from_two_of_fewer_layers(optimised):
 def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
     changes = [*SMALL, 'model.num_layers=1', 'runtime.dropout_rng=rbg']
     config = apply(load('bert_tiny'), changes)
-    (warning,) = plan.compiled(config, config.phases[0], PREDICTIONS, WHERE)['warnings']
+    (warning,) = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))['warnings']
     assert 'random bits of 160 rows and uses those of its own 20' in warning
 
 
@@ -440,7 +441,7 @@ def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name
 def test_a_step_is_compiled_where_two_axes_of_the_mesh_share_one_of_the_torus(optimised, name):
     settings = (*SMALL, 'model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
     config = apply(load('bert_tiny'), settings)
-    found = plan.compiled(config, config.phases[0], PREDICTIONS, topology(name))
+    found = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, topology(name)))
     axes = {axis for row in found['collectives'] for axis in row['axes']}
     assert axes == {'data', 'fsdp', 'model'}
 

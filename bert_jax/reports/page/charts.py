@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bert_jax.reports.page.parts import Figure, Figures, Folded, Key, Part, Table, Text
+from bert_jax.reports.page.parts import Figure, Figures, Key, Part, Table, Text
 from bert_jax.reports.page.runs import Run, Sweep, all_runs
 from bert_jax.reports.page.svg import drawing
 from bert_jax.reports.page.tables import NONE, shown
@@ -179,7 +179,7 @@ def _guessing(name: str, by_run: Sequence[tuple[Series, dict[str, Points]]]) -> 
     ]
 
 
-def _numbers(name: str, unit: str, rows: Sequence[tuple[str, str, float, float]]) -> Folded:
+def _numbers(name: str, unit: str, rows: Sequence[tuple[str, str, float, float]]) -> Table:
     """Return the points of a chart as a table; of very many a part, which its summary says."""
     named = quantity(name)
     every = -(-len(rows) // _MOST_ROWS)
@@ -189,4 +189,4 @@ def _numbers(name: str, unit: str, rows: Sequence[tuple[str, str, float, float]]
     ]
     caption = named.title + (f' ({unit})' if unit else '')
     summary = 'Numbers' if every == 1 else f'Numbers (one of {every})'
-    return Folded(summary, Table(caption, ['run', 'split', 'step', name], cells))
+    return Table(caption, ['run', 'split', 'step', name], cells, summary=summary)

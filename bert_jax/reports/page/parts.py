@@ -17,13 +17,14 @@ class Table:
     """Rows under a head; the first cell of a row names it.
 
     A cell is a text or, for page.html, a Hidden, an Answers or a Share. style: '', 'words' or
-    'matrix'.
+    'matrix'. summary: where there is one, the table is shown when that is chosen.
     """
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
     style: str = ''
+    summary: str = ''
 
     kind: ClassVar = 'table'
 
@@ -45,7 +46,7 @@ class Figure:
     svg: str
     label: str
     keys: Sequence[Key] = ()
-    numbers: Folded | None = None
+    numbers: Table | None = None
 
     kind: ClassVar = 'figure'
 
@@ -67,16 +68,6 @@ class Text:
     kind: str = 'note'
 
 
-@dataclass(frozen=True)
-class Folded:
-    """A table that is shown when its summary is chosen."""
-
-    summary: str
-    table: Table
-
-    kind: ClassVar = 'folded'
-
-
 class Answers(NamedTuple):
     """The likeliest words for a hidden one, each with its probability."""
 
@@ -92,7 +83,7 @@ class Share:
     share: float
 
 
-Part = Table | Figures | Text | Folded
+Part = Table | Figures | Text
 
 
 def render(title: str, sections: Sequence[tuple[str, Sequence[Part]]]) -> str:

@@ -51,7 +51,8 @@ def drawing(drawn: Drawing, label: str, height: float = _HEIGHT) -> str:
         for line in axes.get_lines():
             name = str(line.get_label())
             if not name.startswith('_'):  # a name of matplotlib's own
-                line.set_gid(f'curve {name}')
+                # matplotlib would put a name with " between other quotation marks.
+                line.set_gid(f'curve {name}'.replace('"', "'"))
         nothing = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
         picture.savefig(written, format='svg', metadata=nothing)
 

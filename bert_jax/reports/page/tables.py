@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.reports.page.parts import Folded, Part, Table, Text
+from bert_jax.reports.page.parts import Part, Table, Text
 from bert_jax.reports.page.runs import Run, Sweep, all_runs
 from bert_jax.runs.workdir.plots import quantity
 
@@ -84,8 +84,8 @@ def scored_afterwards(runs: Sequence[Run]) -> list[Part]:
         for name, value in result['metrics'].items()
     ]
     caption = 'Scored by bert-evaluate'
-    table = Table(caption, ['run', 'split', 'step', 'metric', 'value'], rows)
-    return [Folded(f'{caption} ({len(rows)} numbers)', table)] if rows else []
+    head, summary = ['run', 'split', 'step', 'metric', 'value'], f'{caption} ({len(rows)} numbers)'
+    return [Table(caption, head, rows, summary=summary)] if rows else []
 
 
 def differences(opened: Sequence[Run | Sweep]) -> list[Part]:
@@ -102,7 +102,7 @@ def differences(opened: Sequence[Run | Sweep]) -> list[Part]:
         parts.append(Text('They have the same settings, and read the same.'))
     same = [[name, cells[name][0]] for name in names if name not in differ]
     caption = 'All settings' if len(opened) == 1 else f'{len(same)} settings that all have alike'
-    return [*parts, Folded(caption, Table(caption, ['setting', 'value'], same))]
+    return [*parts, Table(caption, ['setting', 'value'], same, summary=caption)]
 
 
 def reproduction(entry: Run | Sweep) -> list[Part]:

@@ -1,13 +1,12 @@
 """Where the quickstart's text comes from, and the fine-tuning task that is cut from it.
 
-Two sources with one interface: the docstrings of the installed packages, and the user's own
-corpus. Owns what identifies a source (so that a second run knows it again); how text is read,
-split and cut into a task is input_pipeline's.
+Two sources with the same attributes and methods: the docstrings of the installed packages, and the
+user's own corpus. Owns what identifies a source (so that a second run knows it again); how text is
+read, split and cut into a task is input_pipeline's.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import heapq
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.reports.quickstart import docstrings
 from bert_jax.reports.quickstart.commands import say
 from bert_jax.reports.quickstart.text_split import Document, hashed, read, split
 
@@ -25,8 +25,8 @@ PACKAGES = 20
 PART_SENTENCES = 8
 
 
-class Source(abc.ABC):
-    """A text, and the task that is cut from it.
+class Docstrings:
+    """The documentation of the installed packages with most Python source.
 
     Attributes:
       title: what it is.
@@ -37,70 +37,25 @@ class Source(abc.ABC):
         sentence a line.
     """
 
-    title: str
-    question: str
-    group: str
-    inputs: dict[str, Any]
-    line_pieces: int | None = None
-
-    @abc.abstractmethod
-    def documents(self) -> Iterator[Document]:
-        """Yield the documents, in their order."""
-
-    @abc.abstractmethod
-    def cased(self, text: Path) -> bool:
-        """Tell whether a vocabulary of the text folder should have capitals and accents."""
-
-    @abc.abstractmethod
-    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
-        """Write the fine-tuning task cut from the text folder.
-
-        Args:
-          text: the text folder.
-          vocabulary: the tokenizer's folder.
-          pieces: word pieces of the vocabulary that a row of the model has room for.
-          folder: the task's.
-        """
-
-    def make(self, folder: Path) -> None:
-        """Write the text folder (bert_jax/reports/quickstart/text_split.py)."""
-        counts = split(self.documents(), folder)
-        train, held_out, dropped = counts['train'], counts['held_out'], counts['dropped']
-        say(
-            f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
-            f' {train["documents"]:,} documents to learn from;'
-            f' {held_out["bytes"] / 1e6:.1f} MB held out'
-            f' ({held_out["groups"]:,} of {train["groups"] + held_out["groups"]:,} {self.group});'
-            f' {dropped["documents"]:,} documents and {dropped["sentences"]:,} sentences dropped as'
-            ' copies'
-        )
-
-
-class Docstrings(Source):
-    """The documentation of the installed packages with most Python source."""
-
     question = 'which library does a docstring come from?'
     group = 'modules'
+    line_pieces: int | None = None
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
-        from bert_jax.reports.quickstart.docstrings import installed_packages
-
-        self._packages = installed_packages(PACKAGES)
+        self._packages = docstrings.installed_packages(PACKAGES)
         if not self._packages:
             raise UserError(
                 'no Python packages are installed here: install this one with its dependencies, or'
                 ' give --corpus'
             )
         self.title = f'the docstrings of {len(self._packages)} installed packages'
-        self.inputs = {
+        self.inputs: dict[str, Any] = {
             'packages': {p.name: [p.distribution, p.version, p.bytes] for p in self._packages}
         }
 
     def documents(self) -> Iterator[Document]:
-        """Yield the docstrings of the packages."""
-        from bert_jax.reports.quickstart import docstrings
-
+        """Yield the documents, in their order."""
         return docstrings.read(self._packages)
 
     def cased(self, text: Path) -> bool:
@@ -114,13 +69,16 @@ class Docstrings(Source):
         library_task(read(text), folder)
 
 
-class Corpus(Source):
-    """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
+class Corpus:
+    """The user's text, at most about `limit` bytes of it, documents chosen by a hash.
+
+    Its attributes are those of Docstrings.
+    """
 
     question = 'is a passage whole, or mixed with another?'
     group = 'parts of documents'
     # Three lines to a row: of fewer, next sentence prediction could seldom take the next.
-    line_pieces = 10
+    line_pieces: int | None = 10
 
     def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
         from etils import epath
@@ -186,11 +144,35 @@ class Corpus(Source):
         return not latin or self._options.language.split('-')[0] != 'en'
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
-        """Write the task, of passages that fit a row."""
+        """Write the task, of passages that fit a row.
+
+        Args:
+          text: the text folder.
+          vocabulary: the tokenizer's folder.
+          pieces: word pieces of the vocabulary that a row of the model has room for.
+          folder: the task's.
+        """
         from bert_jax.input_pipeline.tokenizer import Tokenizer
         from bert_jax.reports.quickstart.tasks import mixing_task
 
         mixing_task(read(text), Tokenizer.load(vocabulary), pieces, folder)
+
+
+Source = Docstrings | Corpus
+
+
+def write_text(source: Source, folder: Path) -> None:
+    """Write the text folder of a source (text_split.py), and say what is in it."""
+    counts = split(source.documents(), folder)
+    train, held_out, dropped = counts['train'], counts['held_out'], counts['dropped']
+    say(
+        f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
+        f' {train["documents"]:,} documents to learn from;'
+        f' {held_out["bytes"] / 1e6:.1f} MB held out'
+        f' ({held_out["groups"]:,} of {train["groups"] + held_out["groups"]:,} {source.group});'
+        f' {dropped["documents"]:,} documents and {dropped["sentences"]:,} sentences dropped as'
+        ' copies'
+    )
 
 
 def source(corpus: Sequence[str] | None, options: TextOptions, limit: int) -> Source:

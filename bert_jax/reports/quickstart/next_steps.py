@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.reports.quickstart.commands import command
-from bert_jax.reports.quickstart.stages import sweeps
 from bert_jax.reports.quickstart.text_split import HELD_OUT
 
 # How much longer the next pre-training is.
 LONGER = 4
 
 
-class Step(NamedTuple):
-    """A command, and what it does."""
+def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> dict[str, str]:
+    """Return four commands by what they do.
 
-    meaning: str
-    command: str
-
-
-def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> list[Step]:
-    """Return four commands: fill a mask, find near sentences, answer a file, pre-train for longer.
+    They fill a mask, find near sentences, answer a file, pre-train for longer.
 
     Args:
       folders: those of the stages, by name.
       results: as results.json has them.
     """
-    pretrained = folders['pretrain']
+    pretrained, sweep = folders['pretrain'], folders['finetune']
     workdir = f'--workdir={pretrained}'
     held_out = folders['text'] / HELD_OUT
     with open(held_out, encoding='utf-8') as file:
@@ -40,10 +34,13 @@ def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> list[Step]:
     texts = [f'{text["before"]}[MASK]{text["after"]}' for text in results['samples']['texts']]
     masked = texts[0] if texts else f'{sentence} [MASK]'
 
-    # The sweep of most examples, and of it the run of the first seed: nothing was selected.
-    sweep = folders[list(sweeps(list(folders)).values())[-1]]
-    runs = read_object(sweep / 'sweep.json')['runs']
-    tuned = next(run['name'] for run in runs if run['settings']['init'] == 'source')
+    # Of most examples the run of the first seed: nothing was selected.
+    tuned = next(
+        run['name']
+        for run in read_object(sweep / 'sweep.json')['runs']
+        if run['settings']['init'] == 'source'
+        and run['settings']['train_examples'] == results['finetuning']['rows'][-1]['train_examples']
+    )
     config = read_object(pretrained / 'config.json')
     changes = {
         'model.vocab_size': config['model']['vocab_size'],
@@ -72,4 +69,4 @@ def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> list[Step]:
             *(f'--set={name}={value}' for name, value in changes.items()),
         ),
     }
-    return [Step(meaning, shlex.join(command(*words))) for meaning, words in commands.items()]
+    return {meaning: shlex.join(command(*words)) for meaning, words in commands.items()}

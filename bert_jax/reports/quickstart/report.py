@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_jax.configs.files.store import Store
 from bert_jax.reports.quickstart.commands import say
-from bert_jax.reports.quickstart.next_steps import Step, next_steps
+from bert_jax.reports.quickstart.next_steps import next_steps
 from bert_jax.reports.quickstart.results import fill_in, gather
-from bert_jax.reports.quickstart.stages import sweeps
 from bert_jax.runs.finetuning.sweep import aligned
 
 if TYPE_CHECKING:
@@ -36,7 +35,8 @@ def write(store: Store, title: str, question: str) -> str:
     from bert_jax.reports.page.svg import drawing
 
     # Numbers first, as data; the page and the table are made of them.
-    pretrained = store.results['pretrain'].folder
+    folders = {name: result.folder for name, result in store.results.items()}
+    pretrained = folders['pretrain']
     filled = fill_in(pretrained)
     results = gather(store, title, question, filled)
     (store.path / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
@@ -44,17 +44,17 @@ def write(store: Store, title: str, question: str) -> str:
     summary = table(results)
     curve = LearningCurve(question, results['finetuning'])
     picture = Figure(question, curve.unit, drawing(curve, question), question)
-    names = ['pretrain', *sweeps(list(store.results)).values()]
     write_report(
-        [store.results[name].folder for name in names],
+        [pretrained, folders['finetune']],
         store.path / 'report.html',
         filled={} if isinstance(filled, str) else {str(pretrained): filled},
         first=[('Quickstart', [Text(summary, 'commands'), Figures([picture])])],
     )
     say(f'written: {store.path}/report.html and results.json')
-    folders = {name: result.folder for name, result in store.results.items()}
-    steps = steps_in_words(next_steps(folders, results))
-    return '\n'.join([summary, *words_filled_in(results), '', *steps]) + '\n'
+    lines = [summary, *words_filled_in(results), '', 'What to do next']
+    for meaning, command in next_steps(folders, results).items():
+        lines += [f'  {meaning}:', f'    {command}']
+    return '\n'.join(lines) + '\n'
 
 
 def table(results: dict[str, Any]) -> str:
@@ -118,14 +118,6 @@ def words_filled_in(results: dict[str, Any]) -> list[str]:
         lines.append(f'  {text["before"]}[{text["word"]}]{text["after"]}')
         for when, key in (('before', 'first'), ('after', 'now')):
             lines.append(f'    {when:6}  ' + ', '.join(token for token, _ in text[key]))
-    return lines
-
-
-def steps_in_words(steps: list[Step]) -> list[str]:
-    """Return what to do next, each with the command that does it."""
-    lines = ['What to do next']
-    for step in steps:
-        lines += [f'  {step.meaning}:', f'    {step.command}']
     return lines
 
 

@@ -1,6 +1,6 @@
 """The quickstart's numbers, as results.json has them.
 
-Each is read from a file that a stage has written (counts, manifest, metrics, sweeps), or counted
+Each is read from a file that a stage has written (counts, manifest, metrics, sweep), or counted
 from the records. Owns which numbers there are, with which baseline, and when pre-training is said
 to have won. It must not know how any of them came about, nor what is said of them (report.py).
 """
@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import statistics
-from importlib import metadata
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import Store
-from bert_jax.reports.quickstart.stages import sweeps
-from bert_jax.runs.workdir import notes
 
 if TYPE_CHECKING:
     from bert_jax.reports.page.samples import Samples
 
-# Of an evaluation on held-out records, as metrics.jsonl has them.
+# Of an evaluation on held-out records.
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
 # Masked words that are shown.
 SAMPLES = 6
@@ -42,50 +39,29 @@ def gather(store: Store, title: str, question: str, filled: Samples | str) -> di
       filled: what `fill_in` gave.
     """
     folders = {name: stage.folder for name, stage in store.results.items()}
-    by_size = {size: folders[name] for size, name in sweeps(list(folders)).items()}
     return {
         'text': {'source': title, **read_object(folders['text'] / 'counts.json')},
         'pretraining': pretraining(folders['pretrain'], folders['records']),
         'samples': filled_in(filled),
-        'finetuning': finetuning(folders['task'], question, by_size),
+        'finetuning': finetuning(folders['task'], question, folders['finetune']),
         'seconds': {name: stage.seconds for name, stage in store.results.items()},
-        'machine': {
-            'python': platform.python_version(),
-            'system': f'{platform.system()} {platform.machine()}',
-            'cpus': notes.cpus(),
-            'packages': {name: metadata.version(name) for name in notes.PACKAGES},
-        },
     }
 
 
 def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     """Return the scores of a run on all held-out records, and what guessing scores on them."""
     from bert_jax.runs.pretraining.baselines import baselines
-    from bert_jax.runs.workdir.metrics import read_metrics
     from bert_jax.runs.workdir.workdir import Workdir
 
-    workdir = Workdir(folder)
-
     # What the run was, what it read, and its scores at the end.
+    workdir = Workdir(folder)
     config, manifest, final = map(
         read_object, (workdir.config_file, records / 'manifest.json', workdir.result('eval'))
     )
-    lines = read_metrics(workdir.metrics_file)
-    timed = [line for line in lines if line['split'] == 'train' and 'tokens_per_s' in line]
-    seconds = sum(line['seconds'] for line in timed)  # 0 for a run of one step: it compiled
-    pieces = sum(line['tokens_per_s'] * line['seconds'] for line in timed)
-
     # The baseline over all records, not over the few that evaluations on the way read.
-    guess = baselines(str(records))
+    guess, metrics = baselines(str(records)), final['metrics']
     sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
     fill = manifest['statistics']['text']['train']['fill']
-
-    # Every evaluation with the same guess.
-    def scores(measured: dict[str, Any]) -> dict[str, float]:
-        gained = guess.unigram_nll - measured['mlm_loss']
-        return {name: measured[name] for name in SCORES} | {'nats_gained': gained}
-
-    metrics = final['metrics']
     return {
         'config': config['name'],
         'vocab_size': manifest['vocab_size'],
@@ -93,24 +69,17 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
         'steps': final['step'],
         'sequences': sequences,
         'tokens': round(sequences * manifest['seq_len'] * fill),
-        'records': {
-            split: sum(s['records'] for s in manifest['shards'] if s['split'] == split)
-            for split in ('train', 'eval')
+        'final': {
+            **{name: metrics[name] for name in SCORES},
+            'nats_gained': guess.unigram_nll - metrics['mlm_loss'],
+            **{name: round(metrics[name]) for name in ('masked', 'examples')},
         },
-        'tokens_per_s': fill * pieces / seconds if seconds else 0.0,
-        'final': scores(metrics) | {name: round(metrics[name]) for name in ('masked', 'examples')},
-        'curve': [
-            {'step': line['step'], 'examples': round(line['examples']), **scores(line)}
-            for line in lines
-            if line['split'] == 'eval'
-        ],
         'guessing': {
             'mlm_accuracy': guess.unigram_accuracy,
             'mlm_loss': guess.unigram_nll,
             'mlm_perplexity': math.exp(guess.unigram_nll),
             'nsp_accuracy': guess.nsp_accuracy,
             'nsp_loss': guess.nsp_nll,
-            'nats_gained': 0.0,
         },
     }
 
@@ -144,39 +113,36 @@ def filled_in(filled: Samples | str) -> dict[str, Any]:
     return {'texts': texts, 'began': filled.began, 'why': ''}
 
 
-def finetuning(task: Path, question: str, by_size: dict[int, Path]) -> dict[str, Any]:
-    """Return the accuracies of the sweeps by training set size, and the most frequent label's."""
+def finetuning(task: Path, question: str, folder: Path) -> dict[str, Any]:
+    """Return the accuracies of a sweep by training set size, and the most frequent label's."""
     # The labels in the order of the file; predictions have their indices.
     examples = (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
     labels = [json.loads(line)['label'] for line in examples]
-    rows = []
-    for size, folder in by_size.items():
-        sweep = read_object(folder / 'sweep.json')
+    sweep = read_object(folder / 'sweep.json')
 
-        # All runs of a sweep take the same number of steps.
-        row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
+    # Right or wrong, example by example: what the error of the difference is taken from.
+    right = defaultdict[tuple[int, str], list[list[bool]]](list)
+    for run in sweep['runs']:
+        predictions = folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv'
+        settings = run['settings']
+        right[settings['train_examples'], settings['init']].append(_right(predictions, labels))
 
-        # Right or wrong, example by example: what the error of the difference is taken from.
-        right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
-        for run in sweep['runs']:
-            predictions = folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv'
-            right[run['settings']['init']].append(_right(predictions, labels))
-
-        # Mean and spread as the sweep's own table has them.
-        for entry in sweep['summary']:
-            accuracy = entry['metrics']['accuracy']
-            row[entry['settings']['init']] = {
-                'mean': accuracy['mean'],
-                'sd': accuracy['sd'],
-                'runs': entry['runs'],
-            }
-        rows.append({**row, **compare(right['source'], right['random'])})
+    # Mean and spread as the sweep's own table has them; all runs take the same number of steps.
+    rows: dict[int, dict[str, Any]] = {}
+    for entry in sweep['summary']:
+        size, init = (entry['settings'][name] for name in ('train_examples', 'init'))
+        row = rows.setdefault(size, {'train_examples': size, 'steps': sweep['runs'][0]['step']})
+        accuracy = entry['metrics']['accuracy']
+        row[init] = {'mean': accuracy['mean'], 'sd': accuracy['sd'], 'runs': entry['runs']}
     return {
         'question': question,
         'labels': sorted(set(labels)),
         'held_out_examples': len(labels),
         'majority': max(map(labels.count, set(labels))) / len(labels),
-        'rows': rows,
+        'rows': [
+            {**row, **compare(right[size, 'source'], right[size, 'random'])}
+            for size, row in rows.items()
+        ],
     }
 
 

@@ -8,13 +8,12 @@ what the results are (results.py).
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import Result, Store
 from bert_jax.configs.options import option
 from bert_jax.reports.quickstart.commands import run
@@ -91,11 +90,12 @@ class Options:
 def make(options: Options, source: Source, store: Store) -> None:
     """Make all stages in their order, those that are done aside."""
     from bert_jax.configs.load import load
+    from bert_jax.reports.quickstart.corpus import write_text
 
     # The text first, for it is split there: what is held out is seen by no later stage.
     config = cast('PretrainConfig', load('quickstart'))
     pieces = config.phases[0].seq_len - 2  # without [CLS] and [SEP]
-    text = store.make('text', source.inputs, source.make)
+    text = store.make('text', source.inputs, lambda folder: write_text(source, folder))
     vocabulary = _vocabulary(store, options, source.cased(text.folder), text)
     made_of = {'text': text.key, 'vocabulary': vocabulary.key}
     task = store.make(
@@ -108,12 +108,7 @@ def make(options: Options, source: Source, store: Store) -> None:
         lines = _lines(store, source.line_pieces, text, vocabulary)
     records = _records(store, options, config, text, lines, vocabulary)
     pretrained = _pretrain(store, options, config, records)
-
-    # A size that the text cannot give is replaced by all there is.
-    with open(task.folder / 'train.jsonl', encoding='utf-8') as file:
-        available = sum(1 for _ in file)
-    for size in sorted({min(size, available) for size in options.sizes()}):
-        _finetune(store, options, size, pieces + 2, task, pretrained)
+    _finetune(store, options, pieces + 2, task, pretrained)
 
 
 def _vocabulary(store: Store, options: Options, cased: bool, text: Result) -> Result:
@@ -162,7 +157,7 @@ def _records(
     # original's dupe_factor, and enough.
     phase = config.phases[0]
     pieces_read = (options.steps or phase.steps) * phase.batch_size * phase.seq_len
-    counts = json.loads((text.folder / 'counts.json').read_text())
+    counts = read_object(text.folder / 'counts.json')
     pieces_held = counts['train']['bytes'] / BYTES_PER_TOKEN
     arguments = [
         f'--seq_len={phase.seq_len}',
@@ -188,8 +183,8 @@ def _pretrain(store: Store, options: Options, config: PretrainConfig, records: R
     from bert_jax.configs.schema import to_dict
 
     # The vocabulary's real size: a small text may give fewer entries than were asked for.
-    manifest = json.loads((records.folder / 'manifest.json').read_text())
-    changes = [f'seed={options.seed}', f'model.vocab_size={manifest["vocab_size"]}']
+    vocab_size = read_object(records.folder / 'manifest.json')['vocab_size']
+    changes = [f'seed={options.seed}', f'model.vocab_size={vocab_size}']
 
     # Warm-up and evaluations in proportion, as in the preset.
     if options.steps:
@@ -212,25 +207,29 @@ def _pretrain(store: Store, options: Options, config: PretrainConfig, records: R
 
 
 def _finetune(
-    store: Store, options: Options, size: int, seq_len: int, task: Result, pretrained: Result
+    store: Store, options: Options, seq_len: int, task: Result, pretrained: Result
 ) -> None:
-    """Fine-tune on `size` examples, from the pre-trained and from random weights.
+    """Fine-tune on several numbers of examples, from the pre-trained and from random weights.
 
     With several seeds, and in the same number of steps at every size.
     """
     from bert_jax.configs.presets import quickstart_finetune as recipe
 
-    # rounded down to whole steps there
-    epochs = (options.finetune_steps or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
+    # A size that the text cannot give is replaced by all there is.
+    with open(task.folder / 'train.jsonl', encoding='utf-8') as file:
+        available = sum(1 for _ in file)
+    sizes = sorted({min(size, available) for size in options.sizes()})
 
-    # Both starting points in one sweep: they share the compiled programs.
-    sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
-    arguments = [
-        f'--set=max_seq_length={seq_len}',
-        f'--set=train_examples={size}',
-        f'--set=epochs={epochs:.10f}',
-        f'--sweep={sweep}',
-    ]
+    # All in one sweep: its runs share the compiled programs.
+    points = {
+        'train_examples': sizes,
+        'init': ('source', 'random'),
+        'seed': range(options.finetune_runs),
+    }
+    sweep = ';'.join(f'{name}={",".join(map(str, values))}' for name, values in points.items())
+    arguments = [f'--set=max_seq_length={seq_len}', f'--sweep={sweep}']
+    if options.finetune_steps:
+        arguments.insert(1, f'--set=steps={options.finetune_steps}')
     files = [f'--task={task.folder}/task.json', f'--init_from={pretrained.folder}']
     command = ['finetune', '--config=quickstart_finetune', *files]
     inputs = {
@@ -239,14 +238,4 @@ def _finetune(
         'config': Path(recipe.__file__).read_text(),
         'arguments': arguments,
     }
-    store.make(
-        f'finetune_{size}',
-        inputs,
-        lambda folder: run(*command, f'--workdir={folder}', *arguments),
-    )
-
-
-def sweeps(folders: Sequence[str]) -> dict[int, str]:
-    """Return the names of fine-tuning stages by their sizes, ascending."""
-    names = [name for name in folders if name.startswith('finetune_')]
-    return dict(sorted((int(name.removeprefix('finetune_')), name) for name in names))
+    store.make('finetune', inputs, lambda folder: run(*command, f'--workdir={folder}', *arguments))

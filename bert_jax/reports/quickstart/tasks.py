@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,10 +53,11 @@ ALIASES = {
     'PIL': ('pillow',),
     'google': ('protobuf',),
 }
-# A word with what is joined to it by dots and dashes, since names are joined so (`np.linalg.norm`).
+# Words that dots and dashes join, since names are joined so (`np.linalg.norm`).
 _TOKEN = re.compile(r'\w+(?:[.-]\w+)*', re.ASCII)
-# The parts of a name in camel case: JaxArray -> Jax, Array.
-_PARTS = re.compile(r'[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+')
+_JOINED = re.compile(r'[.-]?\w+', re.ASCII)
+# Where a part of a word begins: `JaxArray`, `is_tf`, `TFRecord`, `H5py`.
+_PART = r'(?:\b|_|(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\d)(?=[a-z]))'
 # A sentence with one is left out as a whole: what it imports is what it is about.
 _IMPORT = re.compile(r'\b(?:import\s+\w+|from\s+[\w.]+\s+import)\b')
 
@@ -67,39 +68,21 @@ class NameRemover:
     def __init__(self, labels: Iterable[str]):
         # Long names are looked for anywhere in a word, short ones only where a part begins: `tf`
         # stands inside of too many words (`outfit`).
-        names = {name.lower() for label in labels for name in (label, *ALIASES.get(label, ()))}
-        self._long = tuple(sorted(name for name in names if len(name) > 4))
-        self._short = tuple(sorted(name for name in names if len(name) <= 4))
+        names = {name for label in labels for name in (label, *ALIASES.get(label, ()))}
+        long, short = (
+            '|'.join(re.escape(name) for name in sorted(names) if (len(name) > 4) is is_long)
+            for is_long in (True, False)
+        )
+        self._name = re.compile(rf'(?i:{long or "(?!)"})|{_PART}(?i:{short or "(?!)"})', re.ASCII)
 
     def __call__(self, text: str) -> str:
         """Return the text without the names, the module aliases and the words made with one."""
         return re.sub(r'\s+', ' ', _TOKEN.sub(self._clean, text)).strip()
 
     def _clean(self, match: re.Match) -> str:
-        # Even entries are words, of which those with a name go; odd ones the dots and dashes.
-        pieces = re.split(r'([.-])', match[0])
-        kept = [i for i in range(0, len(pieces), 2) if not self._tells(pieces[i])]
-
-        # None went: 2 k - 1 pieces hold k words.
-        if 2 * len(kept) > len(pieces):
-            return match[0]
-
-        # The first word that stays loses the dot before it: `np.array` -> `array`.
-        return ''.join(
-            pieces[i - 1] + pieces[i] if n and i else pieces[i] for n, i in enumerate(kept)
-        )
-
-    def _tells(self, word: str) -> bool:
-        """Tell whether a word holds a library's name.
-
-        A long one anywhere, a short one at the beginning of a part (`JaxArray`, `is_tf`).
-        """
-        parts = [
-            part.lower() for piece in word.split('_') for part in (piece, *_PARTS.findall(piece))
-        ]
-        return any(name in word.lower() for name in self._long) or any(
-            part.startswith(self._short) for part in parts
-        )
+        # A word goes with what joins it to the one before: `np.array` -> `array`.
+        words = _JOINED.findall(match[0])
+        return ''.join(word for word in words if not self._name.search(word)).lstrip('.-')
 
 
 def library_task(
@@ -107,23 +90,50 @@ def library_task(
 ) -> Path:
     """Write the task: which library does a docstring come from? Return its file.
 
-    Its classes are those that `classification` chooses.
+    The classes are the labels with most examples (at most MAX_CLASSES, each with at least
+    `min_train` and `min_held_out`), balanced within each split by a hash of the sources.
+
+    Raises:
+      UserError: fewer than MIN_CLASSES labels have enough.
     """
     documents = list(documents)
 
     # All packages' names and not only those of the classes: docstrings name one another's.
     remove = NameRemover(document.label for document in documents)
 
-    def examples() -> Iterator[Example]:
-        for document in documents:
-            # Names go after sentences with an import have gone.
-            prose = (remove(s) for s in document.sentences if not _IMPORT.search(s))
-            text = ' '.join(filter(None, prose))
-            source = f'{document.group} {document.name}'
-            yield Example(document.label, document.held_out, text, source)
+    # By side, then by label: a class must have enough on both sides.
+    sides = [defaultdict[str, list[Example]](list) for _ in range(2)]
+    for document in documents:
+        # Names go after sentences with an import have gone.
+        prose = (remove(s) for s in document.sentences if not _IMPORT.search(s))
+        source = f'{document.group} {document.name}'
+        example = Example(' '.join(filter(None, prose)), document.label, source)
+        sides[document.held_out][document.label].append(example)
+    train, held_out = sides
+    enough = [
+        label
+        for label, examples in train.items()
+        if len(examples) >= min_train and len(held_out[label]) >= min_held_out
+    ]
 
-    few = f'the installed packages have {min_train} docstrings or more: too few for a task; install'
-    return classification(examples(), folder, min_train, min_held_out, f'{few} the dependencies')
+    # The largest classes; the order of the labels is then the alphabet's, which tells nothing.
+    classes = sorted(sorted(enough, key=lambda label: (-len(train[label]), label))[:MAX_CLASSES])
+    if len(classes) < MIN_CLASSES:
+        raise UserError(
+            f'{len(classes)} of the installed packages have {min_train} docstrings or more: too few'
+            ' for a task; install the dependencies'
+        )
+    splits = {}
+    for split, side, limit in (('train', train, MAX_TRAIN), ('dev', held_out, MAX_HELD_OUT)):
+        # As many of each class, so that the commonest label is no answer.
+        size = min(limit // len(classes), *(len(side[label]) for label in classes))
+        chosen = [e for label in classes for e in sorted(side[label], key=_order)[:size]]
+
+        # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
+        splits[split] = [
+            example._asdict() for example in sorted(chosen, key=_order) if example.text
+        ]
+    return write(folder, splits, classes)
 
 
 # --- is a passage whole, or mixed with another? ----------------------------------------
@@ -149,14 +159,13 @@ def mixing_task(
     Raises:
       UserError: there are too few passages.
     """
-    sides: dict[bool, list[Example]] = {False: [], True: []}
+    sides: tuple[list[Example], list[Example]] = [], []
     for document in documents:
         for i, text in enumerate(passages(document.sentences, tokenizer, pieces)):
-            source = f'{document.group} {i}'
-            sides[document.held_out].append(Example('', document.held_out, text, source))
+            sides[document.held_out].append(Example(text, WHOLE, f'{document.group} {i}'))
     splits = {
-        split: _mixed_by_half(sides[outside], tokenizer, pieces, limit)
-        for split, outside, limit in (('train', False, MAX_TRAIN), ('dev', True, MAX_HELD_OUT))
+        split: _mixed_by_half(side, tokenizer, pieces, limit)
+        for split, side, limit in zip(FILES, sides, (MAX_TRAIN, MAX_HELD_OUT), strict=True)
     }
     counts = [len(rows) for rows in splits.values()]
     if counts[0] < MIN_TRAIN or counts[1] < MIN_HELD_OUT:
@@ -186,10 +195,7 @@ def _mixed_by_half(
         if max(sizes) > pieces or 2 * min(sizes) < pieces:
             continue
         label, texts = (MIXED, mixed) if len(rows) % 4 else (WHOLE, whole)
-        rows += [
-            {'text': text, 'label': label, 'source': example.source}
-            for text, example in zip(texts, pair)
-        ]
+        rows += [Example(text, label, e.source)._asdict() for text, e in zip(texts, pair)]
         if len(rows) >= limit:
             break
 
@@ -197,72 +203,20 @@ def _mixed_by_half(
     return rows[: len(rows) // 4 * 4]
 
 
-# --- any task of one text and its label ------------------------------------------------
+# --- the files of a task ---------------------------------------------------------------
 
 
 class Example(NamedTuple):
-    """A text, its label, the side that it is on, and where it comes from."""
+    """A row of a task: a text, its label, and where it comes from."""
 
-    label: str
-    held_out: bool
     text: str
+    label: str
     source: str
-
-
-def classification(
-    examples: Iterable[Example], folder: Path, min_train: int, min_held_out: int, few: str
-) -> Path:
-    """Write a task, and return its file.
-
-    The classes are the labels with most examples (at most MAX_CLASSES, each with at least
-    `min_train` and `min_held_out`), balanced within each split by a hash of the sources.
-
-    Raises:
-      UserError: fewer than MIN_CLASSES labels have enough; the line ends in `few`.
-    """
-    # By side, then by label: a class must have enough on both sides.
-    sides: dict[bool, dict[str, list[Example]]] = {
-        False: defaultdict(list),
-        True: defaultdict(list),
-    }
-    for example in examples:
-        sides[example.held_out][example.label].append(example)
-    enough = [
-        label
-        for label, train in sides[False].items()
-        if len(train) >= min_train and len(sides[True][label]) >= min_held_out
-    ]
-
-    # The largest classes; the order of the labels is then the alphabet's, which tells nothing.
-    classes = sorted(
-        sorted(enough, key=lambda label: (-len(sides[False][label]), label))[:MAX_CLASSES]
-    )
-    if len(classes) < MIN_CLASSES:
-        raise UserError(f'{len(classes)} of {few}')
-    splits = {}
-    for split, side, limit in (
-        ('train', sides[False], MAX_TRAIN),
-        ('dev', sides[True], MAX_HELD_OUT),
-    ):
-        # As many of each class, so that the commonest label is no answer.
-        size = min(limit // len(classes), *(len(side[label]) for label in classes))
-        chosen = [e for label in classes for e in sorted(side[label], key=_order)[:size]]
-
-        # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
-        splits[split] = [
-            {'text': example.text, 'label': example.label, 'source': example.source}
-            for example in sorted(chosen, key=_order)
-            if example.text
-        ]
-    return write(folder, splits, classes)
 
 
 def _order(example: Example) -> float:
     """Return the key of an example in a shuffle that depends on its source alone."""
     return hashed(f'task {example.source}')
-
-
-# --- the files of a task ---------------------------------------------------------------
 
 
 def write(folder: Path, splits: dict[str, list[dict[str, str]]], labels: list[str]) -> Path:

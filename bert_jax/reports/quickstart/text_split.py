@@ -76,14 +76,14 @@ def split(documents: Iterable[Document], directory: Path) -> dict[str, Any]:
             if len(new) < MIN_SENTENCES:
                 dropped['documents'] += 1
                 continue
-            # What is dropped must not make others drop.
-            seen |= sentences.keys()
+            # What is dropped must not make others drop. (`|=` with keys would copy the whole set.)
+            seen.update(sentences)
             dropped['sentences'] += len(document.sentences) - len(new)
             outside = hashed(document.group) < HELD_OUT_FRACTION
             kept = dataclasses.replace(document, sentences=new, held_out=outside)
             text = '\n'.join(new) + '\n\n'
             (held_out if outside else train).write(text)
-            listed.write(json.dumps(dataclasses.asdict(kept), ensure_ascii=False) + '\n')
+            listed.write(json.dumps(vars(kept), ensure_ascii=False) + '\n')
             side = 'held_out' if outside else 'train'
             groups[side].add(document.group)
             counts[side]['groups'] = len(groups[side])

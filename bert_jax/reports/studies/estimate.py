@@ -12,7 +12,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bert_jax.configs.presets import finetune
 from bert_jax.configs.schema import FinetuneConfig, Phase, PretrainConfig
 from bert_jax.configs.studies.study import Column
 from bert_jax.costs import flops
-from bert_jax.input_pipeline.tasks import BY_NAME
+from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.reports.studies.plan import Plan
 from bert_jax.reports.studies.steps import Step
 from bert_jax.runs.workdir.metrics import read_metrics
@@ -56,17 +56,26 @@ def work(plan: Plan, steps: Sequence[Step]) -> Work:
     runs = {kind: sum(name.startswith(f'{kind}/') for name in left) for kind in kinds}
     total = size = 0.0
 
-    for (row, _), run in plan.pretraining.items():
+    for run in plan.pretraining.values():
+        options = plan.study.records_options(run.row)
+
         # Records: by the text that is read, once for each pass, with as much meanwhile.
         for length, name in run.records.items():
             if name in left:
                 left.discard(name)
-                size += records_bytes(plan, row, length)
+                size += records_bytes(options, plan.inputs.texts[run.row.text].size, length)
 
         # Pre-training: its sequences, and its checkpoints. Rows may share one.
         if run.step in left:
             left.discard(run.step)
-            total += pretraining_flops(run.config, _predictions(plan, row, run.config))
+            total += sum(
+                phase.steps
+                * phase.batch_size
+                * flops.training_flops_per_sequence(
+                    run.config.model, phase.seq_len, predictions(options, phase.seq_len)
+                )
+                for phase in run.config.phases
+            )
             kept = run.config.runtime
             saves = kept.keep_checkpoints + 2
             if kept.keep_every:
@@ -94,8 +103,9 @@ def work(plan: Plan, steps: Sequence[Step]) -> Work:
             config = apply(_recipe(column), plan.study.finetuning(rows[line], column))
             examples = config.train_examples or column.examples
             sequence = flops.training_flops_per_sequence(model, config.max_seq_length, 0)
-            total += points * examples * config.epochs * sequence
-            unknown |= set() if examples else {head}
+            read = config.steps * config.batch_size or examples * config.epochs
+            total += points * read * sequence
+            unknown |= set() if read else {head}
     return Work(runs, total, tuple(sorted(unknown)), size)
 
 
@@ -127,16 +137,6 @@ def outlook(plan: Plan, steps: Sequence[Step], tflops: float | None) -> str:
         without = '' if sized else ', without the records: --corpus is not given'
         text.append(f'disk: about {ahead.bytes / 1e9:.2g} GB{without}')
     return '\n'.join(text)
-
-
-def pretraining_flops(config: PretrainConfig, predictions: dict[int, int]) -> float:
-    """Return the FLOPs of a whole run; `predictions`: of a row, by the length of rows."""
-    return sum(
-        phase.steps
-        * phase.batch_size
-        * flops.training_flops_per_sequence(config.model, phase.seq_len, predictions[phase.seq_len])
-        for phase in config.phases
-    )
 
 
 def check_disk(folder: Path, needed: float) -> None:
@@ -214,37 +214,23 @@ def timed(config: PretrainConfig) -> float:
     return steps * rows * sequence / seconds
 
 
-def _options(plan: Plan, name: str) -> dict[str, Any]:
-    """Return the options of the records of the row `name`."""
-    row = next(row for row in plan.study.rows if row.name == name)
-    return {'masked_lm_prob': 0.15, **plan.study.records_options(row)}
+def predictions(options: Mapping[str, Any], length: int) -> int:
+    """Return how many masked tokens a row has, as bert-preprocess has it."""
+    share = options.get('masked_lm_prob', 0.15)
+    return options.get('max_predictions') or math.ceil(length * share)
 
 
-def _predictions(plan: Plan, row: str, config: PretrainConfig) -> dict[int, int]:
-    """Return how many masked tokens a row has by its length, as bert-preprocess has it."""
-    options = _options(plan, row)
-    lengths = {phase.seq_len for phase in config.phases}
-    given, share = options.get('max_predictions'), options['masked_lm_prob']
-    return {length: given or math.ceil(length * share) for length in lengths}
-
-
-def records_bytes(plan: Plan, name: str, length: int) -> float:
+def records_bytes(options: Mapping[str, Any], text_bytes: int, length: int) -> float:
     """Return about the size of a row's records, and of what the job writes on the way."""
     from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
 
-    options = _options(plan, name)
-    dynamic = options.get('masking') == 'dynamic'
-    passes = options.get('dupe_factor') or (1 if dynamic else 10)
-    masked = math.ceil(length * options['masked_lm_prob'])
-    row = most_bytes(RecordSpec(length, masked, 'static'), 30522)
-    text = next(each.text for each in plan.study.rows if each.name == name)
-    rows = plan.inputs.texts[text].size / BYTES_PER_PIECE * passes / length
-    return 2 * rows * row
+    passes = options.get('dupe_factor') or (1 if options.get('masking') == 'dynamic' else 10)
+    row = most_bytes(RecordSpec(length, predictions(options, length), 'static'), 30522)
+    return 2 * text_bytes / BYTES_PER_PIECE * passes / length * row
 
 
 def _recipe(column: Column) -> FinetuneConfig:
     """Return the paper's recipe for a column's task."""
-    kinds = {'squad': 'span', 'tagging': 'tagging', 'multiple_choice': 'choice'}
-    family = BY_NAME.get(column.task)
-    kind = kinds.get(family.__name__.rpartition('.')[2], '') if family else ''
-    return finetune.recipe(column.task, kind or 'classification')
+    is_file = column.task.endswith('.json')
+    kind = 'classification' if is_file else load_task(column.task, '.').kind
+    return finetune.recipe(column.task, kind)

@@ -7,7 +7,6 @@ must not know how steps are carried out (steps.py), nor what results come to (sc
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from bert_jax.reports.studies.inputs import Inputs
 from bert_jax.reports.studies.steps import Command, Folder, Step, name_of
 
 # Options of the records that are the study's own affair.
-_OURS = ('input', 'tokenizer', 'output', 'seq_len', 'engine', 'beam_arguments', 'overwrite', 'text')
+_OURS = {'input', 'tokenizer', 'output', 'seq_len', 'engine', 'beam_arguments', 'overwrite', 'text'}
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ class Pretraining:
     records: by the length of their rows.
     """
 
+    row: Row
     step: str
     records: Mapping[int, str]
     config: schema.PretrainConfig
@@ -118,13 +118,6 @@ class Plan:
         name = name_of('vocabulary', inputs)
         return self._add(Step(name, f'vocabulary of {row.name}', inputs, commands)), name
 
-    def _tokenizer(self, step: str | None) -> str:
-        """Return the folder of the vocabulary."""
-        if step:
-            return str(self.folder.of(step))
-        assert self.inputs.tokenizer
-        return self.inputs.tokenizer.path
-
     def _records(self, row: Row, seq_len: int) -> str:
         vocabulary, key = self._vocabulary(row)
         text = self.inputs.texts[row.text]
@@ -133,11 +126,10 @@ class Plan:
         inputs = {'text': text.identity, 'vocabulary': key, 'options': decided}
 
         def commands(folder: Path) -> Iterator[Command]:
-            tokenizer = f'--tokenizer={self._tokenizer(vocabulary)}'
-            yield (
-                'preprocess',
-                [*text.flags, tokenizer, f'--output={folder}', *flags_of(options)],
-            )
+            given = self.inputs.tokenizer
+            tokenizer = given.path if given else self.folder.of(vocabulary or '')
+            files = [*text.flags, f'--tokenizer={tokenizer}', f'--output={folder}']
+            yield 'preprocess', [*files, *flags_of(options)]
 
         what = f'records of {row.name}, {seq_len} word pieces a row'
         name = name_of('records', inputs)
@@ -150,8 +142,6 @@ class Plan:
 
         # The held-out records of the last length are scored at once: they are what "LM ppl" is of.
         def commands(folder: Path) -> Iterator[Command]:
-            for length, name in records.items():
-                check_records(self.folder.of(name), self.study.records_options(row), length)
             data = [f'--data={self.folder.of(name)}' for name in records.values()]
             manifest = read_object(self.folder.of(next(iter(records.values()))) / 'manifest.json')
             model = dataclasses.replace(config.model, vocab_size=manifest['vocab_size'])
@@ -165,7 +155,7 @@ class Plan:
         name = name_of('pretraining', inputs)
         what = f'pre-training of {row.name}, seed {seed}'
         self._add(Step(name, what, inputs, commands, tuple(records.values())))
-        return Pretraining(name, records, config)
+        return Pretraining(row, name, records, config)
 
     def _cell(self, line: Line, column: Column | HeldOut, seed: int) -> str:
         pretrained = self.pretraining[line.row.name, seed]
@@ -195,13 +185,14 @@ class Plan:
             rates = ','.join(map(str, column.learning_rates))
             grid = ';'.join([*([f'optimizer.peak_lr={rates}'] if rates else []), f'seed={seeds}'])
             sweep.grid(schema.FinetuneConfig(), grid)
-            kind, arguments = 'finetune', [*_sets('set', changes), f'--sweep={grid}']
+            kind = 'finetune'
+            arguments = [*(f'--set={change}' for change in changes), f'--sweep={grid}']
         else:
             kind = 'feature_based'
             arguments = [
                 f'--approaches={approach}',
                 f'--seeds={seeds}',
-                *_sets('set_bilstm', as_text(column.bilstm)),
+                *(f'--set_bilstm={change}' for change in as_text(column.bilstm)),
             ]
         inputs = {**made_of, 'arguments': arguments}
 
@@ -239,40 +230,35 @@ def check_options(study: Study, inputs: Inputs) -> None:
     Raises:
       UserError: there is no such option, or options do not go together.
     """
-    names = {
-        'records': _names(PreprocessOptions, TextOptions, without=_OURS),
-        'vocabulary': _names(VocabularyOptions),
-    }
     for row in study.rows:
         if inputs.tokenizer and row.vocabulary:
             raise UserError(
                 f'--tokenizer={inputs.tokenizer.path}: row {row.name!r} has a vocabulary of its'
                 ' own to train: leave --tokenizer out'
             )
-        for what, options in (
-            ('records', study.records_options(row)),
-            ('vocabulary', study.vocabulary_options(row)),
+        of_records, of_vocabulary = study.records_options(row), study.vocabulary_options(row)
+        for what, options, names in (
+            ('records', of_records, _names(PreprocessOptions, TextOptions) - _OURS),
+            ('vocabulary', of_vocabulary, _names(VocabularyOptions)),
         ):
-            for name in options:
-                if name not in names[what]:
-                    raise UserError(
-                        f'row {row.name!r}: {what}: there is no option {name!r}'
-                        f'{did_you_mean(name, names[what])}; there are'
-                        f' {", ".join(sorted(names[what]))}'
-                    )
+            for name in options.keys() - names:
+                raise UserError(
+                    f'row {row.name!r}: {what}: there is no option {name!r}'
+                    f'{did_you_mean(name, names)}; there are {", ".join(sorted(names))}'
+                )
         try:
-            _built(study.records_options(row), study.config(row).phases[0].seq_len)
-            VocabularyOptions(**study.vocabulary_options(row))  # type: ignore[arg-type]
+            _check_values(of_records, study.config(row).phases[0].seq_len)
+            VocabularyOptions(**of_vocabulary)  # type: ignore[arg-type]
         except UserError as error:
             raise UserError(f'row {row.name!r}: {error}') from error
         except TypeError as error:  # a value of another type, which has no interval
             raise UserError(f'row {row.name!r}: an option of another type ({error})') from error
 
 
-def _built(options: Mapping[str, Any], seq_len: int) -> PreprocessOptions:
-    """Return the options of records, which check themselves."""
-    of_text = {name: value for name, value in options.items() if name in _names(TextOptions)}
-    others = {name: value for name, value in options.items() if name not in of_text}
+def _check_values(options: Mapping[str, Any], seq_len: int) -> None:
+    """Make the options of records, which check themselves."""
+    others = dict(options)
+    text = TextOptions(**{name: others.pop(name) for name in _names(TextOptions) & others.keys()})
 
     # Which languages the text has is known when it is given; until then those that are named.
     given: str | tuple[str, ...] = '-'
@@ -281,33 +267,7 @@ def _built(options: Mapping[str, Any], seq_len: int) -> PreprocessOptions:
         given = tuple(f'{repeats.partition("=")[0]}=-' for repeats in others['language_repeats'])
     elif 'language_exponent' in others:
         given = ('en=-',)
-    return PreprocessOptions(
-        input=given,
-        tokenizer='-',
-        output='-',
-        seq_len=seq_len,
-        text=TextOptions(**of_text),
-        **others,
-    )
-
-
-def check_records(folder: Path, options: Mapping[str, Any], seq_len: int) -> None:
-    """Check that the records in a step's folder are those that the study asks for.
-
-    Raises:
-      UserError: they are not.
-    """
-    manifest = read_object(folder / 'manifest.json')
-    asked = dataclasses.asdict(_built(options, seq_len))
-    for name in ('seq_len', *options):
-        if name not in manifest['options']:
-            continue
-        there, wanted = manifest['options'][name], json.loads(json.dumps(asked.get(name)))
-        if name in asked and there != wanted:
-            raise UserError(
-                f'{folder} holds the records of another study ({name}={there}, not {wanted}):'
-                ' remove the folder, and they are made again'
-            )
+    PreprocessOptions(given, tokenizer='-', output='-', seq_len=seq_len, text=text, **others)
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
@@ -318,10 +278,6 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
         for name, value in options.items()
         if value is not None
     ]
-
-
-def _sets(flag: str, changes: list[str]) -> list[str]:
-    return [f'--{flag}={change}' for change in changes]
 
 
 def _plain(options: Mapping[str, Any], *classes: type) -> dict[str, Any]:
@@ -337,5 +293,5 @@ def _plain(options: Mapping[str, Any], *classes: type) -> dict[str, Any]:
     }
 
 
-def _names(*classes: type, without: tuple[str, ...] = ()) -> set[str]:
-    return {field.name for cls in classes for field in dataclasses.fields(cls)} - set(without)
+def _names(*classes: type) -> set[str]:
+    return {field.name for cls in classes for field in dataclasses.fields(cls)}

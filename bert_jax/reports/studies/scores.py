@@ -138,16 +138,8 @@ def _cell(plan: Plan, line: Line, column: Column | HeldOut) -> Cell:
     best = max(means, key=lambda rate: (not math.isnan(means[rate]), means[rate]), default=None)
     chosen = [run for run in runs if run.learning_rate == best]
     by_pair = {(run.seed, run.finetuning_seed): run.score for run in chosen}
-    values, over = spread_over(by_pair)
-    return Cell(
-        values,
-        over,
-        best,
-        by_pair,
-        sum(run.failed for run in chosen),
-        tuple(missing),
-        tuple(failures),
-    )
+    failed = sum(run.failed for run in chosen)
+    return Cell(*spread_over(by_pair), best, by_pair, failed, tuple(missing), tuple(failures))
 
 
 def spread_over(
@@ -161,11 +153,10 @@ def spread_over(
     by_seed: dict[int, list[float]] = {}
     for (seed, _), score in by_pair.items():
         by_seed.setdefault(seed, []).append(score)
-    finetuned = [seed for _, seed in by_pair if seed is not None]
-    if len(by_seed) > 1 or not finetuned:
-        means = {seed: statistics.fmean(scores) for seed, scores in by_seed.items()}
-        return means, 'pre-training'
-    return {seed: score for (_, seed), score in by_pair.items() if seed is not None}, 'fine-tuning'
+    finetuned = {seed: score for (_, seed), score in by_pair.items() if seed is not None}
+    if len(by_seed) == 1 and finetuned:
+        return finetuned, 'fine-tuning'
+    return {seed: statistics.fmean(scores) for seed, scores in by_seed.items()}, 'pre-training'
 
 
 def _runs(plan: Plan, line: Line, column: Column | HeldOut, step: str, seed: int) -> list[Run]:
@@ -232,11 +223,6 @@ class Compute(NamedTuple):
     seconds: float
     finetuning_seconds: float
 
-    @property
-    def petaflops(self) -> float:
-        """Return the FLOPs in 10^15."""
-        return self.flops / 1e15
-
 
 def compute(plan: Plan, line: Line) -> Compute | None:
     """Return what a line took; None before its pre-training is done for any seed."""
@@ -244,8 +230,8 @@ def compute(plan: Plan, line: Line) -> Compute | None:
 
     done = [
         run
-        for (row, _), run in plan.pretraining.items()
-        if row == line.row.name and plan.folder.done(run.step)
+        for run in plan.pretraining.values()
+        if run.row is line.row and plan.folder.done(run.step)
     ]
     if not done:
         return None
@@ -275,16 +261,10 @@ def compute(plan: Plan, line: Line) -> Compute | None:
         )
         for run in done
     )
-    sweeps = {
-        step
-        for (name, column, _), step in plan.cells.items()
-        if name == line.name and (plan.folder.of(step) / 'sweep.json').exists()
-    }
-    finetuning = sum(
-        run['seconds']
-        for step in sweeps
-        for run in read_object(plan.folder.of(step) / 'sweep.json')['runs']
-    )
+    of_line = {step for (name, _, _), step in plan.cells.items() if name == line.name}
+    files = [plan.folder.of(step) / 'sweep.json' for step in of_line]
+    sweeps = [read_object(file) for file in files if file.exists()]
+    finetuning = sum(run['seconds'] for sweep in sweeps for run in sweep['runs'])
     return Compute(pieces, predictions, flops, seconds, finetuning)
 
 

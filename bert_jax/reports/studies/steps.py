@@ -8,13 +8,12 @@ was interrupted goes on by itself when it is started again.
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,13 +71,12 @@ class Folder(Store):
         note = read_note(self._failure(step))
         return str(note['why']) if note and not self.done(step) else None
 
-    def note_failure(self, step: str, why: str) -> None:
-        """Mark a step as failed."""
-        write_note(self._failure(step), {'why': why})
-
-    def forget_failure(self, step: str) -> None:
-        """Take the mark away."""
-        self._failure(step).unlink(missing_ok=True)
+    def note_failure(self, step: str, why: str | None) -> None:
+        """Mark a step as failed, or take the mark away."""
+        if why is None:
+            self._failure(step).unlink(missing_ok=True)
+        else:
+            write_note(self._failure(step), {'why': why})
 
     def _failure(self, step: str) -> Path:
         return self.path / 'failures' / f'{step}.json'
@@ -98,29 +96,30 @@ def make(folder: Folder, steps: Sequence[Step]) -> None:
     # Tried again each time the study is started: the cause may be gone.
     left = {step.name: step for step in steps if not folder.done(step.name)}
     lost: dict[str, str] = {}  # name: why it cannot be made in this run
-    total, waiting = len(steps), False
+    waiting = False
     while left:
-        progressed = False
+        before = len(left)
         for name, step in list(left.items()):
-            if folder.done(name):  # by another process
-                del left[name]
-                progressed = True
-            elif missing := [need for need in step.needs if need in lost]:
+            missing = [need for need in step.needs if need in lost]
+            if missing:
                 lost[name] = lost[missing[0]]
                 folder.note_failure(name, lost[name])
-                del left[name]
-                progressed = True
-            elif not any(need in left for need in step.needs):
+            elif any(need in left for need in step.needs):
+                continue
+            elif not folder.done(name):
                 with taken(folder.path / 'locks' / f'{name}.lock') as lock:
-                    if lock is None or folder.done(name):
+                    if lock is None:
                         continue
-                    say(f'step {total - len(left) + 1} of {total}: {step.about} ({name})')
-                    if why := _make(folder, step, lock):
-                        lost[name] = why
-                        say(f'FAILED: {step.about}: {why}; see {folder.log(name)}')
-                    del left[name]
-                    progressed, waiting = True, False
-        if left and not progressed:
+                    # Another process may have made it between both looks.
+                    if not folder.done(name):
+                        number = len(steps) - len(left) + 1
+                        say(f'step {number} of {len(steps)}: {step.about} ({name})')
+                        if why := _make(folder, step, lock):
+                            lost[name] = why
+                            say(f'FAILED: {step.about}: {why}; see {folder.log(name)}')
+                        waiting = False
+            del left[name]
+        if len(left) == before:
             if not waiting:
                 say(f'{len(left)} steps are left, which another process is making or must first')
             waiting = True
@@ -138,13 +137,13 @@ def _make(folder: Folder, step: Step, lock: int) -> str | None:
         for name, arguments in commands:
             _run(name, arguments, folder.log(step.name), lock)
 
+    why = None
     try:
         folder.make(step.name, step.inputs, fill)
     except _Failed as error:
-        folder.note_failure(step.name, str(error))
-        return str(error)
-    folder.forget_failure(step.name)
-    return None
+        why = str(error)
+    folder.note_failure(step.name, why)
+    return why
 
 
 def _run(name: str, arguments: list[str], log: Path, lock: int) -> None:
@@ -172,20 +171,35 @@ def _run_once(line: list[str], log: Path, lock: int) -> int:
     The command holds `lock` too: it may outlive this program, which may be killed, and nobody may
     take its step until it has ended.
     """
+    asked: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: Any) -> None:
+        """Ask the command to save and stop; this program ends when it has."""
+        del frame
+        asked.append(number)
+        if process is not None:
+            process.send_signal(signal.SIGTERM)
+
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGTERM, signal.SIGINT)}
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, 'ab') as output, _passing_on() as child:
-        output.write(f'$ {shlex.join(line)}\n'.encode())
-        output.flush()
-        child.process = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=(lock,)
-        )
-        if child.asked:  # a signal that came before there was a command
-            child.process.send_signal(signal.SIGTERM)
-        code = child.process.wait()
-    if child.asked or code in _STOPPED:
-        number = child.asked or _STOPPED[code]
-        say(f'stopped by signal {number}; the same command goes on from here')
-        sys.exit(128 + number)
+    try:
+        with open(log, 'ab') as output:
+            output.write(f'$ {shlex.join(line)}\n'.encode())
+            output.flush()
+            process = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=(lock,)
+            )
+        if asked:  # a signal that came before there was a command
+            process.send_signal(signal.SIGTERM)
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked or code in _STOPPED:
+        by = asked[0] if asked else _STOPPED[code]
+        say(f'stopped by signal {by}; the same command goes on from here')
+        sys.exit(128 + by)
     return code
 
 
@@ -193,29 +207,3 @@ def _run_once(line: list[str], log: Path, lock: int) -> int:
 _STOPPED = {
     code: number for number in (signal.SIGINT, signal.SIGTERM) for code in (128 + number, -number)
 }
-
-
-class _Child:
-    """A command under way, and the signal that this program was asked to stop by."""
-
-    process: subprocess.Popen[bytes] | None = None
-    asked: int = 0
-
-    def handle(self, number: int, frame: Any) -> None:
-        """Ask the command to save and stop; this program ends when it has."""
-        del frame
-        self.asked = number
-        if self.process is not None:
-            self.process.send_signal(signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _passing_on() -> Iterator[_Child]:
-    """Pass SIGTERM and SIGINT on to the command that is under way."""
-    child = _Child()
-    before = {n: signal.signal(n, child.handle) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield child
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

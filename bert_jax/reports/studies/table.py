@@ -20,11 +20,6 @@ from bert_jax.runs.finetuning.sweep import aligned
 
 Rows = list[list[str]]
 Cells = Mapping[tuple[str, str], Cell]
-# How each figure of scores.Compute is written.
-_FORMS = {
-    'pieces': '.0f', 'predictions': '.0f', 'petaflops': '.3g', 'seconds': '.0f',
-    'finetuning_seconds': '.0f',
-}  # fmt: skip
 # Losses are below it; of scores in per cent not all are.
 _FEW = 20
 
@@ -105,10 +100,14 @@ def tables(plan: Plan, cells: Cells) -> list[tuple[str, Rows]]:
         parts.append((base, [head, *gaps]))
     costs = []
     for line in lines:
-        used = scores.compute(plan, line)
-        values = [
-            f'{getattr(used, name):,{form}}' if used else '-' for name, form in _FORMS.items()
-        ]
+        values = ['-'] * 5
+        if used := scores.compute(plan, line):
+            counts = [
+                f'{used.pieces:,.0f}',
+                f'{used.predictions:,.0f}',
+                f'{used.flops / 1e15:,.3g}',
+            ]
+            values = [*counts, f'{used.seconds:,.0f}', f'{used.finetuning_seconds:,.0f}']
         costs.append([line.name, *values])
     head = ['', 'word pieces', 'predictions', 'PFLOP', 'seconds', 'fine-tuning seconds']
     return [*parts, ('compute', [head, *costs])]

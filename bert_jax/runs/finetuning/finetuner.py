@@ -409,15 +409,16 @@ class FineTuner:
 
 
 def total_steps(examples: int, config: FinetuneConfig) -> int:
-    """Return int(examples / batch_size * epochs), as run_classifier.py:863.
+    """Return the steps that are asked for, or int(examples / batch_size * epochs).
 
-    It is of examples, also where windows are more (run_squad.py:1160).
+    The latter is run_classifier.py:863. It is of examples, also where windows are more
+    (run_squad.py:1160).
 
     Raises:
       UserError: that is not one step.
     """
     # where the product should be whole, it may fall just short
-    steps = int(examples / config.batch_size * config.epochs + 1e-6)
+    steps = config.steps or int(examples / config.batch_size * config.epochs + 1e-6)
     if steps < 1:
         raise UserError(
             f'{examples} training examples, batch_size={config.batch_size} and'

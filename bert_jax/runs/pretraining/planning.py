@@ -153,13 +153,13 @@ def _planned_phase(
     from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
 
     # First what shapes tell; it is there whether or not anything is compiled.
-    task = search.Task(config, phase, predictions, topology)
-    planned = plan.analytic(*task) | {'estimate': search.estimate(task).parts}
+    task = plan.Task(config, phase, predictions, topology)
+    planned = plan.analytic(task) | {'estimate': search.estimate(task).parts}
     if compiling:
         # The compiler's word where there is one. A phase that does not fit is no error yet: the
         # others are planned as well.
         try:
-            planned |= plan.compiled(*task, all_layers=options.all_layers)
+            planned |= plan.compiled(task, all_layers=options.all_layers)
         except plan.DoesNotFit as refused:
             refusals.append(refused)
             planned |= {

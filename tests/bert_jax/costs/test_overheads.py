@@ -16,33 +16,29 @@ PHASES = [
 CONFIG = apply(load('bert_base'), ['runtime.eval_every=500', 'runtime.eval_batches=30'])
 
 
-@pytest.mark.parametrize(
-    ('mesh', 'share'),
-    [
-        ({'data': 16, 'fsdp': 1}, 1 / 4),  # four hosts
-        ({'data': 2, 'fsdp': 1}, 1 / 2),  # two hosts need the same rows
-    ],
-)
-def test_a_host_decodes_its_share_of_what_it_reads(mesh, share):
-    found = overheads.reading(PHASES[0], topology('v5e:4x4'), mesh, 0.01)
-    assert found['rows_per_s'] == pytest.approx(25_600 * share)
-    assert found['bytes_per_s'] == pytest.approx(25_600_000)
+def test_a_host_decodes_its_share_of_what_it_reads():
+    for data, share in ((16, 1 / 4), (2, 1 / 2)):  # four hosts; two of which need the same rows
+        mesh = {'data': data, 'fsdp': 1}
+        reads = overheads.reading(PHASES[0], topology('v5e:4x4'), mesh, 0.01)
+        assert reads['rows_per_s'] == pytest.approx(25_600 * share)
+        assert reads['bytes_per_s'] == pytest.approx(25_600_000)
 
 
 def test_checkpoints():
-    found = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e6, step_s=[0.01, 0.05])
-    assert (found['bytes'], found['kept']) == (10**9, 5 * 10**9)  # 3, the best, one being written
-    assert (found['count'], found['save_s']) == (10, 5.0)
-    assert found['between_s'] == pytest.approx(10.0)  # 1,000 steps of the faster phase
-    # Ten minutes are 60,000 steps of 10 ms; a save of 500 s wants 1,000 s.
-    assert found['advised'] == 60_000
-    slow = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e4, step_s=[0.1, 0.5])
-    assert (slow['save_s'], slow['between_s'], slow['advised']) == (500.0, 100.0, 10_000)
-    rare = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e6, step_s=[0.06, 0.05])
-    assert (rare['between_s'], rare['advised']) == (50.0, 10_000)
-    rare = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e6, step_s=[0.06, 0.07])
-    assert (rare['between_s'], rare['advised']) == (60.0, None)
-    unknown = overheads.checkpoints(CONFIG, PHASES, 4, 50e6, None)
+    def saves(write_rate, step_s):
+        return overheads.checkpoints(CONFIG, PHASES, 4, write_rate, step_s)
+
+    made = saves(50e6, [0.01, 0.05])
+    assert (made['bytes'], made['kept']) == (10**9, 5 * 10**9)  # 3, the best, one being written
+    assert (made['count'], made['save_s']) == (10, 5.0)
+    assert made['between_s'] == pytest.approx(10.0)  # 1,000 steps of the faster phase
+    # Ten minutes are 60,000 steps of 10 ms; a save of 500 s wants 1,000 s; a minute is rare enough.
+    advised = {
+        (50e6, 0.01): 60_000, (50e4, 0.1): 10_000, (50e6, 0.05): 10_000, (50e6, 0.06): None,
+    }  # fmt: skip
+    for (rate, step_s), steps in advised.items():
+        assert saves(rate, [step_s, 5 * step_s])['advised'] == steps
+    unknown = saves(50e6, None)
     assert unknown['between_s'] is unknown['advised'] is None
 
 

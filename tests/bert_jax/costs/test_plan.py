@@ -26,17 +26,14 @@ PADDING = 70 * 768 + 70  # 30592 rows for 30522 entries: in the table and in the
 
 def phase_of(name: str, where: str, *changes: str, predictions: int = 20) -> dict:
     config = apply(load(name), changes)
-    return plan.analytic(config, config.phases[0], predictions, topology(where))
+    return plan.analytic(plan.Task(config, config.phases[0], predictions, topology(where)))
 
 
-def test_state_of_base_on_one_chip():
+def test_state_flops_and_floors_of_base():
     memory = phase_of('bert_base', 'v6e:1x1')['memory']
     assert memory['parameters'] == 4 * (BASE + PADDING)
     assert memory['optimizer'] == 2 * memory['parameters'] + 4  # two moments and a count
     assert memory['batch'] == 256 * 4 * (3 * 128 + 3 * 20 + 2)
-
-
-def test_flops_and_floors_of_base():
     phase = phase_of('bert_base', 'v5e:4x4', WHOLE)
     # GFLOP a sequence, as published (test_flops.py).
     assert round(phase['flops_per_step'] / 256e9, 1) == 69.9
@@ -48,34 +45,22 @@ def test_flops_and_floors_of_base():
 
 def test_schedule_adds_up():
     phases = [
-        {
-            'batch_size': 100,
-            'seq_len': 128,
-            'steps': 3600,
-            'floor_s': {'compute': 0.1, 'memory': 0.05},
-        },
-        {
-            'batch_size': 10,
-            'seq_len': 512,
-            'steps': 1800,
-            'floor_s': {'compute': 0.1, 'memory': 0.8},
-        },
+        {'batch_size': size, 'seq_len': length, 'steps': steps, 'floor_s': floors}
+        for size, length, steps, floors in (
+            (100, 128, 3600, {'compute': 0.1, 'memory': 0.05}),
+            (10, 512, 1800, {'compute': 0.1, 'memory': 0.8}),
+        )
     ]
-    found = plan.schedule(phases, chips=16, mfu=0.5, price=2.0)
-    assert found['floor']['hours'] == pytest.approx(0.1 + 0.4)
+    guesses = plan.schedule(phases, chips=16, mfu=0.5, price=2.0)
+    assert guesses['floor']['hours'] == pytest.approx(0.1 + 0.4)
     # The second phase cannot be faster than its memory.
-    assert found['mfu']['hours'] == pytest.approx(0.2 + 0.4)
-    assert (found['mfu']['chip_hours'], found['mfu']['price']) == (
-        pytest.approx(9.6),
-        pytest.approx(19.2),
-    )
-    assert found['mfu']['phases'][0]['tokens_per_s'] == pytest.approx(100 * 128 / 0.2)
-    assert 'price' not in plan.schedule(phases, 16, 0.5, None)['floor']
+    assert guesses['mfu']['hours'] == pytest.approx(0.2 + 0.4)
+    assert guesses['mfu']['price'] == pytest.approx(2 * 9.6)
+    assert guesses['mfu']['phases'][0]['tokens_per_s'] == pytest.approx(100 * 128 / 0.2)
     estimated = {'libtpu': {'step_s': 0.3, 'unpriced': {}}}
     assert 'libtpu' not in plan.schedule([phases[0] | estimated, phases[1]], 16, 0.5, None)
-    found = plan.schedule([phase | estimated for phase in phases], 16, 0.5, None)
-    # The second phase, again, is bound by its memory.
-    assert [row['step_s'] for row in found['libtpu']['phases']] == [0.3, 0.8]
+    guesses = plan.schedule([phase | estimated for phase in phases], 16, 0.5, None)
+    assert [row['step_s'] for row in guesses['libtpu']['phases']] == [0.3, 0.8]
 
 
 def test_masked_positions_default_to_those_of_the_records():
@@ -87,63 +72,34 @@ def test_masked_positions_default_to_those_of_the_records():
             plan.predictions_of(config, wrong)
 
 
-SIZES = {'v5e:2x4': 8, 'v6e:16x16': 256, 'v4:2x2x1': 4, 'v5p:8x8x12': 768, 'h100:8': 8, 'a100:1': 1}
+@pytest.mark.parametrize(
+    ('given', 'name', 'chips', 'gcloud'),
+    [
+        ('v5e:4x2', 'v5e:2x4', 8, '--accelerator-type=v5litepod-8'),
+        ('v5litepod-1', 'v5e:1x1', 1, '--accelerator-type=v5litepod-1'),
+        ('v5litepod-16', 'v5e:4x4', 16, '--accelerator-type=v5litepod-16'),
+        ('v6e-256', 'v6e:16x16', 256, '--accelerator-type=v6e-256'),
+        # Of v4 and v5p gcloud counts cores.
+        ('v4-8', 'v4:2x2x1', 4, '--accelerator-type=v4-8'),
+        ('v5p:8x4x4', 'v5p:4x4x8', 128, '--accelerator-type=v5p-256'),
+        ('v5p-1536', 'v5p:8x8x12', 768, '--accelerator-type=v5p-1536'),
+        ('v5p:4x4x16', 'v5p:4x4x16', 256, '--type=v5p --topology=4x4x16'),  # v5p-512 is 4x8x8
+        ('h100:8', 'h100:8', 8, None),
+        ('a100:1', 'a100:1', 1, None),
+    ],
+)
+def test_names_of_topologies(given, name, chips, gcloud):
+    made = topology(given)
+    assert (made.name, made.chips, made.gcloud) == (name, chips, gcloud)
 
 
-@pytest.mark.parametrize(('name', 'chips'), SIZES.items())
-def test_topologies(name, chips):
-    where = topology(name)
-    assert (where.name, where.chips) == (name, chips)
+UNKNOWN = (
+    'v5e v5e:3x5 v5e:2x2x2 v5p:4x4 v5p:4x4x6 v5p:0x4x4 h100:3 h100:2x4 v5p-7 v5e-12 v6e-0 h100-8'
+    ' v5p-'
+)
 
 
-UNKNOWN = [
-    'v5e',
-    'v5e:3x5',
-    'v5e:2x2x2',
-    'v5p:4x4',
-    'v5p:4x4x6',
-    'v5p:0x4x4',
-    'h100:3',
-    'h100:2x4',
-    '',
-]
-
-
-# By gcloud's names, of which v4's and v5p's count cores, and with the sides in another order.
-ALSO = {
-    'v5litepod-1': 'v5e:1x1',
-    'v5litepod-16': 'v5e:4x4',
-    'v5e-8': 'v5e:2x4',
-    'v6e-256': 'v6e:16x16',
-    'v4-8': 'v4:2x2x1',
-    'v5p-128': 'v5p:4x4x4',
-    'v5p-1536': 'v5p:8x8x12',
-    'v5e:4x2': 'v5e:2x4',
-    'v5p:8x4x4': 'v5p:4x4x8',
-    'v4:1x2x2': 'v4:2x2x1',
-}
-
-
-@pytest.mark.parametrize(('given', 'name'), ALSO.items())
-def test_other_names_of_topologies(given, name):
-    assert topology(given).name == name
-
-
-GCLOUD = {
-    'v5e:4x4': '--accelerator-type=v5litepod-16',
-    'v6e:2x4': '--accelerator-type=v6e-8',
-    'v5p:4x4x4': '--accelerator-type=v5p-128',
-    'v5p:4x4x16': '--type=v5p --topology=4x4x16',  # v5p-512 is 4x8x8
-    'h100:8': None,
-}
-
-
-@pytest.mark.parametrize(('name', 'flags'), GCLOUD.items())
-def test_what_gcloud_calls_a_topology(name, flags):
-    assert topology(name).gcloud == flags
-
-
-@pytest.mark.parametrize('name', [*UNKNOWN, 'v5p-7', 'v5e-12', 'v6e-0', 'h100-8', 'v5p-'])
+@pytest.mark.parametrize('name', [*UNKNOWN.split(), ''])
 def test_unknown_topologies_are_refused_with_those_that_exist(name):
     with pytest.raises(UserError, match='4x4x4.*16x16.*1, 2, 4, 8') as refused:
         topology(name)
@@ -158,16 +114,15 @@ def test_a_mesh_that_does_not_divide_is_refused():
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    ('change', 'message'),
     [
         ('model_parallel=5', 'divides none of model.num_heads=12, .* take 4 or 6'),
         ('fsdp=5', 'divides none of model.hidden_size=768, .* take 4 or 6'),
-        ('model_parallel=13', 'divides none of .* take 12'),
     ],
 )
-def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(changes, message):
-    runtime = apply(PretrainConfig(), [f'runtime.{changes}']).runtime
-    with pytest.raises(UserError, match=f'runtime.{changes} {message}'):
+def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(change, message):
+    runtime = apply(PretrainConfig(), [f'runtime.{change}']).runtime
+    with pytest.raises(UserError, match=f'runtime.{change} {message}'):
         partition.left_whole(ModelConfig(), runtime)
 
 
@@ -181,18 +136,18 @@ class Compiler:
         self.has, self.estimates, self.seen = has, estimates, []
         monkeypatch.setattr(search.plan, 'compiled', self.compiled)
 
-    def needs(self, config, phase, predictions, where) -> float:
-        memory, runtime = plan.analytic(config, phase, predictions, where)['memory'], config.runtime
-        rows = phase.batch_size / where.chips / runtime.accumulation
+    def needs(self, task: plan.Task) -> float:
+        memory, runtime = plan.analytic(task)['memory'], task.config.runtime
+        rows = task.phase.batch_size / task.topology.chips / runtime.accumulation
         return (
             2 * memory['parameters']
             + memory['optimizer']
             + 3e8 * rows * {'none': 1, 'dots': 0.7, 'full': 0.2}[runtime.remat]
         )
 
-    def compiled(self, *task) -> dict:
-        self.seen.append(task[0].runtime)
-        needs = self.needs(*task)
+    def compiled(self, task: plan.Task) -> dict:
+        self.seen.append(task.config.runtime)
+        needs = self.needs(task)
         if needs > self.has:
             raise plan.DoesNotFit('', needs, self.has, [])
         floors = {'compute': 1.0, 'memory': needs, 'interconnect': 0.0}
@@ -203,13 +158,13 @@ class Compiler:
             'libtpu': {'step_s': 1e21 / needs} if self.estimates else None,
         }
 
-    def refusal(self, task: search.Task) -> plan.DoesNotFit:
-        return plan.DoesNotFit('', self.needs(*task), self.has, [])
+    def refusal(self, task: plan.Task) -> plan.DoesNotFit:
+        return plan.DoesNotFit('', self.needs(task), self.has, [])
 
 
-def large(*changes: str) -> search.Task:
+def large(*changes: str) -> plan.Task:
     config = apply(load('bert_large'), ['phases.0.batch_size=256', WHOLE, *changes])
-    return search.Task(config, config.phases[0], 20, topology('v5e:2x4'))
+    return plan.Task(config, config.phases[0], 20, topology('v5e:2x4'))
 
 
 def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkeypatch):
@@ -226,22 +181,16 @@ def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkey
 
 def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monkeypatch):
     compiler = Compiler(monkeypatch, has=15.5 * 2**30)
-    rows = search.search(
-        large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2')), budget=5
-    )
+    task = large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2'))
+    rows = search.search(task, budget=5)
     assert len(rows) == len(compiler.seen) == 5 and all(row['fits'] for row in rows)
     assert len({tuple(row['changes'].items()) for row in rows}) == 5
-    # Memory is the only floor that differs.
-    assert [row['floor_s']['memory'] for row in rows] == sorted(
-        row['floor_s']['memory'] for row in rows
-    )
-    # Nothing is recomputed where there is no need.
-    assert {row['remat'] for row in rows} == {'none'}
+    # Memory is the only floor that differs, and nothing is recomputed where there is no need.
+    needs = [row['needs'] for row in rows]
+    assert needs == sorted(needs) and {row['remat'] for row in rows} == {'none'}
     Compiler(monkeypatch, has=15.5 * 2**30, estimates=True)  # a longer time for less memory
-    again = search.search(
-        large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2')), budget=5
-    )
-    assert [row['needs'] for row in again] == sorted((row['needs'] for row in rows), reverse=True)
+    again = search.search(task, budget=5)
+    assert [row['needs'] for row in again] == needs[::-1]
     assert ", libtpu's estimate " in search.describe(again[0])
     assert 'libtpu' not in search.describe(rows[0])
 
@@ -249,7 +198,7 @@ def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monk
 def test_a_candidate_that_the_compiler_fails_on_is_told_and_counted(monkeypatch):
     import jax
 
-    def failing(*task) -> dict:
+    def failing(task) -> dict:
         raise jax.errors.JaxRuntimeError('INTERNAL: a defect of it')
 
     monkeypatch.setattr(search.plan, 'compiled', failing)
@@ -263,15 +212,16 @@ def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
 
     task, compiler = large(), Compiler(monkeypatch, has=11e9)
     buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
-    phase = plan.analytic(*task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
+    phase = plan.analytic(task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
     phase['estimate'] = search.estimate(task).parts
     phase['changes'] = search.smallest_changes(task, compiler.refusal(task), budget=9)
-    chip = dataclasses.asdict(task.topology.chip)
-    about = {'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}}
-    about |= {'hosts': 1, 'gcloud': None}
-    about['checkpoints'] = overheads.checkpoints(task.config, [phase], 1, 2e8, None)
-    found = about | {'chip': chip, 'parameters': 1, 'warnings': [], 'phases': [phase]}
-    text = '\n'.join(plan_text.lines(found))
+    report = {
+        'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}, 'hosts': 1,
+        'gcloud': None, 'chip': dataclasses.asdict(task.topology.chip), 'parameters': 1,
+        'checkpoints': overheads.checkpoints(task.config, [phase], 1, 2e8, None),
+        'warnings': [], 'phases': [phase],
+    }  # fmt: skip
+    text = '\n'.join(plan_text.lines(report))
     assert 'DOES NOT FIT' in text
     assert '2 x f32[7], 1.00 GiB in all: a/b' in text
     assert 'whole run' not in text
@@ -284,50 +234,29 @@ def test_a_step_is_compiled_for_the_devices_that_are_here(monkeypatch):
     import jax
 
     monkeypatch.setattr(plan, '_gpus', lambda where: jax.devices()[:2])
-    sizes = (
-        'model.vocab_size=200',
-        'model.num_layers=1',
-        'model.max_position=16',
-        'phases.0.seq_len=16',
-        'phases.0.batch_size=4',
-    )
-    config = apply(load('bert_tiny'), sizes)
-    found = plan.compiled(config, config.phases[0], 3, topology('h100:2'))
+    small = 'model.vocab_size=200 model.num_layers=1 model.max_position=16 phases.0.seq_len=16'
+    config = apply(load('bert_tiny'), [*small.split(), 'phases.0.batch_size=4'])
+    task = plan.Task(config, config.phases[0], 3, topology('h100:2'))
+    found = plan.compiled(task)
     assert found['memory']['left'] == 60e9 - found['memory']['total']
-    assert [row['axes'] for row in found['collectives'] if row['kind'] == 'all-reduce'] == [
-        ['data']
-    ]
-    small = dataclasses.replace(
-        topology('h100:2'), chip=dataclasses.replace(CHIPS['h100'], hbm_usable=1e6)
-    )
-    with pytest.raises(
-        plan.DoesNotFit,
-        match=r'does not fit h100:2: it needs [\d.]+ MiB a chip, and there is 1.0 MiB',
-    ):
-        plan.compiled(config, config.phases[0], 3, small)
+    axes = [row['axes'] for row in found['collectives'] if row['kind'] == 'all-reduce']
+    assert axes == [['data']]
+    chip = dataclasses.replace(CHIPS['h100'], hbm_usable=1e6)
+    line = r'does not fit h100:2: it needs [\d.]+ MiB a chip, and there is 1.0 MiB'
+    with pytest.raises(plan.DoesNotFit, match=line):
+        plan.compiled(task._replace(topology=dataclasses.replace(task.topology, chip=chip)))
 
 
 def test_the_command_without_compiling(binary, tmp_path):
-    result = binary(
-        'plan',
-        '--config=bert_large',
-        '--topology=v5e:16x16',
-        '--nocompile',
-        f'--set={WHOLE}',
-        f'--json={tmp_path / "plan.json"}',
-    )
+    file = tmp_path / 'plan.json'
+    flags = ['--config=bert_large', '--topology=v5e:16x16', f'--set={WHOLE}', f'--json={file}']
+    result = binary('plan', '--nocompile', *flags)
     assert (result.returncode, result.stderr) == (0, '')
-    assert '336,226,108 parameters' in result.stdout
-    assert 'NOT COMPILED' in result.stdout
-    found = json.loads((tmp_path / 'plan.json').read_text())
-    assert (found['compiled'], found['chips'], found['parameters'], len(found['phases'])) == (
-        False,
-        256,
-        336_226_108,
-        2,
-    )
-    assert 'collectives' not in found['phases'][0]
-    assert found['gcloud'] == '--accelerator-type=v5litepod-256' and found['hosts'] == 64
+    assert '336,226,108 parameters' in result.stdout and 'NOT COMPILED' in result.stdout
+    found = json.loads(file.read_text())
+    facts = [found[name] for name in ('compiled', 'chips', 'hosts', 'parameters')]
+    assert facts == [False, 256, 64, 336_226_108]
+    assert len(found['phases']) == 2 and 'collectives' not in found['phases'][0]
     # Of phase 0: 1.22 ms of FLOPs, and 9.9 ms to read and write the state.
     assert 'at 40% MFU     out of reach: 12% at most' in result.stdout
     assert 'MFU (assumed): out of reach in phase 0, see there' in result.stdout
@@ -341,9 +270,9 @@ def test_the_command_without_compiling(binary, tmp_path):
 def test_a_plan_says_what_libtpu_estimates_and_what_not(monkeypatch):
     from bert_jax.runs.pretraining import plan_text, planning
 
-    def compiled(*task, all_layers=False) -> dict:
+    def compiled(task, all_layers=False) -> dict:
         memory = dict.fromkeys(('temporary', 'total', 'left'), 2**30)
-        found = plan.analytic(*task)
+        found = plan.analytic(task)
         return found | {
             'memory': found['memory'] | memory,
             'compiler': {'flops_per_chip': 1.0, 'bytes_per_chip': 1.0, 'counts_loops_once': True},

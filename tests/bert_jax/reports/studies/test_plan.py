@@ -13,7 +13,7 @@ from bert_jax.configs.studies import study
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
 from bert_jax.reports.studies import estimate, inputs, table
 from bert_jax.reports.studies.inputs import Input, Inputs
-from bert_jax.reports.studies.plan import Plan, check_records, identity
+from bert_jax.reports.studies.plan import Plan, identity
 from bert_jax.reports.studies.steps import Folder
 from tests.helpers import pages
 
@@ -27,9 +27,12 @@ READ = Inputs({'': Input('text', ('--input=t',), size=1000)}, {'MRPC': Input('fi
 
 
 def plan_of(folder, *rows: Row, **more) -> Plan:
-    return Plan(
-        Study('title', BASE, more.pop('columns', (TASK,)), rows, **more), READ, Folder(str(folder))
-    )
+    columns = more.pop('columns', (TASK,))
+    return Plan(Study('title', BASE, columns, rows, **more), READ, Folder(str(folder)))
+
+
+def without_files(made: Study, folder) -> Plan:
+    return Plan(made, inputs.given(made, (), (), '', needed=False), Folder(str(folder)))
 
 
 def kinds(plan: Plan) -> dict[str, int]:
@@ -37,32 +40,32 @@ def kinds(plan: Plan) -> dict[str, int]:
     return {kind: names.count(kind) for kind in dict.fromkeys(names)}
 
 
-def test_rows_share_what_is_the_same(tmp_path):
-    """One vocabulary; records by their options; the BiLSTM's row has the pre-training of the one
-    above it.
-    """
-    made = study.load('pretraining_tasks')['paper']
-    read = inputs.given(made, (), (), '', needed=False)
-    plan = Plan(made, read, Folder(str(tmp_path)))
-    # Three kinds of records in two lengths; five rows of five tasks.
+def test_rows_and_studies_share_what_is_the_same(tmp_path):
+    plan = without_files(study.load('pretraining_tasks')['paper'], tmp_path)
+    # Three kinds of records in two lengths; five rows of five tasks; the BiLSTM's row has the
+    # pre-training of the one above it.
     assert kinds(plan) == {'vocabulary': 1, 'records': 6, 'pretraining': 4, 'finetune': 25}
     for position, step in enumerate(plan.steps.values()):
         assert all(need in list(plan.steps)[:position] for need in step.needs)
 
-
-def test_the_same_bert_serves_the_studies_of_one_folder(tmp_path):
-    """Also where a row names what is the default: the first mix of masks is BERT's."""
+    # One BERT for all studies, also where a row names what is the default.
     first = set()
     for name in ('pretraining_tasks', 'model_size', 'masking', 'steps', 'feature_based'):
-        made = study.load(name)['cpu']
-        read = inputs.given(made, (), (), '', needed=False)
-        plan = Plan(made, read, Folder(str(tmp_path)))
-        wanted = 'L4 H128 A2' if name == 'model_size' else made.rows[0].name
-        first.add(plan.pretraining[wanted, 0].step)
+        plan = without_files(study.load(name)['cpu'], tmp_path)
+        row = 'L4 H128 A2' if name == 'model_size' else plan.study.rows[0].name
+        first.add(plan.pretraining[row, 0].step)
     assert len(first) == 1
-    named = plan_of(tmp_path, Row('a'), Row('b', records={'mask_mix': (0.8, 0.1, 0.1)}))
-    other = plan_of(tmp_path, Row('a'), Row('b', records={'mask_mix': (0.8, 0.2, 0.0)}))
-    assert (kinds(named)['records'], kinds(other)['records']) == (2, 4)
+    for mix, count in (((0.8, 0.1, 0.1), 2), ((0.8, 0.2, 0.0), 4)):
+        plan = plan_of(tmp_path, Row('a'), Row('b', records={'mask_mix': mix}))
+        assert kinds(plan)['records'] == count
+
+    # The study of docs/studies.md: two vocabularies, each with records of its own.
+    blocks = pages.blocks(pages.ROOT / 'docs/studies.md')
+    [code] = [block.lines for block in blocks if block.language == 'python']
+    (tmp_path / 'mine.py').write_text('\n'.join(line for _, line in code) + '\n')
+    [made] = study.load(str(tmp_path / 'mine.py')).values()
+    wanted = {'vocabulary': 2, 'records': 4, 'pretraining': 4, 'finetune': 4}
+    assert kinds(without_files(made, tmp_path)) == wanted
 
 
 def test_settings_that_change_no_result_change_no_folder(tmp_path):
@@ -78,30 +81,22 @@ def test_settings_that_change_no_result_change_no_folder(tmp_path):
     assert (now['record_order'], now['pair_loss']) == ('spread', False)
 
 
-def test_only_and_seeds_choose_steps_and_what_they_need(tmp_path):
-    plan = plan_of(tmp_path, Row('a'), Row('b', records={'dupe_factor': 3}), seeds=(0, 1))
-    about = [step.about for step in plan.chosen(('b',), (1,))]
-    assert about == [
+def test_steps_and_their_commands(tmp_path):
+    """Those that chosen rows and seeds need, from the flags that a user would type."""
+    row = Row('b', records={'mask_mix': (0.0, 1.0, 0.0), 'segment': True, 'dedup': 'lines'})
+    more = {'vocabulary': {'vocab_size': 100, 'lower_case': False}, 'may_differ': ('text',)}
+    plan = plan_of(tmp_path, Row('a'), row, seeds=(0, 1), **more)
+    assert len(plan.chosen((), ())) == len(plan.steps)
+    first, short, _, pretraining, cell = steps = plan.chosen(('b',), (1,))
+    assert [step.about for step in steps] == [
         'vocabulary of a',
         'records of b, 32 word pieces a row',
         'records of b, 64 word pieces a row',
         'pre-training of b, seed 1',
         'MRPC of b, seed 1',
     ]
-    assert len(plan.chosen((), ())) == len(plan.steps)
-
-
-def test_the_commands_of_a_row(tmp_path):
-    """From the flags that a user would type, in the order of the data's way."""
-    row = Row('a', records={'mask_mix': (0.0, 1.0, 0.0), 'segment': True, 'dedup': 'lines'})
-    plan = plan_of(tmp_path, row, vocabulary={'vocab_size': 100, 'lower_case': False})
-    vocabulary, short, _, pretraining, cell = plan.steps.values()
-    assert list(vocabulary.commands(tmp_path / 'v')) == [
-        (
-            'train_vocab',
-            ['--input=t', f'--output={tmp_path}/v', '--vocab_size=100', '--nolower_case'],
-        )
-    ]
+    flags = ['--input=t', f'--output={tmp_path}/v', '--vocab_size=100', '--nolower_case']
+    assert list(first.commands(tmp_path / 'v')) == [('train_vocab', flags)]
     [(name, flags)] = short.commands(tmp_path / 'r')
     options = '--eval_fraction=0.005 --mask_mix=0.0,1.0,0.0 --segment --dedup=lines --seq_len=32'
     assert name == 'preprocess' and flags[3:] == options.split()
@@ -114,14 +109,11 @@ def test_checkpoints_are_lines_of_one_pretraining(tmp_path):
     keeps = {'runtime.keep_every': 10, 'runtime.checkpoint_every': 10}
     plan = plan_of(tmp_path, Row('a', pretraining=keeps, checkpoints=(10, 20)))
     assert kinds(plan) == {'vocabulary': 1, 'records': 2, 'pretraining': 1, 'finetune': 2}
-    first, last = (plan.steps[plan.cells[f'a @{step}', 'MRPC', 0]] for step in (10, 20))
-    sources = [
-        flag.partition('/pretraining/')[2].partition('/')[2]
-        for step in (first, last)
-        for _, flags in step.commands(tmp_path)
-        for flag in flags
-        if flag.startswith('--init_from')
-    ]
+    sources = []
+    for step in (10, 20):
+        [(_, flags)] = plan.steps[plan.cells[f'a @{step}', 'MRPC', 0]].commands(tmp_path)
+        [source] = [flag for flag in flags if flag.startswith('--init_from')]
+        sources.append(source.partition('/pretraining/')[2].partition('/')[2])
     assert sources == ['checkpoints/10', '']
 
 
@@ -134,70 +126,48 @@ def test_checkpoints_are_lines_of_one_pretraining(tmp_path):
         (Row('a', records={'packing': True, 'masking': 'dynamic'}), '--packing is for'),
         (Row('a', vocabulary={'vocab_sizes': 9}), r'did you mean vocab_size\?'),
         (Row('a', vocabulary={'vocab_size': 1}), '--vocab_size=1: must be from 7'),
+        (Column('mrpc', 'M', 'acuracy'), r"column 'M': mrpc has no metric 'acuracy'.*accuracy\?"),
+        (Column('mrcp', 'M'), r'--task=mrcp: unknown;.*did you mean mrpc\?'),
+        (Column('squad_v2', 'S', 'exact_match'), "no metric 'exact_match', but f1, exact, total"),
+        (Column('mrpc', 'M', approach='last'), "row 'a', column 'M': last is for tasks of kind"),
+        (HeldOut('mlm_loss', 'L', language='ko'), "no language 'ko': give it as --corpus=ko=GLOB"),
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
-def test_options_are_checked_before_anything_runs(tmp_path, row, line):
+def test_mistakes_are_found_before_anything_runs(tmp_path, row, line):
+    (tmp_path / 'text.txt').write_text('words')
     with pytest.raises(UserError, match=line):
-        plan_of(tmp_path, row)
-    assert not list(tmp_path.iterdir())
-
-
-def test_records_of_another_study_are_refused(tmp_path):
-    options = {'objective': 'nsp', 'seq_len': 32, 'mask_mix': [0.8, 0.1, 0.1], 'dupe_factor': 2}
-    (tmp_path / 'manifest.json').write_text(json.dumps({'options': options}))
-    check_records(tmp_path, {'mask_mix': (0.8, 0.1, 0.1), 'dupe_factor': 2}, 32)
-    for asked, length in (({'dupe_factor': 3}, 32), ({}, 64), ({'objective': 'sop'}, 32)):
-        with pytest.raises(UserError, match='holds the records of another study'):
-            check_records(tmp_path, asked, length)
+        if isinstance(row, Row):
+            plan_of(tmp_path, row)
+        made = Study('t', BASE, (row,), (Row('a'),))
+        inputs.given(made, (f'{tmp_path}/text.txt',), (), '', needed=False)
+    assert [file.name for file in tmp_path.iterdir()] == ['text.txt']
 
 
 def test_inputs_are_named_and_remembered(tmp_path):
-    made = Study('t', BASE, (TASK,), (Row('a'),))
-    (tmp_path / 'text.txt').write_text('words')
-    with pytest.raises(UserError, match='--corpus=GLOB is required'):
-        inputs.given(made, (), (), '', needed=True)
-    corpus = (str(tmp_path / 'text.txt'),)
-    with pytest.raises(UserError, match='--data_dir=mrpc=FOLDER is required'):
-        inputs.given(made, corpus, (), '', needed=True)
-    with pytest.raises(UserError, match=r"no column or task 'mrcp' \(did you mean"):
-        inputs.given(made, corpus, ('mrcp=x',), '', needed=True)
-    task = tmp_path / 'mrpc'
+    made, text, task = Study('t', BASE, (TASK,), (Row('a'),)), tmp_path / 'text.txt', tmp_path / 'm'
+    text.write_text('words')
     task.mkdir()
-    read = inputs.given(made, corpus, (f'mrpc={task}',), '', needed=True)
-    folder = tmp_path / 'run'
+    corpus = (str(text),)
+    for patterns, folders, line in (
+        ((), (), '--corpus=GLOB is required'),
+        (corpus, (), '--data_dir=mrpc=FOLDER is required'),
+        (corpus, ('mrcp=x',), r"no column or task 'mrcp' \(did you mean"),
+    ):
+        with pytest.raises(UserError, match=line):
+            inputs.given(made, patterns, folders, '', needed=True)
+    given = lambda: inputs.given(made, corpus, (f'mrpc={task}',), '', needed=True)
+    read, folder = given(), tmp_path / 'run'
     inputs.remember(folder, made, read)
     inputs.remember(folder, made, read)
 
     # The table needs no flags: the plan of what is remembered is the same.
     again = inputs.remembered(folder, made)
-    plans = [Plan(made, one, Folder(str(folder))) for one in (read, again)]
+    plans = [Plan(made, each, Folder(str(folder))) for each in (read, again)]
     assert list(plans[0].steps) == list(plans[1].steps)
-    (tmp_path / 'text.txt').write_text('other words')
-    other = inputs.given(made, corpus, (f'mrpc={task}',), '', needed=True)
+    text.write_text('other words')
     with pytest.raises(UserError, match='the text is not what the studies in'):
-        inputs.remember(folder, made, other)
-
-
-@pytest.mark.parametrize(
-    ('column', 'line'),
-    [
-        (Column('mrpc', 'M', 'acuracy'), r"column 'M': mrpc has no metric 'acuracy'.*accuracy\?"),
-        (Column('mrcp', 'M'), r'--task=mrcp: unknown;.*did you mean mrpc\?'),
-        (Column('squad_v2', 'S', 'exact_match'), "no metric 'exact_match', but f1, exact, total"),
-        (
-            Column('mrpc', 'M', approach='last'),
-            "row 'a', column 'M': last is for tasks of kind tag",
-        ),
-        (HeldOut('mlm_loss', 'L', language='ko'), "no language 'ko': give it as --corpus=ko=GLOB"),
-    ],
-    ids=('metric', 'task', 'squad', 'approach', 'language'),
-)
-def test_what_the_table_cannot_have_is_refused_before_anything_runs(tmp_path, column, line):
-    made = Study('t', BASE, (column,), (Row('a'),))
-    (tmp_path / 'text.txt').write_text('words')
-    with pytest.raises(UserError, match=line):
-        inputs.given(made, (str(tmp_path / 'text.txt'),), (), '', needed=False)
+        inputs.remember(folder, made, given())
 
 
 def test_two_files_of_one_name_do_not_share_a_table(tmp_path):
@@ -214,25 +184,15 @@ def test_two_files_of_one_name_do_not_share_a_table(tmp_path):
         table.check_own(tmp_path / 'tables', named['other'])
     table.check_own(tmp_path / 'tables', named['copy'])  # as on another machine
     table.check_own(tmp_path / 'tables', named['one'] | {'digest': 'changed'})
-    assert table.named('masking') == {'file': 'masking', 'digest': ''}
     (tmp_path / 'tables/table.json').write_text('{"lines": []}')  # of an older version
     table.check_own(tmp_path / 'tables', named['other'])
 
 
-@pytest.mark.parametrize(
-    ('flags', 'line'),
-    [
-        (
-            ('--seeds=0,x',),
-            '--seeds=0,x: must be whole numbers with commas between, as in --seeds=0,1',
-        ),
-        (('--table', '--seeds=0'), '--table has all that is there: leave --seeds out'),
-    ],
-    ids=('seeds', 'table'),
-)
-def test_mistakes_in_flags_are_one_line(binary, flags, line):
-    result = binary('study', '--study=masking', '--scale=cpu', '--workdir=x', *flags)
-    assert result.returncode == 2 and result.stderr == f'study: error: {line}\n'
+def test_flags_that_do_not_go_together_are_one_line(binary):
+    flags = ('--study=masking', '--scale=cpu', '--workdir=x', '--table', '--seeds=0')
+    result = binary('study', *flags)
+    line = 'study: error: --table has all that is there: leave --seeds out\n'
+    assert (result.returncode, result.stderr) == (2, line)
 
 
 def test_the_estimate_by_hand(tmp_path):
@@ -255,31 +215,17 @@ def test_the_estimate_by_hand(tmp_path):
     assert work.unknown == () and work.bytes > 0
     with pytest.raises(UserError, match='GB are free: make room'):
         estimate.check_disk(tmp_path / 'not' / 'there', 1e18)
-    unknown = dataclasses.replace(TASK, examples=0)
-    plan = plan_of(tmp_path, Row('a'), columns=(unknown,))
-    assert estimate.work(plan, list(plan.steps.values())).unknown == ('MRPC',)
+    rows = Row('a'), Row('b', finetuning={'epochs': 4.0})
+    unknown = plan_of(tmp_path, *rows, columns=(dataclasses.replace(TASK, examples=0),))
+    assert estimate.work(unknown, list(unknown.steps.values())).unknown == ('MRPC',)
 
-
-def test_the_rate_of_runs_under_way(tmp_path):
-    """One that has not come to its first log line has none yet; the others are read."""
+    # The rate of runs under way: one that has no log line yet is left out.
     plan = plan_of(tmp_path, Row('a'), Row('b', pretraining={'optimizer.b2': 0.9}))
-    one, other = (plan.folder.of(run.step) for run in plan.pretraining.values())
-    one.mkdir(parents=True)
-    other.mkdir(parents=True)
-    lines = [{'step': step, 'model_tflops': rate} for step, rate in ((1, 0.25), (2, 0.75))]
-    (other / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    for run, rates in zip(plan.pretraining.values(), ((), (0.25, 0.75)), strict=True):
+        folder = plan.folder.of(run.step)
+        folder.mkdir(parents=True)
+        lines = [{'step': step, 'model_tflops': rate} for step, rate in enumerate(rates)]
+        if lines:
+            text = ''.join(json.dumps(line) + '\n' for line in lines)
+            (folder / 'metrics.jsonl').write_text(text)
     assert estimate.rate(plan, None) == (0.5e12, 'the median of what is pre-trained so far')
-
-
-def test_the_study_of_the_page_is_one(tmp_path):
-    """docs/studies.md's own: two vocabularies, each with records of its own, on one text."""
-    [block] = [
-        block
-        for block in pages.blocks(pages.ROOT / 'docs/studies.md')
-        if block.language == 'python'
-    ]
-    file = tmp_path / 'two_vocabularies.py'
-    file.write_text('\n'.join(line for _, line in block.lines) + '\n')
-    [made] = study.load(str(file)).values()
-    plan = Plan(made, inputs.given(made, (), (), '', needed=False), Folder(str(tmp_path)))
-    assert kinds(plan) == {'vocabulary': 2, 'records': 4, 'pretraining': 4, 'finetune': 4}

@@ -21,20 +21,16 @@ BASE = PretrainConfig(
     phases=(Phase(32, 10, 4),),
     optimizer=OptimizerConfig(warmup_steps=1),
 )
-STUDY = {'file': 'masking', 'digest': ''}
 RATES, TUNED = (1e-3, 1e-4), (0, 1, 2)
+MRPC = Column('mrpc', 'MRPC', 'accuracy', learning_rates=RATES)
+# [row, seed, rate, fine-tuning seed]; the second rate is the better one for `other` alone.
+NOISE = np.random.RandomState(0).uniform(0, 0.05, (2, 2, 2, 3))
+VALUES = NOISE + np.array([[0.7, 0.6], [0.5, 0.8]])[:, None, :, None]
 
 
-def made(folder, seeds=(0, 1), rows=('first', 'other')) -> Plan:
-    study = Study(
-        'title',
-        BASE,
-        (Column('mrpc', 'MRPC', 'accuracy', learning_rates=RATES),),
-        tuple(Row(name, pretraining={'optimizer.b2': 0.9 + 0.01 * i}) for i, name in
-              enumerate(rows)),
-        seeds=seeds,
-        finetuning_seeds=TUNED,
-    )  # fmt: skip
+def made(folder, rows=('first', 'other'), columns=(MRPC,), seeds=(0, 1)) -> Plan:
+    rows = [Row(name, pretraining={'optimizer.b2': 0.9 + 0.01 * i}) for i, name in enumerate(rows)]
+    study = Study('title', BASE, columns, tuple(rows), seeds=seeds, finetuning_seeds=TUNED)
     return Plan(study, Inputs({'': Input(1)}, {'MRPC': Input(2)}, None), Folder(str(folder)))
 
 
@@ -46,40 +42,31 @@ def finish(plan: Plan, step: str, name: str, content) -> None:
     write_note(plan.folder.note(step), {'done': True})
 
 
-def write(plan: Plan, row: str, seed: int, values, failed=()) -> None:
-    """A finished sweep: values[rate, fine-tuning seed]."""
-    step = plan.cells[row, 'MRPC', seed]
-    runs = [
-        {
-            'settings': {'optimizer.peak_lr': rate, 'seed': tuned},
-            'metric': 'f1',
-            'metrics': {'f1': 0.0, 'accuracy': values[i][j]},
-            'failed': (i, j) in failed,
-        }
-        for i, rate in enumerate(RATES)
-        for j, tuned in enumerate(TUNED)
-    ]
-    finish(plan, step, 'sweep.json', {'metric': 'f1', 'runs': runs})
+def write(plan: Plan, *which: tuple[int, int], failed=()) -> dict:
+    """Finished sweeps of (row, seed), by VALUES; return the cells."""
+    for row, seed in which:
+        runs = [
+            {
+                'settings': {'optimizer.peak_lr': rate, 'seed': tuned},
+                'metric': 'f1',
+                'metrics': {'f1': 0.0, 'accuracy': VALUES[row, seed, i, j]},
+                'failed': row == 1 and (i, j) in failed,
+            }
+            for i, rate in enumerate(RATES)
+            for j, tuned in enumerate(TUNED)
+        ]
+        step = plan.cells[('first', 'other')[row], 'MRPC', seed]
+        finish(plan, step, 'sweep.json', {'metric': 'f1', 'runs': runs})
+    return scores.cells(plan)
 
 
-@pytest.fixture
-def values():
-    """[row, seed, rate, fine-tuning seed]; the second rate is the better one for `other` alone."""
-    noise = np.random.RandomState(0).uniform(0, 0.05, (2, 2, 2, 3))
-    return noise + np.array([[0.7, 0.6], [0.5, 0.8]])[:, None, :, None]
-
-
-def test_over_pretraining_seeds(tmp_path, values):
-    plan = made(tmp_path)
-    for i, row in enumerate(('first', 'other')):
-        for seed in (0, 1):
-            write(plan, row, seed, values[i, seed])
-    found = scores.cells(plan)
-    first, other = (found[row, 'MRPC'] for row in ('first', 'other'))
+def test_over_pretraining_seeds(tmp_path):
+    cells = write(made(tmp_path), (0, 0), (0, 1), (1, 0), (1, 1))
+    first, other = (cells[row, 'MRPC'] for row in ('first', 'other'))
     assert (first.learning_rate, other.learning_rate) == (1e-3, 1e-4)
 
     # One number for each pre-training: the mean of its three fine-tunings at the chosen rate.
-    a, b = 100 * values[0, :, 0].mean(-1), 100 * values[1, :, 1].mean(-1)
+    a, b = 100 * VALUES[0, :, 0].mean(-1), 100 * VALUES[1, :, 1].mean(-1)
     assert first.over == 'pre-training' and list(first.values.values()) == pytest.approx(list(a))
     assert (first.mean, first.sd) == pytest.approx((a.mean(), a.std(ddof=1)))
     gap = scores.difference(first, other)
@@ -87,14 +74,10 @@ def test_over_pretraining_seeds(tmp_path, values):
     assert not first.missing and not first.failed_runs
 
 
-def test_one_pretraining_seed_has_the_spread_of_fine_tuning(tmp_path, values):
-    plan = made(tmp_path)
-    write(plan, 'first', 0, values[0, 0])
-    write(plan, 'first', 1, values[0, 1])
-    write(plan, 'other', 0, values[1, 0], failed={(1, 2), (0, 0)})
-    found = scores.cells(plan)
-    first, other = (found[row, 'MRPC'] for row in ('first', 'other'))
-    a, b = 100 * values[0, 0, 0], 100 * values[1, 0, 1]
+def test_one_pretraining_seed_has_the_spread_of_fine_tuning(tmp_path):
+    cells = write(made(tmp_path), (0, 0), (0, 1), (1, 0), failed={(1, 2), (0, 0)})
+    first, other = (cells[row, 'MRPC'] for row in ('first', 'other'))
+    a, b = 100 * VALUES[0, 0, 0], 100 * VALUES[1, 0, 1]
     assert other.over == 'fine-tuning' and other.missing == (1,)
     assert other.failed_runs == 1  # the other one is at the rate that was not chosen
     assert (other.mean, other.sd) == pytest.approx((b.mean(), b.std(ddof=1)))
@@ -103,26 +86,22 @@ def test_one_pretraining_seed_has_the_spread_of_fine_tuning(tmp_path, values):
     assert gap == pytest.approx(((b - a).mean(), (b - a).std(ddof=1) / np.sqrt(3), 3))
 
 
-def test_no_seed_is_shared(tmp_path, values):
+def test_no_seed_is_shared(tmp_path):
     plan = made(tmp_path)
-    write(plan, 'first', 0, values[0, 0])
-    write(plan, 'other', 1, values[1, 1])
-    found = scores.cells(plan)
-    a, b = 100 * values[0, 0, 0], 100 * values[1, 1, 1]
+    cells = write(plan, (0, 0), (1, 1))
+    a, b = 100 * VALUES[0, 0, 0], 100 * VALUES[1, 1, 1]
     error = np.sqrt(a.var(ddof=1) / 3 + b.var(ddof=1) / 3)
-    gap = scores.difference(found['first', 'MRPC'], found['other', 'MRPC'])
+    gap = scores.difference(cells['first', 'MRPC'], cells['other', 'MRPC'])
     assert gap == pytest.approx((b.mean() - a.mean(), error, 0))
-    assert ' u' in table.gap(found, *plan.lines(), 'MRPC', 2)
+    assert ' u' in table.gap(cells, *plan.lines(), 'MRPC', 2)
 
 
-def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
+def test_the_table_says_what_is_missing_and_what_failed(tmp_path):
     plan = made(tmp_path, rows=('first', 'other', 'third'))
-    for seed in (0, 1):
-        write(plan, 'first', seed, values[0, seed])
-    write(plan, 'other', 0, values[1, 0], failed={(1, 0)})
+    write(plan, (0, 0), (0, 1), (1, 0), failed={(1, 0)})
     plan.folder.note_failure(plan.cells['third', 'MRPC', 0], 'bert-finetune ended: oh no')
-    text = table.write(plan, tmp_path / 'tables', STUDY)
-    mean = 100 * values[0, :, 0].mean()
+    text = table.write(plan, tmp_path / 'tables', {'file': 'masking', 'digest': ''})
+    mean = 100 * VALUES[0, :, 0].mean()
     assert f'first    {mean:.2f} ± ' in text and '(2)' in text
     assert '(3)!*' in text and '*: seeds are missing: other / MRPC' in text
     assert '!: runs that have learnt nothing are among them: other / MRPC' in text
@@ -136,22 +115,16 @@ def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
 def test_losses_have_decimals_enough_to_differ(tmp_path, monkeypatch):
     monkeypatch.setattr(scores, 'compute', lambda *_: None)
     columns = (HeldOut('mlm_loss', 'loss'), HeldOut('mlm_perplexity', 'perplexity'))
-    rows = (Row('a'), Row('b', pretraining={'optimizer.b2': 0.9}))
-    study = Study('title', BASE, columns, rows)
-    plan = Plan(study, Inputs({'': Input(1)}, {}, None), Folder(str(tmp_path)))
+    plan = made(tmp_path, ('a', 'b'), columns, seeds=(0,))
     for row, loss in (('a', 4.6771), ('b', 4.6743)):
-        step = plan.cells[row, 'loss', 0]
         metrics = {'mlm_loss': loss, 'mlm_perplexity': np.exp(loss)}
-        finish(plan, step, 'eval/eval.json', {'metrics': metrics})
+        finish(plan, plan.cells[row, 'loss', 0], 'eval/eval.json', {'metrics': metrics})
     (_, means), (_, gaps) = table.tables(plan, scores.cells(plan))[:2]
     assert means[1:] == [['a', '4.6771 (1)', '107.46 (1)'], ['b', '4.6743 (1)', '107.16 (1)']]
     assert gaps[1:] == [['b', '-0.0028 ± ?', '-0.30 ± ?']]
 
 
-def test_a_metric_that_no_run_has_is_one_line(tmp_path, values):
-    plan = made(tmp_path)
-    write(plan, 'first', 0, values[0, 0])
-    file = next(tmp_path.glob('finetune/*/sweep.json'))
-    file.write_text(file.read_text().replace('accuracy', 'exact'))
-    with pytest.raises(UserError, match="column 'MRPC': mrpc has no metric 'accuracy', but f1, ex"):
-        scores.cells(plan)
+def test_a_metric_that_no_run_has_is_one_line(tmp_path):
+    plan = made(tmp_path, columns=(Column('mrpc', 'MRPC', 'exact', learning_rates=RATES),))
+    with pytest.raises(UserError, match="column 'MRPC': mrpc has no metric 'exact', but f1, acc"):
+        write(plan, (0, 0))

@@ -25,40 +25,37 @@ def python_lines(monkeypatch):
 
 
 def step(name: str, code: str = '', needs=()) -> Step:
-    """Writes its folder's path into made.txt beside it, then runs `code`."""
+    """Runs `code`, then adds a letter to made.txt in its folder."""
     body = 'import os, sys, time; f = {!r}; os.makedirs(f, exist_ok=True)\n'
     made = "open(f + '/made.txt', 'a').write('x')\n"
-    return Step(
-        name, name, {}, lambda folder: [('x', [body.format(str(folder)) + code + '\n' + made])],
-        needs,
-    )  # fmt: skip
+    commands = lambda folder: [('x', [body.format(str(folder)) + code + '\n' + made])]
+    return Step(name, name, {}, commands, needs)
 
 
 def times(folder: Folder, name: str) -> int:
     return len((folder.of(name) / 'made.txt').read_text())
 
 
-def test_each_once_and_in_order(tmp_path):
-    folder = Folder(str(tmp_path))
-    look = f'assert os.path.exists({str(tmp_path / "a/made.txt")!r})'
-    chain = [step('a'), step('b', look, ('a',))]
-    steps.make(folder, chain)
-    steps.make(folder, chain)
-    assert [times(folder, name) for name in 'ab'] == [1, 1]
+def wait_for(condition, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_failed_step_is_marked_and_the_others_go_on(tmp_path, capsys):
     folder = Folder(str(tmp_path))
     broken = step('a', "sys.exit('a: error: no such thing')")
-    all_steps = [broken, step('b', needs=('a',)), step('c')]
-    steps.make(folder, all_steps)
+    look = f'assert os.path.exists({str(tmp_path / "a/made.txt")!r})'
+    others = [step('b', look, needs=('a',)), step('c')]
+    steps.make(folder, [broken, *others])
     why = 'bert-x ended with exit code 1: a: error: no such thing'
     assert folder.failure('a') == folder.failure('b') == why
     assert folder.done('c') and not folder.of('b').exists()
     assert 'FAILED: a: bert-x ended' in capsys.readouterr().out
 
-    # Started again it is tried again, and the mark goes.
-    steps.make(folder, [step('a'), *all_steps[1:]])
+    # Started again it is tried again, and the mark goes; what is done is not made again.
+    steps.make(folder, [step('a'), *others])
     assert folder.done('a') and folder.done('b') and folder.failure('b') is None
     assert times(folder, 'c') == 1
 
@@ -95,34 +92,29 @@ PROGRAM = """
 
 
 def start(folder, code: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, '-c', textwrap.dedent(PROGRAM), str(folder), code],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    program = [*RUN, textwrap.dedent(PROGRAM), str(folder), code]
+    return subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
 
 
 def test_two_processes_divide_the_steps(tmp_path):
     both = [start(tmp_path, 'time.sleep(0.3)') for _ in range(2)]
-    said = [one.communicate(timeout=60)[0] for one in both]
-    assert [one.returncode for one in both] == [0, 0]
+    printed = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
     assert [times(Folder(str(tmp_path)), name) for name in 'abcd'] == [1, 1, 1, 1]
-    assert sum(text.count('step ') for text in said) == 4
+    assert sum(text.count('step ') for text in printed) == 4
 
 
 def test_a_killed_study_leaves_its_command_the_step(tmp_path):
     """Nobody takes the step while the command of the killed one is still at work."""
-    marker = f'open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid())); time.sleep(1.5)'
-    first = start(tmp_path / 'run', marker)
-    while not (tmp_path / 'pid').exists():
-        assert first.poll() is None
-        time.sleep(0.02)
-    time.sleep(0.1)
+    go_on, lock = tmp_path / 'go_on', tmp_path / 'run/locks/a.lock'
+    waits = f'open(f + "/begun", "w")\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.02)'
+    first = start(tmp_path / 'run', waits)
+    wait_for((tmp_path / 'run/a/begun').exists, first)
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
-    lock = tmp_path / 'run/locks/a.lock'
     with taken(lock) as mine:
         assert mine is None  # the command has it
+    go_on.touch()
     deadline = time.monotonic() + 30
     while True:
         with taken(lock) as mine:
@@ -142,10 +134,8 @@ def test_sigterm_is_passed_on(tmp_path):
         f'open({str(tmp_path / "ready")!r}, "w").close(); time.sleep(30)'
     )
     study = start(tmp_path / 'run', code)
-    while not (tmp_path / 'ready').exists():
-        assert study.poll() is None
-        time.sleep(0.02)
+    wait_for((tmp_path / 'ready').exists, study)
     study.terminate()
-    said, _ = study.communicate(timeout=30)
+    printed, _ = study.communicate(timeout=30)
     assert study.returncode == 143 and (tmp_path / 'saved').exists()
-    assert 'stopped by signal 15; the same command goes on from here' in said
+    assert 'stopped by signal 15; the same command goes on from here' in printed

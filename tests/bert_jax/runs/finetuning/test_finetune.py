@@ -495,6 +495,12 @@ def test_settings_that_cannot_be(tmp_path, encoder, task_file, changes, message)
     assert not (tmp_path / 'run').exists()
 
 
+def test_steps_are_those_of_the_reference():
+    cases = {(3668, 'epochs=3'): 343, (8551, 'epochs=3'): 801, (57, 'steps=200'): 200}
+    for (examples, length), steps in cases.items():
+        assert finetuner.total_steps(examples, configuration('batch_size=32', length)) == steps
+
+
 @pytest.mark.slow
 def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
     """Two of twelve scores without a better one end the run; its weights are those of the best.
