@@ -202,14 +202,15 @@ def test_a_setting_that_was_removed_is_dropped_from_an_older_file(tmp_path, capl
         apply(plain, ['runtime.decoding_processes=0'])
 
 
-def test_files_from_before_there_was_an_order_of_records_mean_the_older_one():
-    """A new run has the new one, and says so; an older file stays as it is, byte by byte."""
+def test_files_from_before_there_was_a_choice_mean_what_was_done_then():
+    """A new run has the new default, and says so; an older file stays as it is, byte by byte."""
     new = load('bert_tiny')
-    assert new.record_order == 'spread'
-    assert json.loads(schema.dumps(new))['record_order'] == 'spread'
-    assert schema.loads(schema.dumps(new)) == new
     saved = json.loads(schema.dumps(new))
-    del saved['record_order']
+    assert (new.record_order, new.runtime.matmul_dtype) == ('spread', 'auto')
+    assert saved.pop('record_order') == 'spread'
+    assert saved['runtime'].pop('matmul_dtype') == 'auto'
+    assert schema.loads(schema.dumps(new)) == new
     older = json.dumps(saved, indent=2) + '\n'
-    assert schema.loads(older) == dataclasses.replace(new, record_order='blocks')
-    assert schema.dumps(schema.loads(older)) == older
+    read = schema.loads(older)
+    assert (read.record_order, read.runtime.matmul_dtype) == ('blocks', None)
+    assert schema.dumps(read) == older

@@ -123,7 +123,7 @@ def pretrain(
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
         identity = {'records': [r.identity() for r in records], **identity}
-        running.claim(folder, config, tokenizer, identity)
+        config = running.claim(folder, config, tokenizer, identity)
         processes.compare(
             lambda: same_run.claimed(folder),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',

@@ -61,7 +61,7 @@ def own_run(
         sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, setting)
     program_cache.use(config.runtime.compilation_cache)
     with running.locked(workdir) as folder:
-        running.claim(folder, config, tokenizer, reads)
+        config = running.claim(folder, config, tokenizer, reads)
         checkpoints = running.checkpoints_of(workdir, config.runtime)
         resumed = running.resumed(workdir, checkpoints, fresh, config.total_steps)
         state, meter_state = resumed or (fresh, None)

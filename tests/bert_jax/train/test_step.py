@@ -13,6 +13,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction, exchange, sharding
 from bert_jax.model import heads
+from bert_jax.model.blocks import products
 from bert_jax.train import losses
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.schedule import hparams_of
@@ -46,7 +47,7 @@ def run(
         jnp.dtype(runtime.compute_dtype),
         runtime.remat,
         runtime.scan_layers,
-        matmul_dtype=runtime.matmul_dtype,
+        matmul_dtype=products.read_in_training(runtime),
     )
     shards = sharding.shards_update(runtime, mesh)
     state = create_state(model, 7, optimizer, mesh, shards)
@@ -210,8 +211,7 @@ def test_bfloat16_moments_and_cheaper_masks_do_not_depend_on_the_mesh(baseline):
     ids=str,
 )
 def test_products_that_read_bfloat16_do_not_depend_on_the_mesh(baseline, change):
-    products = {'matmul_dtype': 'bfloat16'}
-    alone, split = (run(RuntimeConfig(**products, **more))[1] for more in ({}, change))
+    alone, split = (run(RuntimeConfig(matmul_dtype='bfloat16', **more))[1] for more in ({}, change))
     # What is near the middle of two bfloat16 is rounded up on one mesh and down on another.
     np.testing.assert_allclose(split, alone, rtol=2e-4)
     np.testing.assert_allclose(alone, baseline, rtol=0.01)
