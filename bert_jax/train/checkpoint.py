@@ -4,6 +4,7 @@ Orbax makes a save atomic but does not notice flipped bits and does not fall bac
 step. So a fingerprint of every leaf is taken on the devices before the save and compared after the
 restore, and `restore` walks back to the newest step that verifies, saying what it skipped and why.
 Only what is proven damaged is skipped (checkpoint_faults.py), and it is set aside, not deleted.
+Orbax is imported when it is first needed: a new run makes its first steps before.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ import shutil
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
@@ -46,6 +46,9 @@ from bert_jax.train.checkpoint_faults import (
     writing,
 )
 from bert_jax.train.state import TrainState
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
 
 # Compared as a tuple: the first number decides, the next breaks ties.
 Score = tuple[float, ...]
@@ -96,9 +99,16 @@ class Checkpoints:
         self._under_way: int | None = None
         self._required = True
         self._scores: dict[int, Score] = {}
-        self._manager = patiently(os.fspath(self._folder), self._open)
+        self.steps()  # a folder that cannot be read is told at once
+
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        """Orbax's own view of the folder, opened when there is something in it."""
+        return patiently(os.fspath(self._folder), self._open)
 
     def _open(self) -> ocp.CheckpointManager:
+        import orbax.checkpoint as ocp
+
         # Scores of an earlier start of this run: what was the best must stay the best.
         for step in saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
@@ -116,7 +126,12 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first."""
-        return sorted(self._manager.all_steps())
+        is_new = not self._is_open and not saved_steps(self._folder.parent)
+        return [] if is_new else sorted(self._manager.all_steps())
+
+    @property
+    def _is_open(self) -> bool:
+        return '_manager' in self.__dict__
 
     def is_best(self, score: Score | None) -> bool:
         """Whether a state of that score would be kept as the best; False for None, and for NaN.
@@ -140,6 +155,8 @@ class Checkpoints:
         where the disk is too full for it, or was for the save before; where a save need not be
         (`required`) a warning takes its place.
         """
+        import orbax.checkpoint as ocp
+
         # One save at a time: what went wrong with the last one is told before the next begins.
         self._finish()
         step = int(state.step)
@@ -328,6 +345,8 @@ class Checkpoints:
                 ' --workdir'
             )
 
+        import orbax.checkpoint as ocp
+
         # Read into arrays of the target's shapes and shardings, whatever mesh they were saved on.
         others = _beside_params(target)
         read = self._manager.restore(
@@ -357,7 +376,8 @@ class Checkpoints:
         try:
             self._finish()
         finally:
-            self._manager.close()
+            if self._is_open:
+                self._manager.close()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -474,6 +494,8 @@ def load_params(
 
 def _load_params(folder: epath.Path) -> dict[str, Any]:
     """Return the parameters in a checkpoint's folder; Damaged if they do not verify."""
+    import orbax.checkpoint as ocp
+
     can_be_listed(folder)
     promised = _read_meta(folder)['fingerprints']
 

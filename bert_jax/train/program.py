@@ -131,16 +131,21 @@ def departures(config: PretrainConfig, mesh: Mesh) -> list[str]:
 def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
     """Make the state that a run of `config` begins with, on the mesh."""
     shards = sharding.shards_update(config.runtime, mesh)
-    model = pretraining_model(config)
+    model = _initial_model(config)
     return create_state(model, config.seed, config.optimizer, mesh, shards, config.encoder)
 
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
     """Return the shapes of `fresh_state`, as ShapeDtypeStructs with their shardings."""
-    # One runtime setting changes shapes; without the others those of one model are traced once.
     shards = sharding.shards_update(config.runtime, mesh)
-    model = heads.Pretraining(config.encoder, scan=config.runtime.scan_layers)
+    model = _initial_model(config)
     return abstract_state(model, config.optimizer, mesh, shards, config.encoder)
+
+
+def _initial_model(config: PretrainConfig) -> heads.Pretraining:
+    """Return a model whose initial values are those of any that `config` may compute."""
+    # One runtime setting changes shapes; without the others one model is traced for all purposes.
+    return heads.Pretraining(config.encoder, scan=config.runtime.scan_layers)
 
 
 def argument_shapes(
