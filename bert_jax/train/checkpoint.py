@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import math
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,14 +33,15 @@ from bert_jax.train.checkpoint_faults import (
     Damaged,
     NoRoom,
     can_be_listed,
+    checksum,
     compare,
     describe,
     fingerprints,
     is_damage,
     join_threads,
-    json_object,
     patiently,
     quiet,
+    read_meta,
     writing,
 )
 from bert_jax.train.state import TrainState
@@ -112,7 +111,7 @@ class Checkpoints:
         # Scores of an earlier start of this run: what was the best must stay the best.
         for step in saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
-                if score := ranked(_read_meta(self._folder / str(step)).get('score')):
+                if score := ranked(read_meta(self._folder / str(step)).get('score')):
                     self._scores[step] = score
         return ocp.CheckpointManager(
             self._folder,
@@ -170,7 +169,7 @@ class Checkpoints:
         # Fingerprints are taken of the arrays on the devices, before anything can go wrong on their
         # way to the disk; a checksum over the rest of the record guards the fingerprints.
         record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
-        record['checksum'] = _checksum(record)
+        record['checksum'] = checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
         at_rest = layout.stacked(state)
         params, others = at_rest.params, _beside_params(at_rest)
@@ -335,7 +334,7 @@ class Checkpoints:
         # What forbids looking is no damage, and orbax could not tell the two apart.
         can_be_listed(self._folder / str(step))
         # The names come first: another program's arrays would fail below as if they were damaged.
-        meta = _read_meta(self._folder / str(step))
+        meta = read_meta(self._folder / str(step))
         names = {path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(target)[0]}
         promised = meta['fingerprints']
         if other := sorted(names ^ promised.keys()):
@@ -434,22 +433,6 @@ def _size(state: TrainState) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state._replace(frozen=None)))
 
 
-def _read_meta(folder: epath.Path) -> dict[str, Any]:
-    """Return what was saved with the arrays, as JSON values; Damaged where it is not whole."""
-    meta = json_object(folder / 'meta' / 'metadata')
-    if not isinstance(meta.get('fingerprints'), dict):
-        raise Damaged('meta/metadata has no fingerprints')
-    if 'checksum' in meta and meta['checksum'] != _checksum(meta):  # older versions wrote none
-        raise Damaged('the checksum of meta/metadata differs')
-    return meta
-
-
-def _checksum(meta: dict[str, Any]) -> int:
-    """crc32 of the JSON of all of `meta` but its own checksum."""
-    others = {name: value for name, value in meta.items() if name != 'checksum'}
-    return zlib.crc32(json.dumps(others, sort_keys=True).encode())
-
-
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
     """Return the steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
@@ -497,7 +480,7 @@ def _load_params(folder: epath.Path) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     can_be_listed(folder)
-    promised = _read_meta(folder)['fingerprints']
+    promised = read_meta(folder)['fingerprints']
 
     # Shapes come from the checkpoint itself: whoever reads parameters alone has no state to compare
     # with.
