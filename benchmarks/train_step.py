@@ -10,11 +10,13 @@ random ids without padding, 15 % of the tokens masked. Ours, by its own code, is
   bare     the jitted forward and backward of the same model alone, no clipping, no optimizer;
   torch    transformers' BertForPreTraining as people run it: SDPA, fused AdamW, on a GPU bf16
            autocast and torch.compile;
-  gathered the same, but with the masked positions gathered before the vocabulary, as ours has it.
-Without torch only ours and bare run. Rates are sequences a second, medians over the rounds; ratios
-are taken within a round. MFU is flops.py's count over the data sheet's peak, `of matmul` over the
-rate of large matrix products measured here. --sweep also measures ours with each choice of
-attention, dropout bits, loop over layers and batch size.
+  gathered the same, but with the masked positions gathered before the vocabulary, as ours has it;
+           on a CPU also with torch.compile, with bf16 autocast, and with both.
+Ours multiplies as runtime.matmul_dtype says, by default as the processor is fast in. Without torch
+only ours and bare run. A last line compares with PyTorch's fastest form. Rates are sequences a
+second, medians over the rounds; ratios are taken within a round. MFU is flops.py's count over the
+data sheet's peak, `of matmul` over the rate of large matrix products measured here. --sweep also
+measures ours with each choice of attention, dropout bits, loop over layers and batch size.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags, logging
 
@@ -73,6 +75,21 @@ SWEEP = (
 Program = Callable[[int], None]  # runs that number of steps and waits for the last
 
 
+class Form(NamedTuple):
+    """How PyTorch's step is computed: masked positions gathered, bf16 autocast, torch.compile."""
+
+    gathered: bool = True
+    autocast: bool = False
+    compiled: bool = False
+
+
+CPU_FORMS = {
+    'gathered compiled': Form(compiled=True),
+    'gathered bf16': Form(autocast=True),
+    'gathered bf16 compiled': Form(autocast=True, compiled=True),
+}
+
+
 def main(argv: Sequence[str]) -> None:
     """Measure every case and prints a line for each program."""
     del argv
@@ -105,6 +122,7 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     """Measure all programs of one case, PRESET:SEQ_LEN, in alternation; print the figures."""
     from bert_jax.costs.chips import peak_flops
     from bert_jax.costs.flops import training_flops_per_sequence
+    from bert_jax.model.blocks import products
 
     # The same model, length, batch and predictions for all programs.
     config, seq_len = configured(case, gpu, _SET.value)
@@ -114,9 +132,10 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     programs = {'ours': ours(config, seq_len, size), 'bare': bare(config, seq_len, size)}
     # Only where both packages are installed.
     if _torch_packages():
+        forms = {name: Form(name != 'torch', gpu, gpu) for name in ('torch', 'gathered')}
         programs |= {
-            name: pytorch(config, seq_len, size, gpu, name == 'gathered')
-            for name in ('torch', 'gathered')
+            name: pytorch(config, seq_len, size, gpu, form)
+            for name, form in (forms if gpu else forms | CPU_FORMS).items()
         }
     for changes in SWEEP if _SWEEP.value else ():
         try:
@@ -131,7 +150,8 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     measured = rates(programs, size)
     peak = peak_flops(device)
     print(
-        f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, dropout'
+        f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, products'
+        f' {products.choose(config.runtime) or config.runtime.compute_dtype}, dropout'
         f' {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
     )
     for name, figures in measured.items():
@@ -147,6 +167,9 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
             f'  {name:28} {figures["sequences_a_second"]:10,.1f} sequences/s  ours is'
             f' {figures["ours_over_this"]:.2f} times as fast ({low:.2f} to {high:.2f}){shares}'
         )
+    if theirs := measured.keys() & {'torch', 'gathered', *CPU_FORMS}:
+        best = min(theirs, key=lambda name: measured[name]['ours_over_this'])
+        print(f'  PyTorch at its best ({best}): ours {measured[best]["ours_over_this"]:.2f} times')
     return {
         'case': case,
         'batch_size': size,
@@ -352,13 +375,8 @@ def _torch_packages() -> tuple[str, ...]:
     return there if _TORCH.value and len(there) == 2 else ()
 
 
-def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> Program:
-    """Make the step of transformers' BertForPreTraining with SDPA, clipping and fused AdamW.
-
-    On a GPU under bf16 autocast and torch.compile.
-    """
-    import contextlib
-
+def pytorch(config: Any, seq_len: int, size: int, gpu: bool, form: Form) -> Program:
+    """Make the step of transformers' BertForPreTraining with SDPA, clipping and fused AdamW."""
     import torch
 
     device = 'cuda' if gpu else 'cpu'
@@ -372,15 +390,15 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
         name: torch.as_tensor(value).to(device).long()
         for name, value in batch_of(config, seq_len, size).items()
     }
-    loss = _torch_loss(model, arrays, gathered)
-    if gpu:
+    loss = _torch_loss(model, arrays, form.gathered)
+    if form.compiled:
         loss = torch.compile(loss)
 
     # Autocast is around the forward pass alone, as PyTorch's pages advise; optimizer and clipping
     # are float32.
     def run(steps: int) -> None:
         for _ in range(steps):
-            with torch.autocast('cuda', torch.bfloat16) if gpu else contextlib.nullcontext():
+            with torch.autocast(device, torch.bfloat16, enabled=form.autocast):
                 value = loss()
             value.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

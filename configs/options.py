@@ -78,7 +78,7 @@ class Described(NamedTuple):
 
 
 def option(
-    default: Any, help: str, is_later: bool = False, before: Any = None, **described: Any
+    default: Any, help: str, is_later: bool = False, before: Any = NO_VALUE, **described: Any
 ) -> Any:
     """Return a field that may be left out.
 
@@ -91,7 +91,7 @@ def option(
       **described: the other attributes of `Option`.
     """
     if is_later:
-        described['later'] = default if before is None else before
+        described['later'] = default if before is NO_VALUE else before
     metadata = {_KEY: Option(help, **described)}
     return dataclasses.field(default=default, metadata=metadata, repr=not is_later)
 

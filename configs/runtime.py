@@ -14,6 +14,8 @@ from bert_jax.configs.section import Section
 
 # What draws the bits of dropout (bert_jax/model/dropout.py).
 Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
+# What products of matrices read (bert_jax/model/blocks/products.py).
+MatmulDtype = Literal['auto', 'float32', 'bfloat16']
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,14 @@ class RuntimeConfig(Section):
         'arithmetic of the layers; parameters, softmax, norms and loss stay float32',
         kind='runtime',
     )
-    matmul_dtype: Literal['bfloat16'] | None = option(
-        None,
-        'what products of dense layers and of the vocabulary read, their sums in float32; none:'
-        ' compute_dtype; bfloat16: faster on CPUs that have AMX or avx512_bf16',
+    matmul_dtype: MatmulDtype | None = option(
+        'auto',
+        'what products of dense layers and of the vocabulary read in training, their sums in'
+        ' float32; auto: bfloat16 on CPUs that have AMX or avx512_bf16, chosen once for a run;'
+        ' float32, none: what compute_dtype says',
         kind='runtime',
         is_later=True,
+        before=None,
     )
     remat: Literal['none', 'dots', 'full'] = option(
         'none', 'what the backward pass recomputes, to save memory', kind='runtime'

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bert_jax.mesh import processor
 from tests.helpers.encoder import ENCODER_WORDS
 
 # Read by jax when it is first imported, so that tests without jax do not pay for it.
@@ -27,6 +28,14 @@ os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
 # Seeds the tests that try something else each time; their names show it. Set here so that all
 # processes of a run have one.
 os.environ.setdefault('BERT_JAX_TEST_SEED', str(random.SystemRandom().randrange(10_000)))
+
+
+@pytest.fixture(scope='session', autouse=True)
+def same_products() -> Iterator[None]:
+    """Products of float32 in this process, whatever the processor is fast in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processor, 'flags', frozenset)
+        yield
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 
-import jax
 from flax import traverse_util
 
 from bert_jax.configs.model import TuningConfig
@@ -35,7 +34,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
       pretraining: whether the heads of pre-training count, or the encoder and its pooler alone.
     """
     plain = model.tuned(TuningConfig())
-    shapes = jax.eval_shape(lambda: state.init_params(heads.Pretraining(plain), 0))
+    shapes = state.parameter_shapes(heads.Pretraining(plain))
     computed, parts = model.words.computed, dict[str, int]()
     for names, leaf in traverse_util.flatten_dict(shapes).items():
         part = names[1] if names[0] == 'encoder' else f'{names[0]}_head'

@@ -4,6 +4,7 @@ Orbax makes a save atomic but does not notice flipped bits and does not fall bac
 step. So a fingerprint of every leaf is taken on the devices before the save and compared after the
 restore, and `restore` walks back to the newest step that verifies, saying what it skipped and why.
 Only what is proven damaged is skipped (checkpoint_faults.py), and it is set aside, not deleted.
+Orbax is imported when it is first needed: a new run makes its first steps before.
 """
 
 from __future__ import annotations
@@ -11,19 +12,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import math
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
@@ -36,16 +34,20 @@ from bert_jax.train.checkpoint_faults import (
     NoRoom,
     attempt,
     can_be_listed,
+    checksum,
     compare,
     describe,
     fingerprints,
     join_threads,
-    json_object,
     patiently,
     quiet,
+    read_meta,
     writing,
 )
 from bert_jax.train.state import TrainState
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
 
 # Compared as a tuple: the first number decides, the next breaks ties.
 Score = tuple[float, ...]
@@ -96,13 +98,20 @@ class Checkpoints:
         self._under_way: int | None = None
         self._required = True
         self._scores: dict[int, Score] = {}
-        self._manager = patiently(os.fspath(self._folder), self._open)
+        self.steps()  # a folder that cannot be read is told at once
+
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        """Orbax's own view of the folder, opened when there is something in it."""
+        return patiently(os.fspath(self._folder), self._open)
 
     def _open(self) -> ocp.CheckpointManager:
+        import orbax.checkpoint as ocp
+
         # Scores of an earlier start of this run: what was the best must stay the best.
         for step in saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
-                if score := ranked(_read_meta(self._folder / str(step)).get('score')):
+                if score := ranked(read_meta(self._folder / str(step)).get('score')):
                     self._scores[step] = score
         return ocp.CheckpointManager(
             self._folder,
@@ -116,7 +125,12 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first."""
-        return sorted(self._manager.all_steps())
+        is_new = not self._is_open and not saved_steps(self._folder.parent)
+        return [] if is_new else sorted(self._manager.all_steps())
+
+    @property
+    def _is_open(self) -> bool:
+        return '_manager' in self.__dict__
 
     def is_best(self, score: Score | None) -> bool:
         """Whether a state of that score would be kept as the best; False for None, and for NaN.
@@ -140,6 +154,8 @@ class Checkpoints:
         where the disk is too full for it, or was for the save before; where a save need not be
         (`required`) a warning takes its place.
         """
+        import orbax.checkpoint as ocp
+
         # One save at a time: what went wrong with the last one is told before the next begins.
         self.wait()
         step = int(state.step)
@@ -153,7 +169,7 @@ class Checkpoints:
         # Fingerprints are taken of the arrays on the devices, before anything can go wrong on their
         # way to the disk; a checksum over the rest of the record guards the fingerprints.
         record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
-        record['checksum'] = _checksum(record)
+        record['checksum'] = checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
         at_rest = layout.stacked(state)
         params, others = at_rest.params, _beside_params(at_rest)
@@ -312,7 +328,7 @@ class Checkpoints:
         # What forbids looking is no damage, and orbax could not tell the two apart.
         can_be_listed(self._folder / str(step))
         # The names come first: another program's arrays would fail below as if they were damaged.
-        meta = _read_meta(self._folder / str(step))
+        meta = read_meta(self._folder / str(step))
         promised = meta['fingerprints']
         if other := sorted(by_path(target).keys() ^ promised.keys()):
             raise UserError(
@@ -320,6 +336,8 @@ class Checkpoints:
                 f' {len(other)} in all): go on with the version that wrote it, or use another'
                 ' --workdir'
             )
+
+        import orbax.checkpoint as ocp
 
         # Read into arrays of the target's shapes and shardings, whatever mesh they were saved on.
         others = _beside_params(target)
@@ -346,7 +364,8 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._manager.close()
+            if self._is_open:
+                self._manager.close()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -403,22 +422,6 @@ def _size(state: TrainState) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state._replace(frozen=None)))
 
 
-def _read_meta(folder: epath.Path) -> dict[str, Any]:
-    """Return what was saved with the arrays, as JSON values; Damaged where it is not whole."""
-    meta = json_object(folder / 'meta' / 'metadata')
-    if not isinstance(meta.get('fingerprints'), dict):
-        raise Damaged('meta/metadata has no fingerprints')
-    if 'checksum' in meta and meta['checksum'] != _checksum(meta):  # older versions wrote none
-        raise Damaged('the checksum of meta/metadata differs')
-    return meta
-
-
-def _checksum(meta: dict[str, Any]) -> int:
-    """crc32 of the JSON of all of `meta` but its own checksum."""
-    others = {name: value for name, value in meta.items() if name != 'checksum'}
-    return zlib.crc32(json.dumps(others, sort_keys=True).encode())
-
-
 def saved_steps(workdir: epath.PathLike) -> list[int]:
     """Return the steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
@@ -458,8 +461,10 @@ def load_params(workdir: epath.PathLike, step: int | None = None) -> tuple[dict[
 
 def _load_params(folder: epath.Path) -> dict[str, Any]:
     """Return the parameters in a checkpoint's folder; Damaged if they do not verify."""
+    import orbax.checkpoint as ocp
+
     can_be_listed(folder)
-    promised = _read_meta(folder)['fingerprints']
+    promised = read_meta(folder)['fingerprints']
 
     # Shapes come from the checkpoint itself: whoever reads parameters alone has no state to compare
     # with.

@@ -1,8 +1,8 @@
 """What went wrong with a checkpoint: damage, a fault that may pass, or a full disk.
 
-Owns the fingerprints by which damage is found, the words in which orbax and tensorstore name a
-fault, and how to read in spite of what may pass. It must not know where checkpoints are, or when
-they are read.
+Owns the fingerprints by which damage is found and the record that holds them, the words in which
+orbax and tensorstore name a fault, and how to read in spite of what may pass. It must not know
+where checkpoints are, or when they are read.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import asyncio
 import collections
 import contextlib
 import errno
+import json
 import os
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from etils import epath
 
 from bert_jax.configs.errors import UserError, chain, no_room
 from bert_jax.configs.files.json_object import parse_object
@@ -89,6 +92,22 @@ def fingerprints(tree: Any) -> dict[str, int]:
     ):
         of_leaves[path] += int(value)
     return {path: value % 2**32 for path, value in of_leaves.items()}
+
+
+def read_meta(folder: epath.Path) -> dict[str, Any]:
+    """Return what was saved with the arrays, as JSON values; Damaged where it is not whole."""
+    meta = json_object(folder / 'meta' / 'metadata')
+    if not isinstance(meta.get('fingerprints'), dict):
+        raise Damaged('meta/metadata has no fingerprints')
+    if 'checksum' in meta and meta['checksum'] != checksum(meta):  # older versions wrote none
+        raise Damaged('the checksum of meta/metadata differs')
+    return meta
+
+
+def checksum(meta: dict[str, Any]) -> int:
+    """crc32 of the JSON of all of `meta` but its own checksum."""
+    others = {name: value for name, value in meta.items() if name != 'checksum'}
+    return zlib.crc32(json.dumps(others, sort_keys=True).encode())
 
 
 def compare(read: dict[str, int], promised: dict[str, int]) -> None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
-from bert_jax.model.blocks import attend
+from bert_jax.model.blocks import attend, products
 from bert_jax.model.dropout import rounded
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
@@ -73,7 +73,9 @@ def pretraining_program(
     kernel = attend.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
     # A plan has no records; a family without pairs has no head to train on them.
     nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
-    objective = losses.pretraining_objective(pretraining_model(config, kernel), nsp)
+    model = pretraining_model(config, kernel)
+    matmul_dtype = products.read_in_training(runtime, platform)
+    objective = losses.pretraining_objective(model.clone(matmul_dtype=matmul_dtype), nsp)
     step = make_train_step(
         objective,
         config.optimizer,
@@ -91,14 +93,17 @@ def pretraining_program(
         kernel,
         objective,
         jit_train_step(step, state, platform),
-        jax.jit(make_eval_step(objective)),
+        jax.jit(make_eval_step(losses.pretraining_objective(model, nsp))),
         state,
         hparams_of(config.optimizer, config.seed, config.total_steps),
     )
 
 
 def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pretraining:
-    """Return the model as `runtime` computes it; any kernel has the same parameters."""
+    """Return the model as `runtime` computes it outside of training, which may multiply otherwise.
+
+    Any kernel has the same parameters.
+    """
     runtime = config.runtime
     return heads.Pretraining(
         config.encoder,
@@ -106,7 +111,6 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
         runtime.remat,
         runtime.scan_layers,
         kernel,
-        runtime.matmul_dtype,
     )
 
 
@@ -127,16 +131,21 @@ def departures(config: PretrainConfig, mesh: Mesh) -> list[str]:
 def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
     """Make the state that a run of `config` begins with, on the mesh."""
     shards = sharding.shards_update(config.runtime, mesh)
-    model = pretraining_model(config)
+    model = _initial_model(config)
     return create_state(model, config.seed, config.optimizer, mesh, shards, config.encoder)
 
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
     """Return the shapes of `fresh_state`, as ShapeDtypeStructs with their shardings."""
-    # One runtime setting changes shapes; without the others those of one model are traced once.
     shards = sharding.shards_update(config.runtime, mesh)
-    model = heads.Pretraining(config.encoder, scan=config.runtime.scan_layers)
+    model = _initial_model(config)
     return abstract_state(model, config.optimizer, mesh, shards, config.encoder)
+
+
+def _initial_model(config: PretrainConfig) -> heads.Pretraining:
+    """Return a model whose initial values are those of any that `config` may compute."""
+    # One runtime setting changes shapes; without the others one model is traced for all purposes.
+    return heads.Pretraining(config.encoder, scan=config.runtime.scan_layers)
 
 
 def argument_shapes(

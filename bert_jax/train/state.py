@@ -6,7 +6,7 @@ The state holds no random key and no stream position: both follow from (seed, st
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -137,9 +137,7 @@ def create_state(
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
     out = shardings(state_shapes(model, config, encoder), mesh, shard_optimizer)
-    make = functools.partial(_make, model, config, encoder)
-    with jax.set_mesh(mesh):
-        return jax.jit(make, out_shardings=out)(np.uint32(seed))
+    return jax.jit(_maker(model, config, encoder), out_shardings=out)(np.uint32(seed))
 
 
 def abstract_state(
@@ -160,16 +158,32 @@ def abstract_state(
 @functools.lru_cache(maxsize=1)
 def state_shapes(model: Any, config: Optimizer, encoder: ModelConfig | None = None) -> TrainState:
     """Return a train state's shapes, without places; kept, as a search asks for them often."""
-    return jax.eval_shape(functools.partial(_make, model, config, encoder), np.uint32(0))
+    return jax.eval_shape(_maker(model, config, encoder), np.uint32(0))
 
 
-def _make(
-    model: Any, config: Optimizer, encoder: ModelConfig | None, seed: jax.Array
-) -> TrainState:
-    params, frozen = layout.for_model(init_params(model, seed), model), None
-    if encoder is not None:
-        params, frozen = split(params, encoder)
-    return fresh_state(params, config, frozen)
+def parameter_shapes(model: Any) -> Any:
+    """Return the shapes of a model's parameters, stacked."""
+    return jax.eval_shape(_initialiser(model), np.uint32(0))
+
+
+# To trace a model takes longer than to read a compiled program. jax keeps the trace of a function
+# that it is given again, so these are the same functions for the same model.
+@functools.lru_cache(maxsize=2)
+def _initialiser(model: Any) -> Callable[[Any], Any]:
+    return jax.jit(functools.partial(init_params, model))
+
+
+@functools.lru_cache(maxsize=2)
+def _maker(
+    model: Any, config: Optimizer, encoder: ModelConfig | None
+) -> Callable[[Any], TrainState]:
+    def make(seed: jax.Array) -> TrainState:
+        params, frozen = layout.for_model(_initialiser(model)(seed), model), None
+        if encoder is not None:
+            params, frozen = split(params, encoder)
+        return fresh_state(params, config, frozen)
+
+    return make
 
 
 def load_params_into(

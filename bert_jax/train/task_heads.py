@@ -242,13 +242,13 @@ def make_model(
 ) -> Any:
     """Make the encoder of `config` with the head of that name, computed as `runtime` says.
 
+    What its products read is runtime.compute_dtype: training may multiply otherwise (`products`).
     outputs: how many labels or numbers the task has. KeyError for an unknown name.
     """
     dtype = jnp.dtype(runtime.compute_dtype)
-    model = HEADS[head].model(
+    return HEADS[head].model(
         config, dtype, outputs, head_dropout, runtime.remat, runtime.scan_layers
     )
-    return model.clone(matmul_dtype=runtime.matmul_dtype)
 
 
 def make_objective(head: str, model: Any) -> losses.Objective:

@@ -144,3 +144,17 @@ def test_a_setting_that_was_removed_is_dropped_from_an_older_file(tmp_path, capl
         UserError, match=r'decoding_processes was removed \(one thread .*: leave it out$'
     ):
         apply(plain, ['runtime.decoding_processes=0'])
+
+
+def test_files_from_before_there_was_a_choice_mean_what_was_done_then():
+    """A new run has the new default, and says so; an older file stays as it is, byte by byte."""
+    new = load('bert_tiny')
+    saved = json.loads(schema.dumps(new))
+    assert (new.record_order, new.runtime.matmul_dtype) == ('spread', 'auto')
+    assert saved.pop('record_order') == 'spread'
+    assert saved['runtime'].pop('matmul_dtype') == 'auto'
+    assert schema.loads(schema.dumps(new)) == new
+    older = json.dumps(saved, indent=2) + '\n'
+    read = schema.loads(older)
+    assert (read.record_order, read.runtime.matmul_dtype) == ('blocks', None)
+    assert schema.dumps(read) == older

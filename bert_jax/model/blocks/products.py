@@ -4,8 +4,8 @@ A TPU multiplies float32 so by itself. On a CPU with instructions for bfloat16 (
 servers since 2023; avx512_bf16, in AMD's since 2022) it is worth the trouble of saying so: each of
 the three products of a dense layer, forward and for both gradients, takes between a third and a
 sixth of the time with AMX. XLA uses them where both sides are bfloat16 and the result is float32;
-asked for a result in bfloat16, it multiplies in float32. Owns the rule and its gradient, and the
-dense layer that takes it.
+asked for a result in bfloat16, it multiplies in float32. Owns the choice between both, the rule and
+its gradient, and the dense layer that takes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,35 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.schema import ModelConfig
+from bert_jax.configs.runtime import MatmulDtype
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.mesh import processor
+
+
+def choose(
+    runtime: RuntimeConfig,
+    platform: str | None = None,
+    is_fast: Callable[[], bool] = processor.multiplies_bfloat16,
+) -> MatmulDtype | None:
+    """Return runtime.matmul_dtype with 'auto' replaced by what it is here: a name, or None.
+
+    Args:
+      runtime: the settings.
+      platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here.
+      is_fast: tells whether the processor here multiplies bfloat16 faster.
+    """
+    if runtime.matmul_dtype != 'auto':
+        return runtime.matmul_dtype
+    # GPUs and TPUs multiply as compute_dtype says, and so does a CPU that was asked for bfloat16.
+    if (platform or jax.default_backend()) != 'cpu' or runtime.compute_dtype != 'float32':
+        return None
+    return 'bfloat16' if is_fast() else 'float32'
+
+
+def read_in_training(runtime: RuntimeConfig, platform: str | None = None) -> str | None:
+    """Return what `dense` and `dot_general` take; arguments as of `choose`."""
+    chosen = choose(runtime, platform)
+    return None if chosen == 'float32' else chosen
 
 
 @functools.cache  # one function for each dtype, so that equal modules are equal

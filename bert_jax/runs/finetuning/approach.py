@@ -17,7 +17,7 @@ from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.costs.flops import training_flops_per_sequence
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.model.blocks import attend
+from bert_jax.model.blocks import attend, products
 from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.runs.sources.fitting import check_pooler
 from bert_jax.runs.workdir import word_vectors
@@ -75,10 +75,11 @@ class Approach:
         )
 
         # Two forms of one model: a fused kernel may read only rows of the training length, while
-        # splits are predicted in several lengths.
+        # splits are predicted in several lengths; and predictions multiply as compute_dtype says.
         length = self.features(config)[0]['input_ids'].shape[-1]
         kernel = attend.choose(config.runtime, encoder, length)
-        return model, model.clone(kernel=kernel)
+        matmul_dtype = products.read_in_training(config.runtime)
+        return model, model.clone(kernel=kernel, matmul_dtype=matmul_dtype)
 
     def split(self, config: FinetuneConfig, params: Any) -> tuple[Any, Any]:
         """Split fresh parameters: (what is trained, what is not; None where all are)."""

@@ -98,6 +98,7 @@ class FineTuner:
         # What cannot be made is refused before the folder is this run's.
         self.check(config)
         data, workdir = self.data, Workdir(folder)
+        config = running.with_products(workdir, config)
         result_file = workdir.result(data.split)
         if not result_file.exists():
             self.approach.features(config)

@@ -45,14 +45,17 @@ class Baselines:
         return {**tokens, **pairs, 'loss': self.unigram_nll + self.nsp_nll}
 
 
-def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
+def baselines(
+    directory: str, examples: int = 0, train_examples: int = 0, tokenizer: Tokenizer | None = None
+) -> Baselines:
     """Count the baselines over the first `examples` held-out records of each language.
 
     Frequencies are those of the first `train_examples` training records, which are a sample of all
-    because records lie in the order of a hash. 0 means all records, in both.
+    because records lie in the order of a hash. 0 means all records, in both. `tokenizer` is theirs,
+    where it is read already.
     """
     # One is added to each count: a token never seen in training costs much, and not infinity.
-    tokenizer = Tokenizer.load(f'{directory}/tokenizer')
+    tokenizer = tokenizer or Tokenizer.load(f'{directory}/tokenizer')
     counts = token_counts(directory, tokenizer, train_examples)
     log_p = np.log(counts + 1) - np.log(counts.sum() + len(counts))
 
@@ -88,13 +91,13 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
     )
 
 
-def logged_baselines(directory: str, examples: int) -> Baselines:
+def logged_baselines(directory: str, examples: int, tokenizer: Tokenizer) -> Baselines:
     """Count and log the baselines over the first `examples` held-out records (0: all).
 
     Frequencies are of enough training records to settle the third digit.
     """
     # As many held-out records as an evaluation reads, or the two would not compare.
-    guess = baselines(directory, examples, _TRAIN_EXAMPLES)
+    guess = baselines(directory, examples, _TRAIN_EXAMPLES, tokenizer)
     logging.info(
         'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f; '
         'most frequent label nsp_accuracy %.3f, nsp_loss %.3f',

@@ -14,16 +14,12 @@ import jax
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion import parameters
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
-from bert_jax.runs.finetuning.data_collator import eval_batch_size
-from bert_jax.runs.finetuning.evaluation import check_writable, config_hash, write_result
 from bert_jax.runs.pretraining.records import check_model_reads
-from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import losses
@@ -82,6 +78,12 @@ def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[st
 
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     """Measure the newest checkpoint on all records of the split; return eval/SPLIT.json."""
+    # Not at the top: a run that trains evaluates without them, and starts sooner.
+    from bert_jax.conversion import parameters
+    from bert_jax.runs.finetuning.data_collator import eval_batch_size
+    from bert_jax.runs.finetuning.evaluation import config_hash, write_result
+    from bert_jax.runs.sources.source import read_source
+
     workdir = Workdir(folder)
     config, manifest, tokenizer = _checked(workdir, data, split)
 
@@ -134,6 +136,8 @@ def _checked(
     Raises:
       UserError: they do not go together.
     """
+    from bert_jax.runs.finetuning.evaluation import check_writable
+
     # Before weights are read: first the kind of workdir ...
     config = workdir.config()
     if not isinstance(config, schema.PretrainConfig):

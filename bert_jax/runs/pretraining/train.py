@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from absl import logging
@@ -26,8 +26,6 @@ from bert_jax.model.blocks import attend
 from bert_jax.runs.finetuning.machine import mesh_of
 from bert_jax.runs.pretraining import baselines, dry_run, held_out, same_run
 from bert_jax.runs.pretraining.records import Records
-from bert_jax.runs.sources import fitting, source, word_network
-from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import notes, running, word_vectors
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
@@ -45,6 +43,9 @@ from bert_jax.train.state import (
     parameter_count,
 )
 from bert_jax.train.task_heads import pretraining_head
+
+if TYPE_CHECKING:
+    from bert_jax.runs.sources.source import Source
 
 
 class PretrainResult(NamedTuple):
@@ -123,7 +124,7 @@ def pretrain(
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
         identity = {'records': [r.identity() for r in records], **identity}
-        running.claim(folder, config, tokenizer, identity)
+        config = running.claim(folder, config, tokenizer, identity)
         processes.compare(
             lambda: same_run.claimed(folder),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
@@ -155,6 +156,8 @@ def starting_point(
     model = config.model
     if not init_from:
         return None, {}
+    from bert_jax.runs.sources import fitting, source, word_network
+
     if config.tuning.method == 'full':
         # Nor is what has no encoder: `_first_state` takes its network.
         if checkpoint.saved_steps(workdir) or word_network.is_workdir(init_from):
@@ -188,12 +191,15 @@ def _first_state(
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state = fresh_state(config, mesh)
     if start:
-        state = _with_weights(state, start, config.encoder)
-    elif not checkpoint.saved_steps(workdir) and word_network.is_workdir(init_from):
-        network = word_network.put_into(state.params, str(init_from))
-        state = state._replace(params=network)
-        logging.info('%s: its network of words; all else is fresh', init_from)
-    elif state.frozen is not None:
+        return _with_weights(state, start, config.encoder)
+    if init_from and not checkpoint.saved_steps(workdir):
+        from bert_jax.runs.sources import word_network
+
+        if word_network.is_workdir(init_from):
+            network = word_network.put_into(state.params, init_from)
+            logging.info('%s: its network of words; all else is fresh', init_from)
+            return state._replace(params=network)
+    if state.frozen is not None:
         # Of a source they come with it; else they follow from the vocabulary alone.
         computed = word_vectors.filled_in({}, config.model, tokenizer)
         state = load_frozen(state, computed, 'word vectors')
@@ -308,7 +314,7 @@ class PhaseTraining:
         # Guessing is measured on the same records as the model.
         stream, batches = self.stream('eval'), self.config.runtime.eval_batches
         guess = baselines.logged_baselines(
-            self.records.directory, self.settings.batch_size * batches
+            self.records.directory, self.settings.batch_size * batches, self.records.tokenizer
         )
         if processes.is_lead_process():
             scores = guess.by_metric(self.records.kind().nsp and self.config.pair_loss)

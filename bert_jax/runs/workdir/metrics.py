@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import io
 import json
 import math
 import os
 import socket
-import sys
 import time
-import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -29,6 +26,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, no_room, reading
 from bert_jax.configs.files.json_object import parse
 from bert_jax.input_pipeline import progress
+from bert_jax.input_pipeline.records.tfrecord import frame_records
 
 if TYPE_CHECKING:
     from bert_jax.train.loop import LogEntry, Writer
@@ -195,9 +193,6 @@ class TensorBoard(_Appended):
     """
 
     def __init__(self, folder: epath.Path, resume_step: int, required: bool):
-        # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
-        stand_in = types.ModuleType('tensorboard.compat.notf')
-        sys.modules.setdefault('tensorboard.compat.notf', stand_in)
         from tensorboard.compat.proto import event_pb2
 
         # A run that ended before its first checkpoint resumes at 0, and has events all the same.
@@ -217,12 +212,10 @@ class TensorBoard(_Appended):
 
     def _add(self, **content: Any) -> None:
         from tensorboard.compat.proto import event_pb2
-        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
-        record, event = io.BytesIO(), event_pb2.Event(wall_time=time.time(), **content)
-        RecordWriter(record).write(event.SerializeToString())
-        self.append(record.getvalue())
+        # Framed in memory, so that it reaches the file as one whole piece.
+        event = event_pb2.Event(wall_time=time.time(), **content)
+        self.append(frame_records([event.SerializeToString()]))
 
     def write(self, line: LogEntry) -> None:
         """Add a point to the curve 'SPLIT/NAME' of each number."""

@@ -8,16 +8,18 @@ max_bad_steps), for every command that trains, and for a training of your own
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from absl import logging
 
-from bert_jax.configs.schema import PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import FinetuneConfig, PretrainConfig, RuntimeConfig
 from bert_jax.input_pipeline.progress import Bar
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import processes, program_cache, sharding
+from bert_jax.mesh import processes, processor, program_cache, sharding
+from bert_jax.model.blocks import products
 from bert_jax.runs.supervision.signals import Agreement, StopSignal, handlers_restored
 from bert_jax.runs.supervision.watchdog import watchdog
 from bert_jax.runs.workdir import metrics, notes, plots, word_vectors
@@ -30,6 +32,7 @@ from bert_jax.train.state import TrainState
 # What a checkpoint keeps with the state: the sums of the steps since the last line.
 MeterState = Mapping[str, Any]
 MakeWriters = Callable[[int], Sequence[loop.Writer]]
+C = TypeVar('C', bound=PretrainConfig | FinetuneConfig)
 
 
 @contextlib.contextmanager
@@ -40,10 +43,33 @@ def locked(workdir: str) -> Iterator[Workdir]:
         yield folder
 
 
+def with_products(folder: Workdir, config: C) -> C:
+    """Return `config` with runtime.matmul_dtype=auto replaced by what it is in the folder's run.
+
+    A run that has a checkpoint keeps what it began with, on another processor too. For a new one
+    the first process chooses.
+    """
+    if config.runtime.matmul_dtype != 'auto':
+        return config
+    if folder.config_file.exists() and folder.newest_step():
+        chosen = folder.config().runtime.matmul_dtype
+    else:
+        chosen = products.choose(
+            config.runtime,
+            is_fast=lambda: processes.broadcast_from_lead(processor.multiplies_bfloat16),
+        )
+        logging.info('%s: runtime.matmul_dtype=auto is %s here', folder, chosen or 'none')
+    return dataclasses.replace(
+        config, runtime=dataclasses.replace(config.runtime, matmul_dtype=chosen)
+    )
+
+
 def claim(
     folder: Workdir, config: PretrainConfig, tokenizer: Tokenizer, reads: Mapping[str, Any]
-) -> None:
+) -> PretrainConfig:
     """Make the folder this run's, or find that it is; the first process does it for all.
+
+    Returns `config` with the choices that the folder's run has made (`with_products`).
 
     Args:
       folder: held by `locked`.
@@ -54,10 +80,12 @@ def claim(
     Raises:
       UserError: another run is there.
     """
+    config = with_products(folder, config)
     identity = {**reads, **word_vectors.identity(config.model, tokenizer)}
     processes.broadcast_from_lead(lambda: folder.create_or_resume(config, identity))
     if processes.is_lead_process():
         tokenizer.save(folder.tokenizer_folder)
+    return config
 
 
 def checkpoints_of(workdir: str, runtime: RuntimeConfig) -> Checkpoints:
@@ -227,7 +255,7 @@ def own_run(
         sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, setting)
     program_cache.use(config.runtime.compilation_cache)
     with locked(workdir) as folder:
-        claim(folder, config, tokenizer, reads)
+        config = claim(folder, config, tokenizer, reads)
         # A command keeps its handlers to the end: a signal that comes twice is one request.
         with (
             handlers_restored(),

@@ -11,6 +11,8 @@ import pytest
 from bert_jax.configs import load, presets
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.costs import flops
+from bert_jax.mesh.construction import make_mesh
+from bert_jax.train import program, state
 
 # name: (pre-training total, encoder with pooler); google-research/bert shapes, vocabulary 30522,
 # decoder counted once.
@@ -38,6 +40,19 @@ def test_golden_parameter_counts(name):
     assert counts == GOLDEN[name]
     preset = importlib.import_module(f'bert_jax.configs.presets.{name}')
     assert f'{counts[0]:,}' in preset.__doc__
+
+
+def test_a_model_is_traced_once_to_be_made_and_to_be_counted(monkeypatch):
+    traced, init = [], state.init_params
+    monkeypatch.setattr(state, 'init_params', lambda *args: traced.append(1) or init(*args))
+    small = {'vocab_size': 321, 'hidden_size': 8, 'num_heads': 2, 'intermediate_size': 8}
+    config = load.load('bert_tiny')
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, **small))
+    mesh = make_mesh(config.runtime)
+    program.fresh_state(config, mesh)
+    program.state_shapes(config, mesh)
+    assert flops.parameter_count(config.model)
+    assert len(traced) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bert_jax.model.blocks.products import dot_general
+from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.mesh import processor
+from bert_jax.model.blocks.products import choose, dot_general
 
 RNG = np.random.RandomState(0)
 X, KERNEL = RNG.normal(size=(3, 4, 8)).astype('f'), RNG.normal(size=(8, 5)).astype('f')
@@ -52,3 +54,25 @@ def test_without_a_dtype_it_is_jaxs_own():
 def test_other_products_are_refused():
     with pytest.raises(ValueError, match='not a product of x'):
         dot_general('bfloat16')(X, X, (((2,), (2,)), ((0,), (0,))))
+
+
+@pytest.mark.parametrize(
+    ('flags', 'settings', 'platform', 'chosen'),
+    [
+        ('sse2 avx2 amx_tile amx_bf16', {}, 'cpu', 'bfloat16'),
+        ('avx512f avx512_bf16', {}, 'cpu', 'bfloat16'),
+        ('avx2 avx512f amx_int8', {}, 'cpu', 'float32'),
+        ('asimd bf16 feat_bf16', {}, 'cpu', 'float32'),  # of ARM; nobody has timed it
+        ('amx_bf16', {}, 'gpu', None),
+        ('amx_bf16', {}, 'tpu', None),
+        ('amx_bf16', {'compute_dtype': 'bfloat16'}, 'cpu', None),
+        ('amx_bf16', {'matmul_dtype': 'float32'}, 'cpu', 'float32'),
+        ('avx2', {'matmul_dtype': 'bfloat16'}, 'tpu', 'bfloat16'),
+        ('amx_bf16', {'matmul_dtype': None}, 'cpu', None),
+    ],
+)
+def test_auto_follows_the_processor_and_a_name_overrules_it(
+    monkeypatch, flags, settings, platform, chosen
+):
+    monkeypatch.setattr(processor, 'flags', lambda: frozenset(flags.split()))
+    assert choose(RuntimeConfig(**settings), platform) == chosen

@@ -13,6 +13,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction, exchange, sharding
 from bert_jax.model import heads
+from bert_jax.model.blocks import products
 from bert_jax.train import losses
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.schedule import hparams_of
@@ -45,7 +46,7 @@ def run(
         jnp.dtype(runtime.compute_dtype),
         runtime.remat,
         runtime.scan_layers,
-        matmul_dtype=runtime.matmul_dtype,
+        matmul_dtype=products.read_in_training(runtime),
     )
     shards = sharding.shards_update(runtime, mesh)
     state = create_state(model, 7, optimizer, mesh, shards)

@@ -267,6 +267,15 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
     assert source.read_source(str(folder / 'adapters')).model.tuning.width == 3
 
 
+def test_two_programs_are_compiled_before_the_first_step_is_logged(folder):
+    """None for a single operation."""
+    short = ['phases.0.steps=2', 'optimizer.warmup_steps=1']
+    short += ['runtime.log_every=1', 'runtime.checkpoint_every=2']
+    _, log = pretrain(folder, (0, 'compiled', short), JAX_LOG_COMPILES='1')
+    before = log.partition('step 1/2')[0]
+    assert re.findall(r'Finished XLA compilation of jit\((\w+)\)', before) == ['make', 'train_step']
+
+
 def test_a_run_from_before_there_was_a_choice_of_order_goes_on_with_the_one_it_began_with(folder):
     """The very command that began it; a new run takes the new order, and asking for that is refused
     where the older one has begun.

@@ -9,7 +9,8 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
-from bert_jax.runs.workdir import notes
+from bert_jax.mesh import processor
+from bert_jax.runs.workdir import notes, running
 from bert_jax.runs.workdir.folder import lock
 from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
@@ -179,3 +180,26 @@ def test_a_sweeps_folder_takes_no_single_run_and_a_runs_folder_no_sweep(tmp_path
     run(single, 5)
     with pytest.raises(UserError, match=f'--workdir={single} holds a single run'):
         Workdir(single).check_takes_sweep()
+
+
+def test_a_run_keeps_the_products_that_it_began_with_on_another_processor(tmp_path, monkeypatch):
+    def products(folder, flags, *changes):
+        """What config.json says of a run that begins or goes on on such a processor."""
+        monkeypatch.setattr(processor, 'flags', lambda: frozenset(flags.split()))
+        config = running.with_products(Workdir(folder), apply(load('bert_tiny'), changes))
+        assert config.runtime.matmul_dtype != 'auto'
+        Workdir(folder).create_or_resume(config, {})
+        return Workdir(folder).config().runtime.matmul_dtype
+
+    fast, slow, older = (tmp_path / name for name in ('fast', 'slow', 'older'))
+    by_name = 'runtime.matmul_dtype=float32'
+    assert products(fast, 'avx2') == 'float32'
+    assert products(fast, 'amx_bf16') == 'bfloat16'  # nothing is saved yet: it begins again
+    assert products(slow, 'avx2') == 'float32'
+    assert products(older, 'amx_bf16', 'runtime.matmul_dtype=none') is None
+    for folder in (fast, slow, older):
+        (folder / 'checkpoints/5').mkdir(parents=True)
+    assert products(fast, 'avx2') == 'bfloat16'
+    assert products(slow, 'amx_bf16') == 'float32'
+    assert products(older, 'amx_bf16') is None
+    assert products(fast, 'amx_bf16', by_name) == 'float32'
