@@ -107,6 +107,7 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
         runtime.scan_layers,
         kernel,
         runtime.matmul_dtype,
+        runtime.vocabulary_loss,
     )
 
 
