@@ -78,10 +78,16 @@ def _adam(
     def update(grads, state, params=None):
         del params
         count = jnp.where(finite, optax.safe_increment(state.count), state.count)
-        moments = (
-            optax.tree.update_moment(grads, state.mu, b1, 1),
-            optax.tree.update_moment_per_elem_norm(grads, state.nu, b2, 2),
-        )
+        if corrects_bias:
+            moments = (
+                optax.tree.update_moment(grads, state.mu, b1, 1),
+                optax.tree.update_moment_per_elem_norm(grads, state.nu, b2, 2),
+            )
+        else:  # in this order, which rounds as runs begun before did
+            moments = (
+                jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads),
+                jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads),
+            )
         mu, nu = jax.tree.map(
             lambda new, old: _written(jnp.where(finite, new, old)), moments, (state.mu, state.nu)
         )

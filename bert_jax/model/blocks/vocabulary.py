@@ -190,9 +190,11 @@ def _in_blocks(
     blocks = -(-N // _block_rows(E))
     R = -(-N // blocks)
 
-    def cut(a, *shape):
-        # Rows that fill up the last block have weight 0.
-        filled = jnp.pad(a.reshape(N, *shape), ((0, blocks * R - N), *((0, 0) for _ in shape)))
+    def cut(a, filling, *shape):
+        # Rows that fill up the last block have weight 0, and no word as their label: the first of
+        # a device may be none, whose logit is -inf.
+        padding = ((0, blocks * R - N), *((0, 0) for _ in shape))
+        filled = jnp.pad(a.reshape(N, *shape), padding, constant_values=filling)
         return filled.reshape(blocks, R, *shape)
 
     table = table_VE.astype(read)
@@ -201,7 +203,7 @@ def _in_blocks(
     def block(carry, block_rows):
         (loss, right), gradients = carry
         x_RE, labels_R, weights_R = block_rows
-        logits = dot(x_RE, table, (((1,), (1,)), ((), ()))) + bias_V
+        logits = dot(x_RE, table, (((1,), (1,)), ((), ()))) + bias_V[None]
         largest = jax.lax.pmax(logits.max(-1), across)
         at_label = jnp.take_along_axis(logits, jnp.maximum(labels_R, 0)[:, None], -1)[:, 0]
         chosen = jax.lax.psum(jnp.where(labels_R < 0, 0.0, at_label), across)
@@ -222,7 +224,7 @@ def _in_blocks(
 
     zero = jnp.zeros(())
     start = (jnp.zeros((V, E)), jnp.zeros(V)) if with_gradients else None
-    cuts = (cut(x_BPE.astype(read), E), cut(labels_BP), cut(weights_BP))
+    cuts = (cut(x_BPE.astype(read), 0, E), cut(labels_BP, -1), cut(weights_BP, 0))
     (sums, gradients), of_x = jax.lax.scan(block, ((zero, zero), start), cuts)
     if gradients is None:
         return sums, None
