@@ -74,7 +74,7 @@ class EncoderModel(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """Factors of logits over the vocabulary at the masked positions only (run_pretraining.py:243-265)."""
+    """Factors of logits over the vocabulary at masked positions (run_pretraining.py:243-265)."""
 
     config: ModelConfig
     dtype: jnp.dtype

@@ -93,8 +93,10 @@ def _adam(
         )
         updates = jax.tree.map(
             lambda m, v: m / (jnp.sqrt(v) + eps),
-            *((optax.tree.bias_correction(m, b, count) if corrects_bias else m)
-              for m, b in ((mu, b1), (nu, b2))),
+            *(
+                (optax.tree.bias_correction(m, b, count) if corrects_bias else m)
+                for m, b in ((mu, b1), (nu, b2))
+            ),
         )
         return updates, optax.ScaleByAdamState(count, mu, nu)
 

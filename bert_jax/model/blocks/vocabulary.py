@@ -56,7 +56,7 @@ class Factors(NamedTuple):
         mesh = jax.sharding.get_abstract_mesh()
         for axis in set(BATCH) & set(free_axes()):
             B = B // mesh.shape[axis]
-        return B * P >= 2 * _block_rows(E)
+        return 2 * _block_rows(E) <= B * P
 
     def weighted_sums(self, labels_BP: jax.Array, weights_BP: jax.Array) -> Sums:
         """Return the sums over all rows of weight * loss and of weight * (is the label right?).
@@ -164,6 +164,16 @@ def _local_labels(labels: jax.Array, part: int, model: int) -> jax.Array:
     return jnp.where(piece % model == mine, piece // model * part + offset, -1)
 
 
+def _cut(blocks: int, R: int, a: jax.Array, filling: int, *shape: int) -> jax.Array:
+    """Return rows of `shape` as [blocks, R, *shape], filled up.
+
+    Filling rows have weight 0, and no word as their label: a device's first may have logit -inf.
+    """
+    a = a.reshape(-1, *shape)
+    padding = ((0, blocks * R - len(a)), *((0, 0) for _ in shape))
+    return jnp.pad(a, padding, constant_values=filling).reshape(blocks, R, *shape)
+
+
 def _in_blocks(
     read: jnp.dtype,
     with_gradients: bool,
@@ -181,7 +191,8 @@ def _in_blocks(
       with_gradients: whether there are gradients.
       across: the mesh axes over which the words are split.
       x_BPE: of these rows.
-      table_VE: the words that are here; bias_V: theirs.
+      table_VE: the words that are here.
+      bias_V: theirs.
       labels_BP: their numbers among these words, -1 of words that are elsewhere.
       weights_BP: 0 for rows that count for nothing.
     """
@@ -189,13 +200,6 @@ def _in_blocks(
     N = labels_BP.size
     blocks = -(-N // _block_rows(E))
     R = -(-N // blocks)
-
-    def cut(a, filling, *shape):
-        # Rows that fill up the last block have weight 0, and no word as their label: the first of
-        # a device may be none, whose logit is -inf.
-        padding = ((0, blocks * R - N), *((0, 0) for _ in shape))
-        filled = jnp.pad(a.reshape(N, *shape), padding, constant_values=filling)
-        return filled.reshape(blocks, R, *shape)
 
     table = table_VE.astype(read)
     dot = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
@@ -224,6 +228,7 @@ def _in_blocks(
 
     zero = jnp.zeros(())
     start = (jnp.zeros((V, E)), jnp.zeros(V)) if with_gradients else None
+    cut = functools.partial(_cut, blocks, R)
     cuts = (cut(x_BPE.astype(read), 0, E), cut(labels_BP, -1), cut(weights_BP, 0))
     (sums, gradients), of_x = jax.lax.scan(block, ((zero, zero), start), cuts)
     if gradients is None:

@@ -25,7 +25,7 @@ SPECS = (*(P(('data', 'fsdp')), *2 * (P(('fsdp', 'model')),)), *2 * (P(('data', 
 
 @pytest.fixture(scope='module')
 def arrays() -> tuple[np.ndarray, ...]:
-    """384 rows, which are three blocks of 128, or four of 96; a quarter of them counts for naught."""
+    """384 rows, which are three blocks of 128, or four of 96; a quarter has weight 0."""
     rng = np.random.default_rng(0)
     bias = np.where(np.arange(V) < WORDS, rng.normal(size=V), -np.inf)
     weights = rng.choice([0.0, 0.5, 1.0, 1.0], (B, PLACES))
