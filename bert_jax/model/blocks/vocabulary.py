@@ -196,8 +196,7 @@ def _in_blocks(
       labels_BP: their numbers among these words, -1 of words that are elsewhere.
       weights_BP: 0 for rows that count for nothing.
     """
-    E, V = table_VE.shape[1], table_VE.shape[0]
-    N = labels_BP.size
+    (V, E), N = table_VE.shape, labels_BP.size
     blocks = -(-N // _block_rows(E))
     R = -(-N // blocks)
 
