@@ -70,6 +70,16 @@ class RuntimeConfig(Section):
         is_later=True,
         before=None,
     )
+    # Older runs go on with whole logits: blocks round otherwise.
+    vocabulary_loss: Literal['auto', 'whole', 'blocks'] = option(
+        'auto',
+        'how the loss over the vocabulary is computed; whole: from all logits at once; blocks: of'
+        ' some rows after the other, so that all logits are never in memory; auto: blocks where a'
+        ' device has rows for several',
+        kind='runtime',
+        is_later=True,
+        before='whole',
+    )
     remat: Literal['none', 'dots', 'full'] = option(
         'none', 'what the backward pass recomputes, to save memory', kind='runtime'
     )

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.norms import LayerNorm
-from bert_jax.model.blocks.products import dense, dot_general
+from bert_jax.model.blocks.products import dense
+from bert_jax.model.blocks.vocabulary import Factors
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import padded_vocab, table_init, words_of
 from bert_jax.model.encoder import Encoder, Packing
@@ -73,7 +74,7 @@ class EncoderModel(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """Logits over the vocabulary at the masked positions only (run_pretraining.py:243-265)."""
+    """Factors of logits over the vocabulary at masked positions (run_pretraining.py:243-265)."""
 
     config: ModelConfig
     dtype: jnp.dtype
@@ -82,8 +83,8 @@ class MaskedLM(nn.Module):
     @nn.compact
     def __call__(
         self, x_BTH: jax.Array, word_VE: jax.Array | None, positions_BP: jax.Array
-    ) -> jax.Array:
-        """-> logits [B, P, V] in float32; those of the table's padding rows are -inf.
+    ) -> Factors:
+        """-> the factors of logits [B, P, V]; those of the table's padding rows are -inf.
 
         word_VE: the word table that the encoder shares; None: a decoder of its own is trained.
         """
@@ -102,22 +103,22 @@ class MaskedLM(nn.Module):
         # The word table again, transposed: input and output embeddings are tied where it is shared.
         if word_VE is None:
             word_VE = self.param('decoder', table_init(c), (V, c.embedding_width))
-        logits_BPV = dot_general(self.matmul_dtype)(
-            x_BPE,
-            word_VE.astype(self.dtype),
-            (((2,), (1,)), ((), ())),
-            preferred_element_type=jnp.float32,
-        )
-        return logits_BPV + bias_V[None, None]
+        return Factors(x_BPE, word_VE, bias_V, self.matmul_dtype)
 
 
 class Pretraining(EncoderModel):
-    """Masked LM and, in families that tell pairs apart, next-sentence prediction."""
+    """Masked LM and, in families that tell pairs apart, next-sentence prediction.
+
+    vocabulary_loss: 'whole': masked-LM logits are an array; 'blocks': they are left as their
+    factors, of which a loss makes blocks; 'auto': that where a device has rows for several blocks.
+    """
+
+    vocabulary_loss: str = 'whole'
 
     @nn.compact
     def __call__(
         self, batch: Batch, dropout_rng: DropoutRng | None = None
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> tuple[jax.Array | Factors, jax.Array | None]:
         """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.
 
         Next-sentence logits of packed rows are [B, K, 2]; class 1 means a random B. Without pairs
@@ -131,9 +132,13 @@ class Pretraining(EncoderModel):
         positions_BP = batch['masked_lm_positions']
         if self.config.is_causal and not self.config.bilstm:
             positions_BP = jnp.maximum(positions_BP - 1, 0)
-        mlm_BPV = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(
+        factors = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(
             x_BTH, word_VE, positions_BP
         )
+        in_blocks = self.vocabulary_loss == 'blocks' or (
+            self.vocabulary_loss == 'auto' and factors.fills_blocks()
+        )
+        mlm_BPV = factors if in_blocks else factors.logits()
         if not self.config.traits.pairs:
             return mlm_BPV, None
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)

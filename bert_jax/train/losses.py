@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.blocks.vocabulary import Factors
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.heads import Batch as Batch
 
@@ -75,6 +76,18 @@ def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
 
 
+def _masked_lm(
+    mlm_BPV: jax.Array | Factors, labels_BP: jax.Array, weights_BP: jax.Array
+) -> MetricSums:
+    if isinstance(mlm_BPV, Factors):
+        sums, weight = mlm_BPV.weighted_sums(labels_BP, weights_BP), jnp.sum(weights_BP)
+        return {'mlm_loss': (sums[0], weight), 'mlm_accuracy': (sums[1], weight)}
+    return {
+        'mlm_loss': _weighted(cross_entropy(mlm_BPV, labels_BP), weights_BP),
+        'mlm_accuracy': _weighted(_correct(mlm_BPV, labels_BP), weights_BP),
+    }
+
+
 def pretraining_objective(model: Any, nsp: bool) -> Objective:
     """Make the objective of masked LM, plus next-sentence prediction where `nsp`.
 
@@ -95,10 +108,7 @@ def pretraining_objective(model: Any, nsp: bool) -> Objective:
 
         # A masked place counts by its own weight (0 where a row has fewer than P) and by its row's.
         weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        metrics = {
-            'mlm_loss': _weighted(cross_entropy(mlm_BPV, batch['masked_lm_ids']), weights_BP),
-            'mlm_accuracy': _weighted(_correct(mlm_BPV, batch['masked_lm_ids']), weights_BP),
-        }
+        metrics = _masked_lm(mlm_BPV, batch['masked_lm_ids'], weights_BP)
         if nsp:
             # Each class by itself too: a head that always gives one answer has half of all right,
             # which the mean alone would not show. Label 0: B follows A.

@@ -66,21 +66,50 @@ def decay_mask(params: Any) -> Any:
     )
 
 
-def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Adam's direction m / (sqrt(v) + eps), without bias correction (optimization.py:131-137)."""
+def _adam(
+    b1: float, b2: float, eps: float, corrects_bias: bool, finite: Any
+) -> optax.GradientTransformation:
+    """Adam's direction m / (sqrt(v) + eps), as optax computes it.
 
-    def init(params):
-        zeros = lambda: jax.tree.map(jnp.zeros_like, params)
-        return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=zeros(), nu=zeros())
+    Without bias correction it is the original's (optimization.py:131-137). Where `finite` is false
+    the moments stay as they were.
+    """
 
     def update(grads, state, params=None):
         del params
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
-        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
-        return updates, optax.ScaleByAdamState(state.count + 1, mu, nu)
+        count = jnp.where(finite, optax.safe_increment(state.count), state.count)
+        if corrects_bias:
+            moments = (
+                optax.tree.update_moment(grads, state.mu, b1, 1),
+                optax.tree.update_moment_per_elem_norm(grads, state.nu, b2, 2),
+            )
+        else:  # in this order, which rounds as runs begun before did
+            moments = (
+                jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads),
+                jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads),
+            )
+        mu, nu = jax.tree.map(
+            lambda new, old: _written(jnp.where(finite, new, old)), moments, (state.mu, state.nu)
+        )
+        updates = jax.tree.map(
+            lambda m, v: m / (jnp.sqrt(v) + eps),
+            *(
+                (optax.tree.bias_correction(m, b, count) if corrects_bias else m)
+                for m, b in ((mu, b1), (nu, b2))
+            ),
+        )
+        return updates, optax.ScaleByAdamState(count, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
+
+
+def _written(x: jax.Array) -> jax.Array:
+    """Return x, which is computed once, by itself.
+
+    Else XLA computes a moment a second time where the update needs it, of the old moment. That it
+    then copies first, because the new one takes its memory.
+    """
+    return jax.lax.optimization_barrier(x)
 
 
 def _in_bfloat16(
@@ -214,16 +243,18 @@ def _times(factors: Any) -> optax.GradientTransformation:
     )
 
 
-def make_optimizer(config: Optimizer, h: Hparams, step: Any) -> optax.GradientTransformation:
-    """Return the optax transformation of step `step`, from 0; it and `h` may be traced.
+def make_optimizer(
+    config: Optimizer, h: Hparams, step: Any, finite: Any = True
+) -> optax.GradientTransformation:
+    """Return the optax transformation of step `step`, from 0; it, `h`, `finite` may be traced.
 
-    Frozen parameters do not count in the norm, and neither decay nor move. One's own transformation
-    is taken as it is, with its own schedule, clipping and decay; `h` and `step` are nothing to it.
+    Frozen parameters do not count in the norm, and neither decay nor move. Where `finite` is false
+    the state stays as it was, and the updates mean nothing. One's own transformation is taken as it
+    is, with its own schedule, clipping and decay; the other arguments are nothing to it.
     """
     if isinstance(config, optax.GradientTransformation):
         return config
     lamb = LAMB.get(config.algorithm)
-    constants = {'b1': config.b1, 'b2': config.b2, 'eps': config.eps}
     corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'
     rates = lambda params: layer_rates(config, params)
     # 0 or 1: whether a leaf, or a block's slice, moves.
@@ -240,7 +271,7 @@ def make_optimizer(config: Optimizer, h: Hparams, step: Any) -> optax.GradientTr
 
     # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
     # ratio has both in the update that it measures.
-    adam = (optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants)
+    adam = _adam(config.b1, config.b2, config.eps, corrected, finite)
     chain.append(_in_bfloat16(adam, h, step) if config.moments == 'bfloat16' else adam)
     chain.append(optax.add_decayed_weights(h.weight_decay, mask=decay_mask))
     if lamb:

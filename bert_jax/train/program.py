@@ -111,6 +111,7 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
         runtime.remat,
         runtime.scan_layers,
         kernel,
+        vocabulary_loss=runtime.vocabulary_loss,
     )
 
 

@@ -170,11 +170,13 @@ def _applied(
 
     # The update is computed in any case and taken only where all is finite: the choice is made on
     # the device, so that the host need not look at this step before it sends the next.
-    updates, opt_state = make_optimizer(optimizer, h, state.step).update(
+    updates, opt_state = make_optimizer(optimizer, h, state.step, finite).update(
         grads, state.opt_state, state.params
     )
     keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
     params = keep(optax.apply_updates(state.params, updates), state.params)
+    if not isinstance(optimizer, OptimizerConfig):  # those by settings keep their own state
+        opt_state = keep(opt_state, state.opt_state)
 
     # In a row: the host stops a run that does not recover, which a single bad batch is not.
     bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
@@ -191,7 +193,7 @@ def _applied(
     # The step counts a discarded step too: data and schedule go on.
     after = state._replace(
         params=params,
-        opt_state=keep(opt_state, state.opt_state),
+        opt_state=opt_state,
         step=state.step + 1,
         bad_steps=bad_steps,
     )

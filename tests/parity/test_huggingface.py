@@ -158,9 +158,10 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
     found = {}
     if 'mlm' in p:
         everywhere = np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
-        mlm = heads.MaskedLM(c, jnp.float32).apply(
+        factors = heads.MaskedLM(c, jnp.float32).apply(
             {'params': p['mlm']}, hidden, p['encoder']['embeddings']['word'], everywhere
         )
+        mlm = factors.logits()
         found = {
             'prediction_logits' if a == 'BertForPreTraining' else 'logits': mlm[..., : c.vocab_size]
         }

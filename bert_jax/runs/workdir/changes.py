@@ -11,6 +11,7 @@ import itertools
 from typing import Any, NamedTuple
 
 from bert_jax.configs import schema
+from bert_jax.configs.options import NO_VALUE, described
 
 # What data.json of older runs does not say. It follows from what else they say of their task.
 _SAID_LATER = frozenset({'data.options.texts'})
@@ -55,6 +56,23 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
         for name in sorted(old | new)
         if old.get(name) != new.get(name) and not (name in _SAID_LATER and name not in old)
     ]
+
+
+def with_older_defaults(before: schema.RuntimeConfig, after: schema.RuntimeConfig) -> Any:
+    """Return `after` with the defaults of the run that is there, where newer ones round otherwise.
+
+    A default that came later does not change a run that was begun without it: the run keeps its
+    value until another is named.
+    """
+    older = {
+        field.name: field.option.later
+        for field in described(schema.RuntimeConfig)
+        if field.option
+        and field.option.later not in (NO_VALUE, field.default)
+        and getattr(before, field.name) == field.option.later
+        and getattr(after, field.name) == field.default
+    }
+    return dataclasses.replace(after, **older)
 
 
 def leaves(data: Any, prefix: str = '') -> dict[str, Any]:

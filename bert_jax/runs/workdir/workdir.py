@@ -19,8 +19,9 @@ bert_jax/runs/finetuning/sweep.py lays them out.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from absl import logging
 from etils import epath
@@ -31,11 +32,12 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir import folder, metrics
-from bert_jax.runs.workdir.changes import Change, RunIdentity, changes
+from bert_jax.runs.workdir.changes import Change, RunIdentity, changes, with_older_defaults
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.tokenizer import Tokenizer
 
+AnyConfig = TypeVar('AnyConfig', bound=schema.Config)
 # The end of every line about a file that is damaged or gone.
 MEND = 'put it back from a copy, or use another workdir'
 
@@ -197,6 +199,13 @@ class Workdir(os.PathLike[str]):
         source = self.data(model=dict)['model']
         return config.encoder(schema.ModelConfig.from_json(source, str(self.data_file)))
 
+    def as_begun(self, config: AnyConfig) -> AnyConfig:
+        """Return `config` with the older defaults of the run that is here, if there is any."""
+        if not self.config_file.exists():
+            return config
+        runtime = with_older_defaults(self.config().runtime, config.runtime)
+        return dataclasses.replace(config, runtime=runtime)
+
     def create_or_resume(self, config: schema.Config, data: dict[str, Any]) -> bool:
         """Write config.json and data.json, or check that an old workdir holds the same run.
 
@@ -228,6 +237,7 @@ class Workdir(os.PathLike[str]):
                 )
 
             # A run with its first checkpoint, or a result, is begun and is not replaced by another.
+            config = self.as_begun(config)
             changed = changes(RunIdentity(before, self.data()), RunIdentity(config, data), done)
             is_claimed = self._takes(changed, begun)
         # The configuration last: with it the folder is this run's.

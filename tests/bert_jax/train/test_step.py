@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,7 @@ def run(
         runtime.remat,
         runtime.scan_layers,
         matmul_dtype=products.read_in_training(runtime),
+        vocabulary_loss=runtime.vocabulary_loss,
     )
     shards = sharding.shards_update(runtime, mesh)
     state = create_state(model, 7, optimizer, mesh, shards)
@@ -86,6 +88,7 @@ def baseline() -> list[float]:
     [
         {'fsdp': 8, 'remat': 'full'},
         {'shard_optimizer': True},
+        {'fsdp': 2, 'model_parallel': 2, 'accumulation': 2, 'vocabulary_loss': 'blocks'},
         {'accumulation': 4, 'shard_optimizer': True},
         {'fsdp': 2, 'shard_optimizer': True, 'gradient_exchange': 'all_to_all'},
         pytest.param({'fsdp': 2, 'model_parallel': 2, 'accumulation': 2}, marks=pytest.mark.slow),
@@ -200,6 +203,23 @@ def test_a_non_finite_step_is_discarded_and_counted():
     jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
     after, _ = step(after, batch, hparams_of(OPTIMIZER, 0, 10))
     assert int(after.step) == 2 and int(after.bad_steps) == 0
+
+
+@pytest.mark.parametrize(
+    'change', [{}, {'algorithm': 'lamb_nvidia', 'moments': 'bfloat16'}], ids=str
+)
+def test_no_moment_is_copied_before_it_is_written(change):
+    """The step takes the state's memory: a copy of an old moment would take its size again."""
+    optimizer = dataclasses.replace(OPTIMIZER, **change)
+    model = heads.Pretraining(CONFIG)
+    batch, h = make_batch(CONFIG), hparams_of(optimizer, 0, 10)
+    state = fresh_state(model.init(jax.random.key(0), batch)['params'], optimizer)
+    step = make_train_step(losses.pretraining_objective(model, nsp=True), optimizer)
+    text = jit_train_step(step, jax.device_put(state, jax.devices()[0])).lower(state, batch, h)
+    entry = text.compile().as_text().partition('\nENTRY')[2]
+    arguments = set(re.findall(r'%(\S+) = \S+\[\d[^ ]* parameter\(', entry))  # scalars left out
+    copied = set(re.findall(r' copy\(%(\S+)\)', entry)) & arguments
+    assert len(arguments) > 60 and not copied
 
 
 def test_evaluation_counts_padding_rows_for_nothing():

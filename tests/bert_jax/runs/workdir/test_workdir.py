@@ -81,6 +81,20 @@ def test_what_does_not_change_the_result_may_change(tmp_path, caplog):
         Workdir(tmp_path).create_or_resume(apply(load('bert_tiny'), TINY), {'records': 'those'})
 
 
+def test_a_newer_default_does_not_change_a_run_that_was_begun_before(tmp_path):
+    """A file without the setting means whole logits, and goes on so until another is named."""
+    settings = lambda *changes: apply(load('bert_tiny'), [*TINY, *changes])
+    run(tmp_path, 5, 'runtime.vocabulary_loss=whole')
+    file = Workdir(tmp_path).config_file
+    assert 'vocabulary_loss' not in file.read_text()
+    assert Workdir(tmp_path).as_begun(settings()).runtime.vocabulary_loss == 'whole'
+    assert run(tmp_path, 5) and 'vocabulary_loss' not in file.read_text()
+    assert run(tmp_path, 5, 'runtime.vocabulary_loss=blocks')
+    assert Workdir(tmp_path).as_begun(settings()).runtime.vocabulary_loss == 'auto'
+    with pytest.raises(UserError, match='vocabulary_loss=half: must be one of auto, whole, blocks'):
+        settings('runtime.vocabulary_loss=half')
+
+
 def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog):
     """It was refused, or killed early: another one takes its place, and says so.
 
