@@ -273,6 +273,7 @@ def numpy_adamw(params, grads, m, v, lr, config):
         params[name] = params[name] - lr * update
 
 
+@pytest.mark.oldest
 def test_steps_equal_numpy_adamw():
     """Three steps with the gradients of jax.grad and the optimizer of numpy."""
     config = OptimizerConfig(peak_lr=1e-2, warmup_steps=0, clip_norm=0.3)
