@@ -56,6 +56,7 @@ fi
 wanted="$1 $(cat setup.cfg pyproject.toml constraints.txt | cksum)"
 if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
   echo "installing $1 into $venv (some minutes)"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$1"
+  # Most of what is installed is never imported: what is, Python compiles then.
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e "$1"
   echo "$wanted" > "$venv/installed"
 fi
