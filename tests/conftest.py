@@ -100,7 +100,7 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
     """
 
     def run(
-        name: str, *arguments: object, timeout: float = 300, **environment: str
+        name: str, *arguments: object, timeout: float = 1200, **environment: str
     ) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, '-m', f'bert_jax.launch.{name}', *map(str, arguments)],
