@@ -40,7 +40,10 @@ _PEAKS: list[tuple[float, float]] = []
 
 
 def _peak() -> tuple[float, float]:
-    """The most memory that this process took, and that a process took that it started; in GB."""
+    """The most memory that this process took, and that a process took that it started; in GB.
+
+    The second counts what this process had when it started the other, which Linux adds.
+    """
     unit = 1 if sys.platform == 'darwin' else 1024  # of ru_maxrss, in bytes
     here, started = (
         resource.getrusage(who).ru_maxrss * unit / 1e9
@@ -65,7 +68,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     here, started = zip(*(_PEAKS or [_peak()]), strict=True)
     terminalreporter.write_line(
         f'peak memory: {" and ".join(f"{gb:.2f}" for gb in here)} GB,'
-        f' {max(started):.2f} GB the largest process that a test started'
+        f' at most {max(started):.2f} GB in a process that a test started'
     )
 
 
