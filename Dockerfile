@@ -6,7 +6,7 @@
 #   docker run --init --rm bert_jax python -m bert_jax.launch.pretrain --help
 
 # The environment is made in a stage of its own, so that nothing is left of its making.
-FROM python:3.12-slim-bookworm AS environment
+FROM python:3.13-slim-bookworm AS environment
 ARG EXTRAS=gcs,tensorflow
 RUN python -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
@@ -14,7 +14,7 @@ WORKDIR /source
 COPY . .
 RUN pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt ".[${EXTRAS}]"
 
-FROM python:3.12-slim-bookworm
+FROM python:3.13-slim-bookworm
 # The number of this user is that of the group of a volume in launch/cluster/jobset.yaml.
 RUN useradd --create-home --uid 1000 bert
 COPY --from=environment /opt/venv /opt/venv

@@ -5,7 +5,7 @@ import sys
 # Here, and in words that any Python can read, because this file runs before any command.
 if sys.version_info < (3, 11):
     sys.stderr.write(
-        'bert_jax needs Python 3.11, 3.12 or 3.13, this is %d.%d: use `python3.11 -m ...`\n'
+        'bert_jax needs Python 3.11, 3.12 or 3.13, this is %d.%d: use `python3.13 -m ...`\n'
         % sys.version_info[:2]
     )
     raise SystemExit(2)

@@ -5,7 +5,7 @@
 #
 #   bash launch/quickstart.sh [--corpus='texts/*.txt' --language=ko] [--workdir=DIR]
 #
-# PYTHON names the interpreter to make .venv with (3.11 to 3.13).
+# PYTHON names the interpreter to make .venv with (3.11 to 3.13); without it, the newest that is here.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 

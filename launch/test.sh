@@ -4,27 +4,29 @@
 #
 #   bash launch/test.sh [-k EXPRESSION] [tests/test_x.py]                   the core suite, in .venv
 #   bash launch/test.sh --slow [-k EXPRESSION]                              what takes longer than a few seconds, in .venv too
+#   bash launch/test.sh --oldest [-k EXPRESSION]                            a few tests of each kind on Python 3.11, in .venv-oldest
 #   bash launch/test.sh --beam [-k EXPRESSION]                              tests/beam on Apache Beam, in .venv-beam
 #   bash launch/test.sh --plan [-k EXPRESSION]                              tests/plan with the TPU compiler, in .venv-plan
 #   bash launch/test.sh --parity [-k EXPRESSION]                            tests/parity against PyTorch's BERT, in .venv-parity
 #
 # BERT_JAX_TEST_DATA names a folder of real corpora and tasks; tests that need it are skipped without.
-# PYTHON names the interpreter to make the environment with (3.11 to 3.13).
+# PYTHON names the interpreter to make the environment with (3.11 to 3.13); without it, the newest that is here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # A suite is an environment, its extras and what of tests/ it runs; what follows on the command line
 # comes after, so that it can narrow the choice.
-venv=.venv extras=datasets,tensorflow,test constraints=constraints.txt
+venv=.venv extras=datasets,tensorflow,test versions=
 case "${1:-}" in
   --slow) set -- -m slow "${@:2}" ;;
-  --beam) venv=.venv-beam extras=beam,tensorflow,test constraints=constraints-beam.txt; set -- tests/beam "${@:2}" ;;
+  --oldest) venv=.venv-oldest extras=test versions=3.11; set -- -m oldest "${@:2}" ;;
+  --beam) venv=.venv-beam extras=beam,tensorflow,test; set -- tests/beam "${@:2}" ;;
   --plan) venv=.venv-plan extras=plan,test; set -- tests/plan "${@:2}" ;;
   --parity) venv=.venv-parity extras=parity,test; set -- tests/parity "${@:2}" ;;
   *) set -- -m 'not slow' "$@" ;;
 esac
 
-source launch/install.sh ".[$extras]" "$venv" "$constraints"
+source launch/install.sh ".[$extras]" "$venv" "$versions"
 # Cut over two processes, file by file; the other suites compile on all cores, or start processes themselves.
 [ "$venv" != .venv ] || set -- -n 2 --dist loadfile --no-loadscope-reorder "$@"
 "$venv/bin/python" -m pytest -q --durations=10 "$@"

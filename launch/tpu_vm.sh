@@ -7,7 +7,7 @@
 # `run` is create, install, start and logs, one after the other; each can be had alone.
 #   create   makes the VM (--type; --spot for the cheap kind that can be taken away; --queued waits for a free one,
 #            --valid_for=6h for so long at most) with the software version of that TPU generation
-#   install  copies this checkout (its last commit) to all workers and installs it there, Python 3.12 first where the image is older
+#   install  copies this checkout (its last commit) to all workers and installs it there, Python 3.13 first where the image is older
 #   start    starts the command after `--` on all workers, supervised (bert_jax.launch.supervise), with --distributed where workers are many
 #   logs     shows worker 0's log as it grows;   status   the state of the VM, and of the run on each worker
 #   keep     like run, without the log: makes the VM again whenever it was taken away (--spot), until the run is done
@@ -125,8 +125,8 @@ install_there() {
   call compute tpus tpu-vm scp "$archive" "$name:bert_jax.tgz" "${where[@]}" --worker=all
   rm -r "$(dirname "$archive")"
   on_all 'set -e
-    if ! command -v python3.12 >/dev/null && ! command -v python3.11 >/dev/null; then
-      sudo add-apt-repository -y ppa:deadsnakes/ppa && sudo apt-get -qq update && sudo apt-get -qq install -y python3.12 python3.12-venv
+    if ! command -v python3.13 >/dev/null && ! command -v python3.12 >/dev/null && ! command -v python3.11 >/dev/null; then
+      sudo add-apt-repository -y ppa:deadsnakes/ppa && sudo apt-get -qq update && sudo apt-get -qq install -y python3.13 python3.13-venv
     fi
     rm -rf bert_jax.new && mkdir -p bert_jax bert_jax.new && tar -xzf bert_jax.tgz -C bert_jax.new
     cp -a bert_jax.new/. bert_jax && rm -r bert_jax.new && cd bert_jax && source launch/install.sh ".[tpu,gcs,tensorflow]"'

@@ -1,14 +1,20 @@
-"""What every test shares: fake devices, strict jax, the binaries, real text if there is some."""
+"""What every test shares: fake devices, strict jax, the binaries, real text if there is some.
+
+It says at the end how much memory the tests took.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import random
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -38,6 +44,52 @@ def same_products() -> Iterator[None]:
         yield
 
 
+# GB at the most, of the processes that ran tests and of the largest that a test started.
+_PEAKS: list[tuple[float, float]] = []
+
+
+def _peak() -> tuple[float, float]:
+    """The most memory that this process took, and that a process took that it started; in GB.
+
+    The second counts what this process had when it started the other, which Linux adds.
+    """
+    unit = 1 if sys.platform == 'darwin' else 1024  # of ru_maxrss, in bytes
+    here, started = (
+        resource.getrusage(who).ru_maxrss * unit / 1e9
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return here, started
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Sends the peak memory from a worker of pytest-xdist to the process that reports."""
+    if hasattr(session.config, 'workeroutput'):
+        session.config.workeroutput['peak'] = _peak()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes what a worker has sent; one that was killed has sent nothing."""
+    _PEAKS.extend([node.workeroutput['peak']] if hasattr(node, 'workeroutput') else [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    here, started = zip(*(_PEAKS or [_peak()]), strict=True)
+    terminalreporter.write_line(
+        f'peak memory: {" and ".join(f"{gb:.2f}" for gb in here)} GB,'
+        f' at most {max(started):.2f} GB in a process that a test started'
+    )
+
+
+@pytest.fixture(scope='module', autouse=True)
+def programs_of_one_file() -> Iterator[None]:
+    """Forgets what a file has compiled: no other file runs it, and a run would hold gigabytes."""
+    yield
+    if jax := sys.modules.get('jax'):
+        jax.clear_caches()
+        gc.collect()
+
+
 @pytest.fixture
 def test_data() -> pathlib.Path:
     """The folder of real corpora and tasks that BERT_JAX_TEST_DATA names.
@@ -60,7 +112,7 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
     """
 
     def run(
-        name: str, *arguments: object, timeout: float = 300, **environment: str
+        name: str, *arguments: object, timeout: float = 1200, **environment: str
     ) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, '-m', f'bert_jax.launch.{name}', *map(str, arguments)],

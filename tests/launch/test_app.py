@@ -207,7 +207,7 @@ def test_an_old_python_gets_one_line():
     assert result.returncode == 2
     assert (
         result.stderr
-        == 'bert_jax needs Python 3.11, 3.12 or 3.13, this is 3.8: use `python3.11 -m ...`\n'
+        == 'bert_jax needs Python 3.11, 3.12 or 3.13, this is 3.8: use `python3.13 -m ...`\n'
     )
 
 

@@ -28,6 +28,7 @@ from bert_jax.train.checkpoint import load_params
 FIXTURE = pathlib.Path(__file__).parents[1] / 'fixtures/old_runs'
 # The machine that made the files may round otherwise than the one that runs the tests.
 CLOSE = {'rtol': 0, 'atol': 1e-6}
+pytestmark = pytest.mark.oldest
 
 
 @pytest.fixture

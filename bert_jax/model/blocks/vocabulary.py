@@ -85,7 +85,7 @@ def _sums(read: jnp.dtype, *arrays: jax.Array) -> Sums:
     return _on_mesh(read, False, *arrays)[0]
 
 
-def _forward(read: jnp.dtype, *arrays: jax.Array) -> tuple[Sums, Gradients]:
+def _forward(read: jnp.dtype, *arrays: jax.Array) -> tuple[Sums, Gradients | None]:
     return _on_mesh(read, True, *arrays)
 
 

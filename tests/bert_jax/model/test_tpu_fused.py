@@ -67,6 +67,7 @@ def outputs_and_gradients(case: Case, kernel: str):
     return [np.asarray(x, np.float32) for x in run(qkv, ROWS)]
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize(
     'case',
     [

@@ -66,6 +66,7 @@ def array_files(folder: pathlib.Path, step: int) -> list[pathlib.Path]:
     ]
 
 
+@pytest.mark.oldest
 def test_restores_the_same_bits_on_another_mesh(tmp_path):
     state, checkpoints = saved(tmp_path)
     target = make(seed=2, fsdp=2, model_parallel=2)

@@ -21,6 +21,7 @@ def names_in(folder, vocabulary, split='train'):
     return ids & {vocabulary[1][name] for name in vocabulary[2]}
 
 
+@pytest.mark.oldest
 def test_rows_are_stretches_of_the_text_and_labels_tell_the_truth(tmp_path, vocabulary):
     texts = write_text(tmp_path / 'a.txt', vocabulary[2][:60])
     manifest = run(tmp_path, vocabulary, eval_fraction=0)
@@ -60,6 +61,7 @@ def test_rows_are_stretches_of_the_text_and_labels_tell_the_truth(tmp_path, voca
     assert shards.verify(tmp_path / 'out').faults == []
 
 
+@pytest.mark.oldest
 def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
     tmp_path, vocabulary, monkeypatch
 ):

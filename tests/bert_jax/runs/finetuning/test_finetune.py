@@ -110,6 +110,7 @@ def stopping_after(step, patch):
     patch.setattr(metrics_accumulator.Profile, 'after', stopping)
 
 
+@pytest.mark.oldest
 def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder, task_file):
     folder = str(tmp_path / 'run')
     result, done_before = tuner_of(task_file, encoder).run(configuration(), folder)

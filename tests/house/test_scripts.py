@@ -1,0 +1,141 @@
+"""launch/install.sh chooses a Python, and .ci/run names what it has not run: tried on stand-ins."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+TOOLS = 'bash cat cksum dirname env grep head ln ls mkdir mktemp rm sed sleep sort tail tee timeout'
+# It tells its version to install.sh, makes environments that hold itself, and installs.
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+  *platform*) echo {version} ;;
+  *venv*) rm -rf "${{@: -1}}"; mkdir -p "${{@: -1}}/bin"; ln -sf "$0" "${{@: -1}}/bin/python" ;;
+  *) echo "$*" >> installs ;;
+esac
+"""
+SHIM = '#!/usr/bin/env bash\necho "pyenv: command not found" >&2\nexit 127\n'
+
+
+def write(path: pathlib.Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def here(tmp_path) -> pathlib.Path:
+    """A checkout's scripts and, in bin, all that is on the PATH: no Python, no pyenv, no uv."""
+    for name in ('launch/install.sh', 'launch/test.sh', '.ci/run'):
+        write(tmp_path / name, (ROOT / name).read_text())
+    for name in ('setup.cfg', 'pyproject.toml', 'constraints.txt'):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / 'bin').mkdir()
+    for name in TOOLS.split():
+        (tmp_path / 'bin' / name).symlink_to(shutil.which(name))
+    return tmp_path
+
+
+def python(here: pathlib.Path, name: str, version: str) -> None:
+    write(here / name, PYTHON.format(version=version))
+
+
+def bash(here: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [here / 'bin/bash', *arguments],
+        cwd=here,
+        env={'PATH': str(here / 'bin'), 'TMPDIR': str(here), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def install(here: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    code = 'set -euo pipefail; source launch/install.sh "$@"'
+    return bash(here, '-c', code, 'bash', '.', *arguments, **environment)
+
+
+def test_the_newest_python_that_runs_is_taken_wherever_it_is(here):
+    python(here, 'bin/python3.11', '3.11.7')
+    assert 'making .venv with Python 3.11.7\n' in install(here).stdout
+    write(here / 'bin/python3.13', SHIM)
+    write(here / 'bin/python3.12', SHIM)
+    assert 'making .venv-a with Python 3.11.7\n' in install(here, '.venv-a').stdout
+    python(here, 'uv/python', '3.12.9')
+    write(
+        here / 'bin/uv', f'#!/usr/bin/env bash\n[ "${{@: -1}}" = 3.12 ] && echo {here}/uv/python\n'
+    )
+    assert 'making .venv-b with Python 3.12.9\n' in install(here, '.venv-b').stdout
+    python(here, 'pyenv/versions/3.13.0/bin/python', '3.13.0')
+    write(here / 'bin/pyenv', f'#!/usr/bin/env bash\necho {here}/pyenv\n')
+    assert 'making .venv-c with Python 3.13.0\n' in install(here, '.venv-c').stdout
+    assert 'making .venv-d with Python 3.11.7\n' in install(here, '.venv-d', '3.11').stdout
+
+
+def test_an_environment_that_works_is_kept_and_any_other_is_made_again_in_a_line(here):
+    python(here, 'bin/python3.13', '3.13.0')
+    python(here, 'old', '3.11.7')
+    assert 'making .venv with Python 3.11.7\n' in install(here, PYTHON=str(here / 'old')).stdout
+    assert install(here).stdout == ''
+    named = install(here, PYTHON='python3.13').stdout
+    assert named.startswith('making .venv with Python 3.13.0 in place of 3.11.7\ninstalling ')
+    (here / '.venv/bin/python').unlink()
+    (here / '.venv/bin/python').symlink_to('/nowhere')
+    assert ' with Python 3.13.0 in place of one that does not work\n' in install(here).stdout
+    (here / 'setup.cfg').write_text('other')
+    assert install(here).stdout.startswith('installing .')
+    assert len((here / 'installs').read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ('named', 'words'),
+    [('', 'none on the PATH, in pyenv or in uv'), ('./old', './old'), ('no/such', 'no/such')],
+)
+def test_without_a_python_there_is_one_line(here, named, words):
+    python(here, 'old', '3.10.13')
+    python(here, 'bin/python3', '3.14.0')
+    refused = install(here, PYTHON=named)
+    assert (refused.returncode, refused.stdout) == (2, '')
+    assert refused.stderr == (
+        f'error: no Python 3.13 or 3.12 or 3.11 that can make an environment: {words}:'
+        ' install one, or name it: PYTHON=/path/to/python3.13 bash ...\n'
+    )
+
+
+def suites(here: pathlib.Path, *cases: str) -> None:
+    """The suites as a case of their flag each; the others pass."""
+    rest = 'echo "1.50s call tests/$1"; echo "peak memory: 1.00 GB"; echo "3 passed in 2.00s"'
+    write(here / 'launch/test.sh', f'case "${{1:-}}" in {" ".join(cases)} *) {rest} ;; esac')
+    python(here, '.venv/bin/python', '3.13.0')
+
+
+def test_ci_ends_with_the_slowest_tests_and_the_memory(here):
+    suites(here, '--beam) echo "21.00s call tests/beam"; exit 0 ;;')
+    done = bash(here, '.ci/run')
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.partition('peak memory of each suite:\n')[2].splitlines()
+    assert last[0] == 'beam:21.00s call tests/beam' and last[1].endswith(':1.50s call tests/--slow')
+    assert 'core:peak memory: 1.00 GB' in last and last[-1].startswith('all done after ')
+
+
+def test_ci_fails_over_what_failed_and_what_was_stopped_and_runs_the_rest(here):
+    suites(
+        here,
+        '--parity) echo "1 failed in 2.00s"; exit 1 ;;',
+        '--slow) echo "...... [ 40%]"; sleep 60 ;;',
+    )
+    begun = 4138  # two seconds are left
+    (here / '.ci/run').write_text((here / '.ci/run').read_text().replace('-gt 3000', '-gt 9000'))
+    done = bash(here, '.ci/run', SECONDS=str(begun))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert 'FAILED: parity: 1 failed in 2.00s' in lines
+    assert lines[-1].startswith('NOT FINISHED: slow: stopped after ')
+    assert lines[-1].endswith(' seconds: ...... [ 40%]')
+    late = bash(here, '.ci/run', SECONDS='9001')
+    assert late.returncode == 1 and late.stdout.count('NOT RUN: ') == 8
