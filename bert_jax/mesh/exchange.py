@@ -56,7 +56,6 @@ def is_all_to_all(
     happen. may_choose: whether `auto` may be an all-to-all. UserError where one is named
     that cannot be had.
     """
-    device = mesh.abstract_mesh.abstract_device
     is_small = mesh.size <= _ALL_TO_ALL_UP_TO
     if runtime.gradient_exchange == 'all_to_all' and platform_of(mesh) == 'tpu' and not is_small:
         raise UserError(
@@ -65,9 +64,14 @@ def is_all_to_all(
         )
     if runtime.gradient_exchange != 'auto':
         return runtime.gradient_exchange == 'all_to_all'
-    lacks_cores = device is not None and bool(_NO_SPARSE_CORES.match(device.device_kind))
     in_turn = runtime.accumulation == 1 and not runtime.scan_layers
-    return may_choose and lacks_cores and in_turn and is_small
+    return may_choose and lacks_sparse_cores(mesh) and in_turn and is_small
+
+
+def lacks_sparse_cores(mesh: Mesh | AbstractMesh) -> bool:
+    """Tell whether the chips of the mesh have no unit of their own for exchanges: a v5e's."""
+    device = mesh.abstract_mesh.abstract_device
+    return device is not None and bool(_NO_SPARSE_CORES.match(device.device_kind))
 
 
 def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[str]:

@@ -7,6 +7,7 @@ to have won. It must not know how any of them came about, nor what is said of th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -51,6 +52,7 @@ def gather(store: Store, title: str, question: str, filled: Samples | str) -> di
 def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     """Return the scores of a run on all held-out records, and what guessing scores on them."""
     from bert_jax.runs.pretraining.baselines import baselines
+    from bert_jax.runs.workdir import notes
     from bert_jax.runs.workdir.workdir import Workdir
 
     # What the run was, what it read, and its scores at the end.
@@ -67,6 +69,8 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
         'vocab_size': manifest['vocab_size'],
         'seq_len': manifest['seq_len'],
         'steps': final['step'],
+        # On what machine, and with which versions.
+        'starts': [dataclasses.asdict(start) for start in notes.starts(workdir)],
         'sequences': sequences,
         'tokens': round(sequences * manifest['seq_len'] * fill),
         'final': {

@@ -47,7 +47,7 @@ from bert_jax.train.state import (
     load_params_into,
     parameter_count,
 )
-from bert_jax.train.step import COMPILER_OPTIONS, make_train_step
+from bert_jax.train.step import compiler_options, make_train_step
 
 
 class Programs(NamedTuple):
@@ -349,7 +349,7 @@ class FineTuner:
                 name='train',
                 donate_argnums=0,
                 out_shardings=(shardings, None),
-                compiler_options=COMPILER_OPTIONS.get(jax.default_backend()),
+                compiler_options=compiler_options(),
             ),
             evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
             parameter_count(state.params, self.data.source.model),

@@ -33,6 +33,7 @@ def test_quickstart(tmp_path, binary):
     assert '--nolower_case' in first.stdout  # most letters are not Latin
     read = lambda file: json.loads((tmp_path / 'run' / file).read_text())
     results, evaluated = read('results.json'), read('pretrain/eval/eval.json')
+    assert results['pretraining']['starts'][0]['versions']['jax']
     assert results['pretraining']['final']['mlm_loss'] == evaluated['metrics']['mlm_loss']
     [row] = results['finetuning']['rows']
     assert (results['pretraining']['steps'], row['steps']) == (12, 6)
