@@ -22,6 +22,7 @@ from bert_jax.runs.workdir.metrics import (
     MetricWriter,
     describe,
     read_metrics,
+    truncate_after,
 )
 from bert_jax.runs.workdir.notes import Guess, note_guess
 from bert_jax.runs.workdir.plots import plot_run, plot_workdir
@@ -58,6 +59,16 @@ def test_reading(tmp_path):
             read_metrics(path)
     with pytest.raises(UserError, match='no such file'):
         read_metrics(tmp_path / 'other.jsonl')
+
+
+def test_lines_beyond_the_resumed_step_go(tmp_path):
+    write_steps(tmp_path, (10, 20, 30))
+    truncate_after(tmp_path / 'metrics.jsonl', 20)
+    assert [line['step'] for line in read_metrics(tmp_path / 'metrics.jsonl')] == [10, 20, 20]
+    truncate_after(tmp_path / 'metrics.jsonl', 0)
+    assert read_metrics(tmp_path / 'metrics.jsonl') == []
+    truncate_after(tmp_path / 'none.jsonl', 0)
+    assert not (tmp_path / 'none.jsonl').exists()
 
 
 def test_a_failing_disk_under_the_metrics_is_one_line(tmp_path, monkeypatch):
