@@ -162,10 +162,6 @@ def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder):
         ('--set=phases.0.bach_size=12', 'phases.0.bach_size'),
         ('--data=/nowhere', '/nowhere'),
         ('--set=runtime.fsdp=3', 'there are 8 devices'),
-        (
-            '--set=runtime.model_parallel=8',
-            'runtime.model_parallel=8 divides none of model.num_heads=2',
-        ),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(folder, binary, change, message):

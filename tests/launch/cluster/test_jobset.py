@@ -73,7 +73,8 @@ def test_nodes_with_gpus_meet_at_the_first_pod():
     assert job['parallelism'] == job['completions'] and 'nodeSelector' not in pod
     # What is saved outlives the container, and the user of the image may write it.
     assert '--workdir=/mnt/run' in container['command']
-    assert container['volumeMounts'] == [{'name': 'disk', 'mountPath': '/mnt'}]
-    assert [volume['name'] for volume in pod['volumes']] == ['disk']
+    mounts = {mount['name']: mount['mountPath'] for mount in container['volumeMounts']}
+    assert mounts == {'disk': '/mnt', 'shared-memory': '/dev/shm'}
+    assert [volume['name'] for volume in pod['volumes']] == list(mounts)
     user = re.findall(r'--uid (\d+)', (ROOT / 'Dockerfile').read_text())
     assert [str(pod['securityContext']['fsGroup'])] == user

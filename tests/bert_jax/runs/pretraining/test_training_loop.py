@@ -267,12 +267,13 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
     assert source.read_source(str(folder / 'adapters')).model.tuning.width == 3
 
 
-def test_two_programs_are_compiled_before_the_first_step_is_logged(folder):
-    """None for a single operation."""
+def test_two_programs_are_compiled_before_the_first_step_is_logged(folder, binary):
+    """None for a single operation; in a process of its own, where none is compiled before."""
     short = ['phases.0.steps=2', 'optimizer.warmup_steps=1']
     short += ['runtime.log_every=1', 'runtime.checkpoint_every=2']
-    _, log = pretrain(folder, (0, 'compiled', short), JAX_LOG_COMPILES='1')
-    before = log.partition('step 1/2')[0]
+    arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/compiled']
+    arguments += [f'--set={change}' for change in (*SETTINGS, *short)]
+    before = binary('pretrain', *arguments, JAX_LOG_COMPILES='1').stderr.partition('step 1/2')[0]
     assert re.findall(r'Finished XLA compilation of jit\((\w+)\)', before) == ['make', 'train_step']
 
 
