@@ -5,7 +5,8 @@
 #
 # WHAT is what pip shall install: ".", ".[test]"; VENV is .venv where not given, and VERSIONS the Pythons that serve,
 # the best first. Editable, so that the folder's own files run; done again only when what it was made from changed.
-venv=${2:-.venv} versions=${3:-3.13 3.12 3.11}
+venv=${2:-.venv} versions=${3:-3.13 3.12 3.11} constraints=constraints.txt
+[[ "$1" != *beam* ]] || constraints=constraints-beam.txt
 
 # The Pythons that may be version $1: the user's choice alone, or those on the PATH, of pyenv and of uv.
 candidates() {
@@ -53,10 +54,10 @@ if [ -n "${PYTHON:-}" ] || [ -z "$has" ]; then
 fi
 
 # What it was made from is noted after the install, so that one which broke off is done again.
-wanted="$1 $(cat setup.cfg pyproject.toml constraints.txt | cksum)"
+wanted="$1 $(cat setup.cfg pyproject.toml "$constraints" | cksum)"
 if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
   echo "installing $1 into $venv (some minutes)"
   # Most of what is installed is never imported: what is, Python compiles then.
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e "$1"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -c "$constraints" -e "$1"
   echo "$wanted" > "$venv/installed"
 fi

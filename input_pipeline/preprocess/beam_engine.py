@@ -96,8 +96,8 @@ def _pipeline_options(arguments: Sequence[str]) -> Any:
         import apache_beam as beam
     except ImportError:
         raise UserError(
-            '--engine=beam: Apache Beam is not installed: pip install -c constraints.txt'
-            " '.[beam]' (in an environment of its own: it brings many packages)"
+            '--engine=beam: Apache Beam is not installed: pip install -c constraints-beam.txt'
+            " '.[beam]' in an environment of its own (it needs older versions of some packages)"
         ) from None
 
     # Named, because Beam's own choice, DirectRunner, may be a runner that it downloads first. The

@@ -35,12 +35,12 @@ def settings() -> configparser.ConfigParser:
     return parser
 
 
-def versions(python: str) -> dict[str, str]:
-    """What constraints.txt fixes for a Python: a name once, at one version."""
+def versions(python: str, file: str = 'constraints.txt') -> dict[str, str]:
+    """What a file fixes for a Python: a name once, at one version."""
     environment = {'python_version': python}
     taken = [
         line
-        for line in read((ROOT / 'constraints.txt').read_text())
+        for line in read((ROOT / file).read_text())
         if line.marker is None or line.marker.evaluate(environment)
     ]
     assert len({line.name for line in taken}) == len(taken)
@@ -49,7 +49,7 @@ def versions(python: str) -> dict[str, str]:
 
 @pytest.mark.parametrize('python', ['3.11', '3.12', '3.13'])
 def test_every_requirement_has_a_fixed_version_in_its_range(python):
-    fixed = versions(python)
+    fixed = versions(python, 'constraints-beam.txt') | versions(python)
     extras = settings()['options.extras_require'].values()
     wanted = read('\n'.join([settings()['options']['install_requires'], *extras]))
     assert len(wanted) > 30
@@ -60,6 +60,13 @@ def test_every_requirement_has_a_fixed_version_in_its_range(python):
         and str(line).partition('>')[0] not in FREE
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize('python', ['3.11', '3.13'])
+def test_beam_has_the_same_versions_but_for_what_it_holds_back(python):
+    core, beam = versions(python), versions(python, 'constraints-beam.txt')
+    other = {name for name in core if core[name] != beam.get(name, core[name])}
+    assert other == {'pillow', 'protobuf', 'pyarrow', 'python-dateutil'}
 
 
 def required() -> list[str]:

@@ -32,7 +32,7 @@ def here(tmp_path) -> pathlib.Path:
     """A checkout's scripts and, in bin, all that is on the PATH: no Python, no pyenv, no uv."""
     for name in ('launch/install.sh', 'launch/test.sh', '.ci/run'):
         write(tmp_path / name, (ROOT / name).read_text())
-    for name in ('setup.cfg', 'pyproject.toml', 'constraints.txt'):
+    for name in ('setup.cfg', 'pyproject.toml', 'constraints.txt', 'constraints-beam.txt'):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / 'bin').mkdir()
     for name in TOOLS.split():
