@@ -96,11 +96,15 @@ class Computation:
 
         Made once: to be asked for when the computation is complete.
         """
-        return {
-            i.operands[0]: i
-            for i in self.instructions.values()
-            if i.opcode.endswith('-done') and i.operands
-        }
+        done = {}
+        for i in self.instructions.values():
+            if i.opcode.endswith('-done') and i.operands:
+                begun = i.operands[0]
+                # libtpu 0.0.50 waits for the sparse cores in two steps.
+                if (step := self.instructions.get(begun)) and step.opcode.endswith('-update'):
+                    begun = step.operands[0]
+                done[begun] = i
+        return done
 
     def shapes_of_operands(self, i: Instruction) -> list[str]:
         """Return the shapes that instruction `i` of this computation takes."""

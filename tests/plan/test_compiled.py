@@ -320,11 +320,15 @@ def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
 
 
 def test_activations_are_those_of_the_estimate(fsdp):
-    """By which candidates are ordered; the state is exact."""
-    parts = search.estimate(fsdp.task).parts
-    assert parts['activations'] + parts['logits'] == pytest.approx(
-        hlo.kept_for_backward(fsdp.text), rel=0.15
-    )
+    """By which candidates are ordered; the state is exact.
+
+    The newer compiler also keeps the weights' copies in bfloat16, which are no activations.
+    """
+    parts, kept = search.estimate(fsdp.task).parts, hlo.kept_for_backward(fsdp.text)
+    kernels = [shape for name, shape in fsdp.shapes.items() if name.endswith('kernel')]
+    copies = 2 * sum(math.prod(shape) for shape in kernels)
+    estimated = parts['activations'] + parts['logits']
+    assert any(estimated == pytest.approx(kept - more, rel=0.15) for more in (0, copies))
 
 
 def test_a_small_search(optimised):
