@@ -75,7 +75,7 @@ class RuntimeConfig(Section):
         'auto',
         'how the loss over the vocabulary is computed; whole: from all logits at once; blocks: of'
         ' some rows after the other, so that all logits are never in memory; auto: blocks where a'
-        ' device has rows for several',
+        ' device has more than 1 GiB of them',
         kind='runtime',
         is_later=True,
         before='whole',

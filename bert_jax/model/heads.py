@@ -110,7 +110,7 @@ class Pretraining(EncoderModel):
     """Masked LM and, in families that tell pairs apart, next-sentence prediction.
 
     vocabulary_loss: 'whole': masked-LM logits are an array; 'blocks': they are left as their
-    factors, of which a loss makes blocks; 'auto': that where a device has rows for several blocks.
+    factors, of which a loss makes blocks; 'auto': that where a device's logits are large.
     """
 
     vocabulary_loss: str = 'whole'
@@ -136,7 +136,7 @@ class Pretraining(EncoderModel):
             x_BTH, word_VE, positions_BP
         )
         in_blocks = self.vocabulary_loss == 'blocks' or (
-            self.vocabulary_loss == 'auto' and factors.fills_blocks()
+            self.vocabulary_loss == 'auto' and factors.are_large()
         )
         mlm_BPV = factors if in_blocks else factors.logits()
         if not self.config.traits.pairs:

@@ -21,6 +21,11 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.mesh.sharding import BATCH, free_axes, platform_of
 from bert_jax.model.blocks.products import dot_general
 
+# Bytes of logits from which on `auto` takes blocks. Below, blocks save memory that nobody lacks,
+# and were no faster: bert_tiny's step took 1.02 times as long on a CPU (docs/pretraining.md), and
+# of one layer of bert_base with 5,120 masked positions a chip libtpu estimated 31.7 ms in place of
+# 29.9 for v5e, with 1,275 MiB of temporary memory in place of 1,644.
+_LARGE = 2**30
 # The weighted sums of loss and accuracy.
 Sums = tuple[jax.Array, jax.Array]
 # Of x, table and bias.
@@ -50,13 +55,13 @@ class Factors(NamedTuple):
         )
         return product + self.bias_V[None, None]
 
-    def fills_blocks(self) -> bool:
-        """Tell whether a device has rows for two blocks or more: then blocks save memory."""
-        B, P, E = self.x_BPE.shape
+    def are_large(self) -> bool:
+        """Tell whether the logits of a device are so large that memory asks for blocks."""
+        B, P, _ = self.x_BPE.shape
         mesh = jax.sharding.get_abstract_mesh()
         for axis in set(BATCH) & set(free_axes()):
             B = B // mesh.shape[axis]
-        return 2 * _block_rows(E) <= B * P
+        return 4 * B * P * self.bias_V.shape[0] > _LARGE
 
     def weighted_sums(self, labels_BP: jax.Array, weights_BP: jax.Array) -> Sums:
         """Return the sums over all rows of weight * loss and of weight * (is the label right?).
@@ -73,8 +78,8 @@ def _block_rows(width: int) -> int:
 
     Each block reads and writes the table's gradient, V x E, besides its own logits, R x V: with at
     least E rows that is the smaller part. On a CPU (AMD EPYC, one core, float32, 640 rows, V =
-    30,592) blocks of 160 rows took 0.94 to 1.0 of the plain form's time for E=128, of 320 rows 0.97
-    for E=768; of 64 rows they took 1.06 and 1.22. An accelerator wants larger products.
+    30,592) blocks of 64 rows took 1.06 (E=128) and 1.22 times (E=768) the plain form's time, larger
+    ones about the same. An accelerator wants larger products.
     """
     is_cpu = platform_of(jax.sharding.get_abstract_mesh()) == 'cpu'
     return max(128, width) if is_cpu else max(2048, 2 * width)
