@@ -18,6 +18,7 @@ import numpy as np
 from etils import epath
 from flax import traverse_util
 from jax import export
+from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, Tensors, brief
@@ -31,7 +32,7 @@ PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
 Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]]
 
 
-def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
+def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     """-> call(params, batch) -> {output of the model's class: float32 array}.
 
     `params` as in `model.params`, `batch` as the class's row in train/task_heads.py has its inputs;

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
@@ -98,7 +99,7 @@ def per_data_shard(
     summed: Callable[..., Any],
     shardings: Any,
     rows: P,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     all_to_all: bool = False,
 ) -> Callable[..., Any]:
     """Wrap `summed(params, shared, rows)` -> (gradients, sums): one exchange over the axis `data`.

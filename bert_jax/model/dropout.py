@@ -145,7 +145,7 @@ def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) ->
     axis = max(len(shape) - 2, 1)
     part = (*shape[:axis], -(-shape[axis] // rng.generator.parts), *shape[axis + 1 :])
     # Each element's place within its row of the part: row-major, the same wherever it lies.
-    offset = sum(
+    offset: Any = sum(
         jax.lax.broadcasted_iota(jnp.uint32, part, i) * jnp.uint32(math.prod(part[i + 1 :]))
         for i in range(1, len(part))
     )

@@ -19,6 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import TuningConfig
@@ -48,7 +49,7 @@ class Embeddings(nn.Module):
     """
 
     config: ModelConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     @nn.compact
     def __call__(
@@ -125,7 +126,7 @@ class Encoder(nn.Module):
     """
 
     config: ModelConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
     remat: str = 'none'
     scan: bool = False
     kernel: str = 'xla'

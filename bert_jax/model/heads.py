@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
@@ -34,7 +35,7 @@ class EncoderModel(nn.Module):
     """What all models share: an encoder, and its fields (see Encoder)."""
 
     config: ModelConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
     remat: str = 'none'
     scan: bool = False
     kernel: str = 'xla'
@@ -77,7 +78,7 @@ class MaskedLM(nn.Module):
     """Factors of logits over the vocabulary at masked positions (run_pretraining.py:243-265)."""
 
     config: ModelConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
     matmul_dtype: str | None = None
 
     @nn.compact

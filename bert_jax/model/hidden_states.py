@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
@@ -26,8 +27,8 @@ def make_features(
     config: ModelConfig,
     layers: Sequence[int],
     pool: Pool,
-    compute_dtype: jnp.dtype,
-    dtype: jnp.dtype,
+    compute_dtype: DTypeLike,
+    dtype: DTypeLike,
 ) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
     """Return a function of (encoder's parameters, batch) -> {'features': [B, T, K, H]} in `dtype`.
 

@@ -19,6 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bert_jax.configs.model.embeddings import Retvec
 from bert_jax.model.dropout import DropoutRng, dropout
@@ -41,7 +42,7 @@ def binarise(characters: jax.Array) -> jax.Array:
 class WordNetwork(nn.Module):
     """Words' vectors, each number in [-1, 1]; 198,976 parameters."""
 
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, bits: jax.Array) -> jax.Array:
@@ -61,7 +62,7 @@ class WordNetwork(nn.Module):
 class WordSimilarity(nn.Module):
     """The network as it is trained, under a head that is dropped afterwards."""
 
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
     # what train/state.py makes its parameters with: one form of one word
     first_inputs = types.MappingProxyType({'characters': np.zeros((1, 1, CHARACTERS), np.int32)})
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.model.blocks.bilstm import BiLSTM
@@ -59,7 +60,7 @@ class FeatureTagger(nn.Module):
     depth: int = 2
     width: int = 768
     dropout: float = 0.5
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 from absl import logging
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from bert_jax.configs.schema import OptimizerConfig
 from bert_jax.mesh.exchange import is_by_parts, lacks_sparse_cores, per_data_shard
@@ -58,7 +59,7 @@ def make_train_step(
     masking: DynamicMasking | None = None,
     dropout_rng: str = 'threefry',
     shard_optimizer: bool = False,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     all_to_all: bool = False,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """Return step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).

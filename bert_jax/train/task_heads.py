@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
@@ -116,7 +117,7 @@ class Head:
     def model(
         self,
         config: ModelConfig,
-        dtype: jnp.dtype,
+        dtype: DTypeLike,
         outputs: int,
         head_dropout: float = 0.0,
         remat: str = 'none',

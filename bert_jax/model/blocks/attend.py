@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
@@ -201,7 +202,7 @@ def attend(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _softmax(scores: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def _softmax(scores: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Softmax over the last axis, computed in float32 and given back as `dtype`.
 
     The backward pass needs the result alone. Left to itself jax would keep it in float32 too: with
@@ -211,12 +212,12 @@ def _softmax(scores: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return jax.nn.softmax(scores, axis=-1).astype(dtype)
 
 
-def _softmax_forward(scores: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+def _softmax_forward(scores: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
     probs = checkpoint_name(_softmax(scores, dtype), 'kept')
     return probs, probs
 
 
-def _softmax_backward(dtype: jnp.dtype, probs: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+def _softmax_backward(dtype: DTypeLike, probs: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
     # d softmax: p * (g - sum(p g)), of the result alone.
     return (probs * (gradient - jnp.sum(probs * gradient, axis=-1, keepdims=True)),)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 _GATES = 'ifgo'  # input, forget, candidate, output
 
@@ -34,7 +35,7 @@ class LSTM(nn.Module):
 
     features: int
     reverse: bool
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:
@@ -73,7 +74,7 @@ class BiLSTM(nn.Module):
     """One layer, `features` wide in each direction; flax's initialisation, zero states to start."""
 
     features: int
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:

@@ -12,8 +12,8 @@ import functools
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
@@ -40,7 +40,7 @@ class Block(nn.Module):
     """One Transformer block (modeling.py:830-880), normalised as `model.norm` says."""
 
     config: ModelConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
     kernel: str = 'xla'
     matmul_dtype: str | None = None
 

@@ -17,6 +17,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bert_jax.configs.runtime import MatmulDtype
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
@@ -112,7 +113,7 @@ def dot_general(dtype: str | None) -> Callable[..., jax.Array]:
 def dense(
     config: ModelConfig,
     features: int,
-    dtype: jnp.dtype,
+    dtype: DTypeLike,
     name: str,
     matmul_dtype: str | None = None,
     use_bias: bool = True,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from bert_jax.mesh.sharding import BATCH, free_axes, platform_of
 from bert_jax.model.blocks.products import dot_general
@@ -86,15 +87,15 @@ def _block_rows(width: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sums(read: jnp.dtype, *arrays: jax.Array) -> Sums:
+def _sums(read: DTypeLike, *arrays: jax.Array) -> Sums:
     return _on_mesh(read, False, *arrays)[0]
 
 
-def _forward(read: jnp.dtype, *arrays: jax.Array) -> tuple[Sums, Gradients | None]:
+def _forward(read: DTypeLike, *arrays: jax.Array) -> tuple[Sums, Gradients | None]:
     return _on_mesh(read, True, *arrays)
 
 
-def _backward(read: jnp.dtype, gradients: Gradients, of_sums: Sums) -> tuple[Any, ...]:
+def _backward(read: DTypeLike, gradients: Gradients, of_sums: Sums) -> tuple[Any, ...]:
     # The gradients were computed with the loss, while the logits were there: they are those of the
     # sum, whose own gradient is a number. The accuracy has none.
     del read
@@ -105,7 +106,7 @@ _sums.defvjp(_forward, _backward)
 
 
 def _on_mesh(
-    read: jnp.dtype,
+    read: DTypeLike,
     with_gradients: bool,
     x_BPE: jax.Array,
     table_VE: jax.Array,
@@ -180,7 +181,7 @@ def _cut(blocks: int, R: int, a: jax.Array, filling: int, *shape: int) -> jax.Ar
 
 
 def _in_blocks(
-    read: jnp.dtype,
+    read: DTypeLike,
     with_gradients: bool,
     across: tuple[str, ...],
     x_BPE: jax.Array,

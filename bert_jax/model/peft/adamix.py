@@ -7,7 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bert_jax.configs.model import TuningConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
@@ -19,7 +19,7 @@ class Experts(nn.Module):
 
     features: int
     experts: int
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     @nn.compact
     def __call__(self, x: jax.Array, chosen: jax.Array | None) -> jax.Array:

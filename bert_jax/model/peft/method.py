@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.schema import ModelConfig
@@ -37,7 +37,7 @@ class Context(NamedTuple):
     """
 
     config: ModelConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
     block: jax.Array | int
     dropout_rng: DropoutRng | None
 
@@ -148,7 +148,7 @@ def bottleneck(
     width: int,
     activation: Function,
     init: jax.nn.initializers.Initializer,
-    dtype: jnp.dtype,
+    dtype: DTypeLike,
     down: Function | None = None,
 ) -> jax.Array:
     """Return an adapter's change, W2 act(W1 x + b1) + b2, of the output of matrix `name`.
