@@ -113,6 +113,9 @@ def write_saved_model(folder: epath.PathLike, model: Model) -> None:
     """Write a SavedModel whose signature `serving_default` takes and gives arrays by name.
 
     Weights are its variables.
+
+    Raises:
+      UserError: the TensorFlow that is installed cannot read programs of this jax.
     """
     import tensorflow as tf
     from jax.experimental import jax2tf
@@ -142,8 +145,17 @@ def write_saved_model(folder: epath.PathLike, model: Model) -> None:
         name: tf.TensorSpec([None] * len(shape.split(',')), tf.int32, name)
         for name, shape in axes.items()
     }
-    tf.saved_model.save(
-        holder,
-        os.fspath(folder),
-        signatures={'serving_default': serve.get_concrete_function(**shapes)},
-    )
+    signature = serve.get_concrete_function(**shapes)
+    # Programs of jax 0.12 check their shapes by an operation that TensorFlow 2.21 does not know.
+    try:
+        signature(
+            **{name: tf.ones([1] * len(spec.shape), tf.int32) for name, spec in shapes.items()}
+        )
+    except tf.errors.InvalidArgumentError as error:
+        if 'Cannot deserialize computation' not in str(error):
+            raise
+        raise UserError(
+            f'--format=saved_model: TensorFlow {tf.__version__} cannot read programs of jax'
+            f' {jax.__version__}: take --format=stablehlo, or export on Python 3.11 with jax 0.10.2'
+        ) from None
+    tf.saved_model.save(holder, os.fspath(folder), signatures={'serving_default': signature})
