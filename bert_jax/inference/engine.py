@@ -8,9 +8,10 @@ computes.
 from __future__ import annotations
 
 import collections
+import itertools
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -29,6 +30,8 @@ from bert_jax.runs.finetuning.data_collator import (
     run,
 )
 
+T = TypeVar('T')
+
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
 LENGTHS = (32, 64, 128, 256, 512)
 _FEW = 8  # rows of the batches that what is left over goes in
@@ -37,6 +40,13 @@ Resident: TypeAlias = dict[Any, tuple[np.ndarray, jax.Array]]
 _TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
 
 _process: list[int] = []  # the one that the devices were first used in
+
+
+def one_ahead(started: Iterable[T]) -> Iterator[T]:
+    """Yield each item when the next one is there too, so that the device is never idle."""
+    for item, _ in itertools.pairwise(itertools.chain(started, [None])):
+        assert item is not None, 'the last of a pair alone'
+        yield item
 
 
 def check_process() -> None:

@@ -6,7 +6,6 @@ feature_files.py's.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.engine import InferenceEngine
+from bert_jax.inference.engine import InferenceEngine, one_ahead
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
 from bert_jax.input_pipeline.tasks.features import truncated_lengths
 from bert_jax.input_pipeline.text.record_files import BadRecord, pass_over
@@ -132,8 +131,7 @@ class Extractor:
         # One chunk ahead: the device works on it while the one before is fetched and written.
         chunks = self._chunks(records, path, skip_bad)
         started = ((lines, rows, self._start(rows)) for lines, rows in chunks)
-        for part, _ in itertools.pairwise(itertools.chain(started, [None])):
-            assert part is not None, 'the last of a pair alone'
+        for part in one_ahead(started):
             yield self._finish(*part)
 
     def _chunks(

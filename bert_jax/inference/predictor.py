@@ -26,7 +26,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
 from bert_jax.costs import memory
 from bert_jax.inference import served_heads
-from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed
+from bert_jax.inference.engine import InferenceEngine, Resident, check_process, one_ahead, placed
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
@@ -254,8 +254,7 @@ class Predictor:
         numbers, items = itertools.count(), iter(inputs)
         chunks = iter(lambda: list(itertools.islice(items, _CHUNK)), [])
         cut = np.zeros(4, np.int64)
-        for started, _ in itertools.pairwise(itertools.chain(map(self._start, chunks), [None])):
-            assert started is not None, 'the last of a pair alone'
+        for started in one_ahead(map(self._start, chunks)):
             cut += cut_of(started.rows)
             yield from self._finish(started, numbers, errors)
         say_cut('inputs', cut, self._limit)
