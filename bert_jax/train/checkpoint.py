@@ -281,8 +281,8 @@ class Checkpoints:
             if restored is None:
                 faults[step] = fault
                 continue
-            for damaged in faults:
-                self._set_aside(damaged, faults[damaged])
+            for damaged, why in faults.items():
+                self._set_aside(damaged, why)
             if faults:
                 self._manager.reload()
             return restored

@@ -114,7 +114,6 @@ def pretrain(
     """
     mesh, tokenizer = prepare(config, records), records[0].tokenizer
     with running.locked(workdir) as folder:
-        config = folder.as_begun(config)
         # Before the workdir is this run's: a source that does not fit leaves no trace.
         start, identity = starting_point(config, tokenizer, workdir, init_from, print_map)
         processes.compare(

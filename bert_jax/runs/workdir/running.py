@@ -69,7 +69,8 @@ def claim(
 ) -> PretrainConfig:
     """Make the folder this run's, or find that it is; the first process does it for all.
 
-    Returns `config` with the choices that the folder's run has made (`with_products`).
+    Returns `config` with the choices that the folder's run has made (`with_products`), and with its
+    older defaults (`Workdir.as_begun`).
 
     Args:
       folder: held by `locked`.
@@ -80,7 +81,7 @@ def claim(
     Raises:
       UserError: another run is there.
     """
-    config = with_products(folder, config)
+    config = with_products(folder, folder.as_begun(config))
     identity = {**reads, **word_vectors.identity(config.model, tokenizer)}
     processes.broadcast_from_lead(lambda: folder.create_or_resume(config, identity))
     if processes.is_lead_process():
