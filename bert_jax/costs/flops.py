@@ -15,7 +15,7 @@ import functools
 
 from flax import traverse_util
 
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
 from bert_jax.model.blocks.block import parts_of
@@ -37,7 +37,8 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     shapes = state.parameter_shapes(heads.Pretraining(plain))
     computed, parts = model.words.computed, dict[str, int]()
     for names, leaf in traverse_util.flatten_dict(shapes).items():
-        part = names[1] if names[0] == 'encoder' else f'{names[0]}_head'
+        of_head = 'shared_head' if names[0] == 'head' else f'{names[0]}_head'
+        part = names[1] if names[0] == 'encoder' else of_head
         if '/'.join(names) not in computed and (pretraining or names[0] == 'encoder'):
             count = state.parameter_count(traverse_util.unflatten_dict({names: leaf}), model)
             parts[part] = parts.get(part, 0) + count
@@ -70,17 +71,16 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
 
     # The lowest block that is trained may have an input that nothing is trained below.
     embedded = method.trained_from('encoder/embeddings/norm/bias') is not None
-    first, above_first = _block(model, S, embedded), _block(model, S, True)
-    parts_here = parts_of(model)
-    matrices = [shape for part in parts_here for shape in part.shapes().values()]
-    forward = (
-        2 * S * sum(inputs * outputs for inputs, outputs in matrices),
-        sum(part.flops(S) for part in parts_here),
-    )
-    layers, attention = (
-        lowest * below + at_first + (L - lowest - 1) * above
-        for below, at_first, above in zip(forward, first, above_first, strict=True)
-    )
+    layers = attention = 0
+    for number in range(L):
+        if number < lowest:
+            parts_here = parts_of(model, number)
+            matrices = [shape for part in parts_here for shape in part.shapes().values()]
+            layers += 2 * S * sum(inputs * outputs for inputs, outputs in matrices)
+            attention += sum(part.flops(S) for part in parts_here)
+        else:
+            of_block = _block(model, number, S, embedded or number > lowest)
+            layers, attention = layers + of_block[0], attention + of_block[1]
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
     # any method; its decoder is the word table, which tuning leaves alone.
@@ -89,8 +89,9 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
         'layers': layers,
         'attention': attention,
         'mlm_head': predictions * (6 * H * E + (6 if whole else 4) * E * model.vocab_size),
-        'pooler': pooler * H * H,
     }
+    if not model.traits.shared_head:
+        parts['pooler'] = pooler * H * H
     # Below it lie the embeddings: where those are left alone it is only run forward.
     if model.embedding_size:
         backward = 4 if whole else 2 * embedded
@@ -103,13 +104,14 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     return parts
 
 
-def _block(model: ModelConfig, seq_len: int, reached: bool) -> tuple[int, int]:
-    """Return the FLOPs of one sequence in a block that is trained.
+def _block(model: ModelConfig, number: int, seq_len: int, reached: bool) -> tuple[int, int]:
+    """Return the FLOPs of one sequence in block `number`, which is trained.
 
     They are (of products with weights, of attention's two products).
 
     Args:
       model: the encoder.
+      number: the block's.
       seq_len: S.
       reached: whether the gradient of the block's input is needed.
     """
@@ -119,7 +121,7 @@ def _block(model: ModelConfig, seq_len: int, reached: bool) -> tuple[int, int]:
 
     # In the order of the forward pass: behind the first that something is trained at, all need the
     # gradient of what they multiply.
-    for part in parts_of(model):
+    for part in parts_of(model, number):
         shapes = part.shapes()
         for names in (part.columns, part.rows):
             for name in names:

@@ -8,12 +8,13 @@ program can beat on these chips; all bytes are of one chip.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -191,6 +192,18 @@ def _gpus(topology: Topology) -> list[Any]:
         return []
 
 
+@contextlib.contextmanager
+def _kept_nowhere() -> Iterator[None]:
+    """Keep programs out of jax's cache, which cannot read those of TPUs that are absent."""
+    name = 'jax_persistent_cache_min_compile_time_secs'
+    seconds = jax.config.values[name]
+    jax.config.update(name, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(name, seconds)
+
+
 def compile_step(task: Task) -> jax.stages.Compiled:
     """Return the train step of one phase, compiled for the topology.
 
@@ -204,7 +217,8 @@ def compile_step(task: Task) -> jax.stages.Compiled:
     with jax.set_mesh(mesh):
         lowered = program.train_step.lower(*shapes)
     try:
-        return lowered.compile()
+        with _kept_nowhere():
+            return lowered.compile()
     # Only a lack of memory is an answer; whatever else the compiler says is an error of ours.
     except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):

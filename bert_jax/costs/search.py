@@ -58,7 +58,7 @@ class Estimate(NamedTuple):
         return (needs - exact) / (self.memory() - exact) if math.isfinite(needs) else 1.0
 
 
-def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool = False) -> float:
+def kept(model: ModelConfig, scores: float, remat: str, width: int, scanned: bool = False) -> float:
     """Return bytes that a layer keeps of one token for the backward pass.
 
     width: bytes of an activation; scores: numbers of attention scores that are kept of a token. As
@@ -102,8 +102,9 @@ def estimate(task: Task) -> Estimate:
     # Memory: what the layers keep of the tokens at hand, one layer in full where it is made again,
     # the embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     fused = attend.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
-    parts = parts_of(model)
-    scores = 0 if fused else sum(part.scores(phase.seq_len) for part in parts)
+    blocks = [parts_of(model, number) for number in range(model.num_layers)]
+    of_blocks = sum(part.scores(phase.seq_len) for parts in blocks for part in parts)
+    scores = 0 if fused else of_blocks / model.num_layers
     of_all = model.num_layers * kept(model, scores, runtime.remat, width, runtime.scan_layers)
     if runtime.remat != 'none':
         of_all += kept(model, scores, 'none', width, runtime.scan_layers)

@@ -7,7 +7,7 @@ flops.py, peaks from chips.py, bytes from memory.py; it must not know where step
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,12 @@ class StepCosts:
       are not counted, and figures leave them out.
       memory_bytes: what the compiled step that `memory` was given takes on one device; None
       before.
+      sizes: how many examples of each batch count, in the order of the steps; None where all do.
     """
 
     flops: Callable[[int], float] | None
     memory_bytes: int | None = None
+    sizes: Iterator[int] | None = None
 
     def memory(self, program: jax.stages.Compiled, state: Any, batch: Any) -> str:
         """Return memory.line of a compiled step, whose bytes are noted."""
@@ -37,9 +39,11 @@ class StepCosts:
         return memory.line(program, state, batch)
 
     def work(self, batch: Mapping[str, Any]) -> Work:
-        """Return the work of a batch: input_ids [examples, (rows of an example,) tokens]."""
+        """Return the work of the next batch: input_ids [examples, (rows of one,) tokens]."""
         # Choices have three axes: an example is several rows of the encoder, and FLOPs are of rows.
         examples, *rows, length = batch['input_ids'].shape
+        if self.sizes is not None:
+            examples = next(self.sizes)
         count = examples * math.prod(rows)
         flops = count * self.flops(length) if self.flops else 0
         return Work(examples, count * length, flops)

@@ -6,12 +6,14 @@ Each check reads the compiled program: what goes over the wires, how often, and 
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import math
 import os
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.sh --plan')
@@ -23,6 +25,7 @@ from bert_jax.costs import hlo, libtpu_estimate, links, plan, search
 from bert_jax.costs.chips import Topology, topology
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
+from bert_jax.model.blocks.attend import AttentionMask, attend
 from bert_jax.train.program import InputKind, argument_shapes
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
@@ -74,7 +77,12 @@ def accumulated(optimised) -> Program:
 @pytest.fixture(scope='module', params=[1, 4], ids='accumulation={}'.format)
 def sharded(optimised, request) -> Program:
     """As users have it on a TPU: the update is sharded without being asked for."""
-    return Program(f'runtime.accumulation={request.param}')
+    return sharded_by(request.param)
+
+
+@functools.cache
+def sharded_by(accumulation: int) -> Program:
+    return Program(f'runtime.accumulation={accumulation}')
 
 
 @pytest.fixture(scope='module')
@@ -196,8 +204,23 @@ def test_a_sharded_update_scatters_gradients_and_gathers_weights_once_a_step(sha
     assert moved['all-reduce'] == pytest.approx(4 * parts['whole'], rel=0.05)  # and the metrics
 
 
+def test_a_second_compilation_meets_no_program_of_absent_devices():
+    def kept() -> list[str]:
+        return [
+            name
+            for name in os.listdir(jax.config.jax_compilation_cache_dir)
+            if 'train_step' in name
+        ]
+
+    before = kept()
+    for _ in range(2):  # a program that the other tests do not compile
+        Program('model.num_layers=1', 'phases.0.batch_size=16')
+        jax.clear_caches()
+    assert kept() == before
+
+
 def test_gradients_of_matrices_are_exchanged_beside_other_work(optimised):
-    program = Program()
+    program = sharded_by(1)
     order = [i for i, _, _ in hlo.scheduled(program.text)]
     at = {i.name: place for place, i in enumerate(order)}
     exchanged = [c for c in program.collectives if c.kind == 'all-to-all']
@@ -217,10 +240,10 @@ def test_sparse_cores_exchange_weights_and_gradients_beside_other_work(optimised
     assert [(c.kind, c.shape) for c in moved if c.begins == c.ends] == []
 
 
-@pytest.mark.parametrize('change', ['runtime.accumulation=2', 'runtime.model_parallel=2'])
-def test_the_flash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimised, change):
+def test_the_splash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimised):
     sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'model.attention_dropout=0')
-    program = Program(*sizes, 'runtime.attention=tpu_flash', change)
+    split = ('runtime.accumulation=2', 'runtime.model_parallel=2')
+    program = Program(*sizes, 'runtime.attention=tpu_splash', *split)
     assert program.text.count('tpu_custom_call') >= 2  # forward and backward
     heads = 2 // program.mesh.shape['model']
     rows = (
@@ -229,6 +252,32 @@ def test_the_flash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimis
         // program.mesh.shape['data']
     )
     assert f'bf16[{rows},{heads},128,64]' in program.text
+
+
+@pytest.mark.parametrize(('name', 'tokens'), [('v5e:2x4', 8192), ('v6e:2x4', 1024)])
+def test_packed_rows_of_local_and_global_layers_compile(optimised, name, tokens):
+    """Each chip its own rows and heads, and the memory no longer than the row."""
+    runtime = RuntimeConfig(fsdp=2, model_parallel=2)
+    mesh = construction.make_mesh(runtime, plan.devices(topology(name)))
+    rows = jax.P(('data', 'fsdp'))
+    heads = jax.NamedSharding(mesh, jax.P(*rows, None, 'model'))
+    like = jax.ShapeDtypeStruct((8, tokens, 12, 64), 'bfloat16', sharding=heads)
+    packs = jax.ShapeDtypeStruct((8, tokens), 'int32', sharding=jax.NamedSharding(mesh, rows))
+
+    def total(x, packs):
+        mask = AttentionMask(jnp.minimum(packs, 1), packs)
+        for window in (64, None):
+            x = attend(x, x, x, mask, 0.0, None, 0, kernel='tpu_splash', window=window)
+        return jnp.sum(x.astype(jnp.float32) ** 2)
+
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(jax.grad(total)).lower(like, packs).compile()
+    text = compiled.as_text()
+    # Forward, and backward for the queries and for the keys.
+    assert text.count('tpu_custom_call') == 2 * 3
+    assert not links.collectives(text, dict(mesh.shape))
+    of_a_chip = 2 * tokens * 6 * 64 * 2  # bytes of two rows and half of the heads
+    assert compiled.memory_analysis().temp_size_in_bytes < 30 * of_a_chip
 
 
 def gathered(program: Program) -> list[tuple[links.Collective, tuple[int, ...]]]:
@@ -254,11 +303,9 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
     assert share < 0.2 * sum(math.prod(leaf.shape) for leaf in moments)
 
 
-@pytest.mark.parametrize(
-    ('name', 'members'), [('v5e:8x8', {8}), ('v6e:4x4', {4}), ('v5p:2x2x2', {2, 4})]
-)
+@pytest.mark.parametrize(('name', 'members'), [('v6e:4x4', {4}), ('v5p:2x2x2', {2, 4})])
 def test_slices_of_any_shape_gather_and_scatter(optimised, name, members):
-    """Over 64 chips libtpu made sums of zeros of gathers, on squares and in space of scatters too.
+    """On squares and in space libtpu made sums of zeros of scatters.
 
     That is an all-reduce, twice the bytes.
     """
@@ -357,7 +404,7 @@ def test_eight_masks_of_one_evaluation_of_threefry_are_drawn_together(optimised)
 
 @pytest.mark.parametrize(
     'setting',
-    ['attention=tpu_flash', 'attention=tpu_fused', 'dropout_rng=rbg'],
+    ['attention=tpu_splash', 'attention=tpu_fused', 'dropout_rng=rbg'],
 )
 def test_what_libtpu_has_no_estimate_for_is_listed(optimised, setting):
     # The one kernel with dropout has it.
@@ -368,14 +415,14 @@ def test_what_libtpu_has_no_estimate_for_is_listed(optimised, setting):
     )
     listed = program.estimate.unpriced
     kinds = {
-        'attention=tpu_flash': 'kernel flash',
+        'attention=tpu_splash': 'kernel splash',
         'attention=tpu_fused': 'kernel fused_attention',
         'dropout_rng=rbg': 'rng-bit-generator',
     }
     found = [count for kind, count in listed.items() if kind.startswith(kinds[setting])]
     assert found and min(found) > 0
     # Nothing else of any size is without an estimate.
-    assert set(listed) <= {kind for kind in listed if kind.startswith('kernel f')} | {
+    assert set(listed) <= {kind for kind in listed if kind.startswith(('kernel f', 'kernel s'))} | {
         'rng-bit-generator', 'gather', 'scatter', 'sort', 'reshape', 'asynchronous copy',
         'asynchronous slice', 'copy', *hlo.KINDS,
     }  # fmt: skip
@@ -387,6 +434,15 @@ def test_scanned_layers_keep_the_masks_of_the_kernel(optimised):
     program = Program(*sizes, 'runtime.attention=tpu_fused', 'runtime.scan_layers=true')
     kernels = re.findall(r'%(fused_attention\w*)\S* = .*tpu_custom_call', program.text)
     assert sorted(kernels) == ['fused_attention', 'fused_attention_backward']
+
+
+def test_scanned_layers_keep_what_the_splash_kernel_gave(optimised):
+    """The forward kernel runs once: the backward ones read its output and sums of exponentials."""
+    sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'phases.0.batch_size=16')
+    settings = ('runtime.attention=tpu_splash', 'runtime.scan_layers=true')
+    program = Program(*sizes, *settings, 'model.attention_dropout=0')
+    kernels = re.findall(r'%splash_mha_([a-z]+)\w*\S* = .*tpu_custom_call', program.text)
+    assert sorted(kernels) == ['dkv', 'dq', 'fwd']
 
 
 @pytest.mark.slow
@@ -422,7 +478,7 @@ def test_libtpu_knows_the_topologies_that_we_name(name):
 
 @pytest.mark.parametrize(
     'name',
-    ['v4:4x4x4', 'v5e:8x8', 'v5p:2x2x2', 'v5p:4x4x4', 'v5p:4x8x8', 'v6e:4x4', 'v6e:16x16'],
+    ['v4:4x4x4', 'v5e:8x8', 'v5p:2x2x2', 'v5p:4x8x8'],
 )
 def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name):
     """And two hosts need the same rows of a batch or none in common, as jax wants them given."""
@@ -441,7 +497,7 @@ def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name
             assert sum(map(len, different)) == where.chips // model
 
 
-@pytest.mark.parametrize('name', ['v4:2x2x4', 'v5p:2x2x4', 'v6e:4x4'])
+@pytest.mark.parametrize('name', ['v5p:2x2x4'])
 def test_a_step_is_compiled_where_two_axes_of_the_mesh_share_one_of_the_torus(optimised, name):
     settings = (*SMALL, 'model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
     config = apply(load('bert_tiny'), settings)
