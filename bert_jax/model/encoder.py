@@ -12,7 +12,7 @@ up to a multiple of 128.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,13 +22,13 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model import layout
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.bilstm import BiLSTM
-from bert_jax.model.blocks.block import Block
+from bert_jax.model.blocks.block import Block, cycle_of, first_like, kind_of, parts_of
 from bert_jax.model.blocks.norms import PLACEMENTS, LayerNorm
 from bert_jax.model.blocks.part import Rows
 from bert_jax.model.blocks.positions import POSITIONS
@@ -36,8 +36,10 @@ from bert_jax.model.blocks.products import dense
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import KINDS
 
-# run(parameters of a block, x [B, T, H], the block's number) -> x.
+# run(parameters of a block, x [B, T, H], the block's number) -> x, of blocks of one kind.
 _Run = Callable[[Any, jax.Array, jax.Array | int], jax.Array]
+# The same, by the number of a block of that kind.
+_RunOf = Callable[[int], _Run]
 POOLER_SITE = (1 << 20) + 1  # dropout site beyond those of any depth, and the head's
 
 
@@ -73,15 +75,17 @@ class Embeddings(nn.Module):
         positions_BTE = POSITIONS[c.positions](c).added(
             self, segment_ids_BT.shape[1], position_ids_BT, input_mask_BT
         )
-        segment_2E = self.param('segment', normal, (c.type_vocab_size, c.embedding_width))
+        x_BTE = words_BTE
+        if c.type_vocab_size:
+            segment_2E = self.param('segment', normal, (c.type_vocab_size, c.embedding_width))
 
-        # Of so few rows a choice between them should be quicker on a TPU than to look them up: its
-        # gradient is a sum where that of a look-up is a scatter. No chip has confirmed it.
-        segments_BTE = segment_2E[None, None, 0]
-        for segment in range(1, c.type_vocab_size):
-            is_it_BT1 = segment_ids_BT[..., None] == segment
-            segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
-        x_BTE = words_BTE + segments_BTE
+            # Of so few rows a choice between them should be quicker on a TPU than to look them up:
+            # its gradient is a sum where that of a look-up is a scatter. No chip has confirmed it.
+            segments_BTE = segment_2E[None, None, 0]
+            for segment in range(1, c.type_vocab_size):
+                is_it_BT1 = segment_ids_BT[..., None] == segment
+                segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
+            x_BTE = words_BTE + segments_BTE
         x_BTE = x_BTE if positions_BTE is None else x_BTE + positions_BTE
         norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')
         x_BTE = norm(x_BTE).astype(self.dtype)
@@ -145,8 +149,9 @@ class Encoder(nn.Module):
         """Return (hidden states [B, T, H], pooled token [B, H], word table [V, E] to share).
 
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
-        first; with causal attention, where that sees itself alone, the last that is no padding.
-        With `packing` the first tokens of all K examples of a row are pooled: [B, K, H].
+        first; with causal attention, where that sees itself alone, the last that is no padding;
+        with model.pooling=mean it is the mean of an example. With `packing` the examples of a row
+        are pooled each by itself: [B, K, H]. A family whose heads share one has no pooler.
         """
         c = self.config
         # An LSTM would run over the border between two examples. With causal attention the pooled
@@ -173,16 +178,33 @@ class Encoder(nn.Module):
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 
-        # The token that stands for an example: by then it has seen all of it.
-        if packing:
-            pooled = jnp.take_along_axis(x_BTH, packing.cls_positions_BK[..., None], axis=1)
-        elif c.is_causal:
-            last_B = input_mask_BT.astype(jnp.int32).sum(-1) - 1
-            pooled = jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
-        else:
-            pooled = x_BTH[:, 0]
+        pooled = self._pooled(x_BTH, input_mask_BT, packing)
+        if c.traits.shared_head:
+            return x_BTH, pooled, shared_VE
         pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
         return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VE
+
+    def _pooled(
+        self, x_BTH: jax.Array, input_mask_BT: jax.Array, packing: Packing | None
+    ) -> jax.Array:
+        """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""
+        if self.config.pooling == 'mean':
+            members_BKT = input_mask_BT[:, None] > 0
+            if packing:
+                numbers_K11 = jnp.arange(packing.cls_positions_BK.shape[1])[:, None] + 1
+                members_BKT = packing.pack_ids_BT[:, None] == numbers_K11[None]
+            weights_BKT = members_BKT.astype(jnp.float32)
+            weights_BKT /= jnp.maximum(weights_BKT.sum(-1, keepdims=True), 1)
+            mean_BKH = jnp.einsum('BKT,BTH->BKH', weights_BKT, x_BTH.astype(jnp.float32))
+            mean_BKH = mean_BKH.astype(x_BTH.dtype)
+            return mean_BKH if packing else mean_BKH[:, 0]
+        # The token that represents an example: by then it has seen all of it.
+        if packing:
+            return jnp.take_along_axis(x_BTH, packing.cls_positions_BK[..., None], axis=1)
+        if self.config.is_causal:
+            last_B = input_mask_BT.astype(jnp.int32).sum(-1) - 1
+            return jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
+        return x_BTH[:, 0]
 
     def _through_blocks(self, x_BTH: jax.Array, rows: Rows) -> list[jax.Array]:
         """Return the hidden states [B, T, H] after the blocks: after each, or after the last alone.
@@ -197,53 +219,104 @@ class Encoder(nn.Module):
             if first == last:
                 continue
             config = c.tuned(TuningConfig()) if name == layout.BELOW else c
-            fields = (config, self.dtype, self.kernel, self.matmul_dtype)
+            fields = {
+                'config': config,
+                'dtype': self.dtype,
+                'kernel': self.kernel,
+                'matmul_dtype': self.matmul_dtype,
+            }
             # The blocks of a group are one block's weights, gone through again and again.
             numbers = np.arange(first, last).reshape(-1, c.num_layers // c.own_blocks)
             if self.is_initializing():
-                hidden.append(_fresh(fields, name, len(numbers), hidden[-1], rows))
+                hidden.append(_fresh(self, fields, name, numbers, hidden[-1], rows))
                 continue
+            run = functools.cache(functools.partial(self._run_of, fields, rows))
+            blocks = self.variables['params'][name]
             through = self._in_a_loop if self.scan else self._unrolled
-            run: _Run = functools.partial(_run, Block(*fields, parent=None), rows)
-            # XLA sees by itself what is cheaper made again than kept, but not across a loop.
-            if self.scan or self.remat != 'none':
-                policy = REMAT_POLICIES[self.remat]
-                run = jax.checkpoint(run, policy=policy, prevent_cse=not self.scan)
-            hidden += through(run, self.variables['params'][name], numbers, hidden[-1])
+            hidden += through(run, blocks, numbers, hidden[-1])
         return hidden[1:]
 
+    def _run_of(self, fields: dict[str, Any], rows: Rows, like: int) -> _Run:
+        """Return what goes through a block of the kind that block number `like` has."""
+        run: _Run = functools.partial(_run, Block(**fields, like=like, parent=None), rows)
+        # XLA sees by itself what is cheaper made again than kept, but not across a loop.
+        if self.scan or self.remat != 'none':
+            policy = REMAT_POLICIES[self.remat]
+            run = jax.checkpoint(run, policy=policy, prevent_cse=not self.scan)
+        return run
+
     def _unrolled(
-        self, run: _Run, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
+        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
     ) -> list[jax.Array]:
         """Return the hidden states after each block."""
-        hidden = []
-        for i, indices in enumerate(numbers.tolist()):
-            params = layout.block(blocks, i)
-            for index in indices:
-                x_BTH = run(params, x_BTH, index)
-                hidden.append(x_BTH)
-        return hidden
+        params = [layout.block(blocks, i) for i in range(len(numbers))]
+        return self._in_turn(run, params, numbers.tolist(), numbers, x_BTH)
 
     def _in_a_loop(
-        self, run: _Run, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
+        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
     ) -> list[jax.Array]:
-        """Return the hidden states after each block where they are asked for, else the last."""
-        keeps_all = self.is_mutable_collection('intermediates')
+        """Return the hidden states after each block where they are asked for, else the last.
 
-        def turn(x: jax.Array, group: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
-            params, indices = group
-
-            def one_block(x: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
-                x = run(params, x, index)
-                return x, x if keeps_all else None
-
-            if len(indices) == 1:
-                return one_block(x, indices[0])
-            return jax.lax.scan(one_block, x, indices)
-
+        Blocks of several kinds are gone through in rounds, each of which has all kinds.
+        """
         stack = layout.stacked({'layers': blocks})['layers']
-        x_BTH, kept = jax.lax.scan(turn, x_BTH, (stack, jnp.asarray(numbers)))
-        return list(kept.reshape(-1, *x_BTH.shape)) if keeps_all else [x_BTH]
+        kinds = tuple(tuple(kind_of(self.config, n) for n in group) for group in numbers)
+        first, period = cycle_of(kinds)
+        like = numbers[first : first + period]
+        hidden = [x_BTH]
+        if first:
+            apart = [layout.block(stack, i) for i in range(first)]
+            hidden += self._in_turn(run, apart, numbers[:first].tolist(), numbers[:first], x_BTH)
+            stack, numbers = layout.cut(stack, first, None), numbers[first:]
+        if period > 1:
+            stack = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), stack)
+
+        def turn(x: jax.Array, of_round: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
+            params, indices = of_round
+            each = [params]
+            if period > 1:
+                each = [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in range(period)]
+            states = self._in_turn(run, each, indices, like, x)
+            return states[-1], self._kept(states)
+
+        indices = jnp.asarray(numbers.reshape(-1, *like.shape))
+        x_BTH, kept = jax.lax.scan(turn, hidden[-1], (stack, indices))
+        return [*hidden[1:], *kept.reshape(-1, *x_BTH.shape)] if self._keeps_all else [x_BTH]
+
+    def _in_turn(
+        self, run: _RunOf, params: Sequence[Any], indices: Any, like: np.ndarray, x_BTH: jax.Array
+    ) -> list[jax.Array]:
+        """Return the hidden states after each block of some groups, or after each group.
+
+        Args:
+          run: what goes through a block of the kind of a number.
+          params: of each group.
+          indices: the numbers of its blocks, for each group; they may be traced.
+          like: numbers of blocks of the same kinds.
+          x_BTH: the input of the first.
+        """
+        hidden = [x_BTH]
+        for of_group, numbers, kinds in zip(params, indices, like.tolist(), strict=True):
+            # The first of its kind stands for each: so every kind is traced once.
+            kinds = [first_like(self.config, number) for number in kinds]
+            if self.scan and len(kinds) > 1 and len(set(kinds)) == 1:
+                through = functools.partial(run(kinds[0]), of_group)
+                turn = lambda x, number, through=through: (x := through(x, number), self._kept(x))
+                x_BTH, kept = jax.lax.scan(turn, hidden[-1], jnp.asarray(numbers))
+                hidden += [x_BTH] if kept is None else list(kept)
+                continue
+            for number, kind in zip(numbers, kinds, strict=True):
+                hidden.append(run(kind)(of_group, hidden[-1], number))
+        return hidden[1:]
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether the hidden states after each block are asked for."""
+        return self.is_mutable_collection('intermediates')
+
+    def _kept(self, states: Any) -> jax.Array | None:
+        """Return states as one array where they are asked for."""
+        return jnp.asarray(states) if self._keeps_all else None
 
 
 def _run(
@@ -254,9 +327,24 @@ def _run(
 
 
 def _fresh(
-    fields: tuple[Any, ...], name: str, count: int, x_BTH: jax.Array, rows: Rows
+    module: nn.Module,
+    fields: dict[str, Any],
+    name: str,
+    numbers: np.ndarray,
+    x_BTH: jax.Array,
+    rows: Rows,
 ) -> jax.Array:
-    """Make the stack of `count` fresh blocks in the module that calls; return x after them."""
+    """Make a stack of fresh blocks in the module that calls; return x [B, T, H] after them.
+
+    Args:
+      module: the module that calls.
+      fields: those of Block.
+      name: the stack's.
+      numbers: of the blocks, those of a group in a row.
+      x_BTH: their input.
+      rows: what they are told of it.
+    """
+    count = len(numbers)
     stack = nn.scan(
         Block,
         variable_axes={'params': 0},
@@ -264,4 +352,16 @@ def _fresh(
         in_axes=(0, nn.broadcast),
         length=count,
     )
-    return stack(*fields, name=name)(x_BTH, jnp.arange(count), rows)[0]
+    # All are made as the last one is; what the first ones lack is cut off.
+    last, indices = int(numbers[-1, 0]), jnp.arange(count)
+    parts = [parts_of(fields['config'], number) for number in numbers[:, 0]]
+    lacking = [[part.norm for part in each if not part.is_normed] for each in parts]
+    if not lacking[0]:
+        return stack(**fields, like=last, name=name)(x_BTH, indices, rows)[0]
+
+    def init(key: jax.Array) -> Any:
+        made = stack(**fields, like=last, parent=None).init(key, x_BTH, indices, rows)['params']
+        return layout.without_first(made, sum(map(bool, lacking)), lacking[0])
+
+    module.param(name, init)
+    return x_BTH

@@ -10,13 +10,14 @@ Dims: as in model/encoder.py; P masked positions, C classes or choices, R = B C 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.norms import LayerNorm
@@ -25,6 +26,7 @@ from bert_jax.model.blocks.vocabulary import Factors
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import padded_vocab, table_init, words_of
 from bert_jax.model.encoder import Encoder, Packing
+from bert_jax.model.pooling import sentence_vectors
 
 # What a model is given: {name of a column: array of B rows}.
 Batch = Mapping[str, jax.Array]
@@ -73,6 +75,31 @@ class EncoderModel(nn.Module):
             packing,
         )
 
+    def read(self, x: jax.Array) -> jax.Array:
+        """Return states [..., H] as a head reads them: after the head that all share, if any."""
+        if not self.config.traits.shared_head:
+            return x
+        return PredictionHead(self.config, self.dtype, name='head')(x)
+
+
+class PredictionHead(nn.Module):
+    """A dense layer, its activation and a norm, which pre-training and every task share.
+
+    transformers modeling_modernbert.py:468-480.
+    """
+
+    config: ModelConfig
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return what heads read of states [..., H]."""
+        c = self.config
+        layer = dense(c, c.hidden_size, self.dtype, 'dense', use_bias=c.use_bias)
+        return LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')(
+            ACTIVATIONS[c.hidden_act](layer(x))
+        )
+
 
 class MaskedLM(nn.Module):
     """Factors of logits over the vocabulary at masked positions (run_pretraining.py:243-265)."""
@@ -82,20 +109,16 @@ class MaskedLM(nn.Module):
     matmul_dtype: str | None = None
 
     @nn.compact
-    def __call__(
-        self, x_BTH: jax.Array, word_VE: jax.Array | None, positions_BP: jax.Array
-    ) -> Factors:
+    def __call__(self, x_BPH: jax.Array, word_VE: jax.Array | None) -> Factors:
         """-> the factors of logits [B, P, V]; those of the table's padding rows are -inf.
 
         word_VE: the word table that the encoder shares; None: a decoder of its own is trained.
         """
-        # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
-        # V columns is one of the largest of the step.
-        c = self.config
-        x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
-        activate = ACTIVATIONS[c.traits.masked_lm_act or c.hidden_act]
-        x_BPE = activate(dense(c, c.embedding_width, self.dtype, 'transform')(x_BPH))
-        x_BPE = LayerNorm(c.layer_norm_eps, name='norm')(x_BPE)
+        c, x_BPE = self.config, x_BPH
+        if not c.traits.shared_head:
+            activate = ACTIVATIONS[c.traits.masked_lm_act or c.hidden_act]
+            x_BPE = activate(dense(c, c.embedding_width, self.dtype, 'transform')(x_BPH))
+            x_BPE = LayerNorm(c.layer_norm_eps, name='norm')(x_BPE)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
         V = padded_vocab(c.vocab_size)
@@ -133,9 +156,10 @@ class Pretraining(EncoderModel):
         positions_BP = batch['masked_lm_positions']
         if self.config.is_causal and not self.config.bilstm:
             positions_BP = jnp.maximum(positions_BP - 1, 0)
-        factors = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(
-            x_BTH, word_VE, positions_BP
-        )
+        # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
+        # V columns is one of the largest of the step.
+        x_BPH = self.read(jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1))
+        factors = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(x_BPH, word_VE)
         in_blocks = self.vocabulary_loss == 'blocks' or (
             self.vocabulary_loss == 'auto' and factors.are_large()
         )
@@ -181,10 +205,8 @@ class Classifier(EncoderModel):
         """-> logits [B, C]."""
         before = self.head_dropout if self.config.traits.pooler_of_task else 0.0
         _, pooled_BH, _ = self.encode(batch, dropout_rng, before)
-        pooled_BH = dropout(pooled_BH, self.head_dropout, dropout_rng, HEAD_SITE)
-        return dense(self.config, self.outputs, self.dtype, 'classifier')(pooled_BH).astype(
-            jnp.float32
-        )
+        pooled_BH = dropout(self.read(pooled_BH), self.head_dropout, dropout_rng, HEAD_SITE)
+        return _classes(self, self.outputs, 'classifier', pooled_BH)
 
 
 class Span(EncoderModel):
@@ -194,7 +216,7 @@ class Span(EncoderModel):
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, T, 2]: start, end."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        return dense(self.config, 2, self.dtype, 'span')(x_BTH).astype(jnp.float32)
+        return _classes(self, 2, 'span', self.read(x_BTH))
 
 
 class Tokens(EncoderModel):
@@ -210,8 +232,23 @@ class Tokens(EncoderModel):
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, T, C]."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        x_BTH = dropout(x_BTH, self.head_dropout, dropout_rng, HEAD_SITE)
-        return dense(self.config, self.outputs, self.dtype, 'classifier')(x_BTH).astype(jnp.float32)
+        x_BTH = dropout(self.read(x_BTH), self.head_dropout, dropout_rng, HEAD_SITE)
+        return _classes(self, self.outputs, 'classifier', x_BTH)
+
+
+class SentenceEncoder(EncoderModel):
+    """One vector for each text, and nothing of its own to learn."""
+
+    sentence: SentenceConfig = SentenceConfig()
+
+    @nn.compact
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+        """Return vectors [B, D]; of a batch whose inputs are [B, C, T] vectors [B, C, D]."""
+        return _by_row(batch, dropout_rng, self._vectors)
+
+    def _vectors(self, rows: Batch, dropout_rng: DropoutRng | None) -> jax.Array:
+        x_RTH, _, _ = self.encode(rows, dropout_rng)
+        return sentence_vectors(x_RTH, rows['input_mask'], self.sentence)
 
 
 class Choice(EncoderModel):
@@ -225,17 +262,36 @@ class Choice(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """Return logits [B, C] of a batch whose inputs are [B, C, T], C inputs an example."""
-        # The encoder knows rows alone: B examples of C inputs are B C rows, and their pooled
-        # outputs come back as [B, C] scores. Sizes of rows may be symbolic (export), hence
-        # *examples.
-        *examples, C, T = batch['input_ids'].shape
-        rows = {
-            name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')
-        }
-        if dropout_rng is not None:  # every input is a row of its own to dropout
-            numbers_BC = dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]
-            dropout_rng = dataclasses.replace(dropout_rng, rows_B=numbers_BC.reshape(-1))
+        return _by_row(batch, dropout_rng, self._scores)[..., 0]
+
+    def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> jax.Array:
         _, pooled_RH, _ = self.encode(rows, dropout_rng)
-        pooled_RH = dropout(pooled_RH, self.head_dropout, dropout_rng, HEAD_SITE)
-        scores_R1 = dense(self.config, 1, self.dtype, 'classifier')(pooled_RH).astype(jnp.float32)
-        return scores_R1.reshape(*examples, C)
+        pooled_RH = dropout(self.read(pooled_RH), self.head_dropout, dropout_rng, HEAD_SITE)
+        return _classes(self, 1, 'classifier', pooled_RH)
+
+
+def _by_row(
+    batch: Batch,
+    dropout_rng: DropoutRng | None,
+    of_rows: Callable[[Batch, DropoutRng | None], jax.Array],
+) -> jax.Array:
+    """Return `of_rows` for inputs [B, T], or for [B, C, T], C inputs an example: [B, C, ...]."""
+    # The encoder knows rows alone: B examples of C inputs are B C rows. Sizes of rows may be
+    # symbolic (export), hence *examples.
+    *examples, T = batch['input_ids'].shape
+    if len(examples) == 1:
+        return of_rows(batch, dropout_rng)
+    C = examples[-1]
+    rows = {name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')}
+    if dropout_rng is not None:  # every input is a row of its own to dropout
+        numbers_BC = dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]
+        dropout_rng = dataclasses.replace(dropout_rng, rows_B=numbers_BC.reshape(-1))
+    outputs = of_rows(rows, dropout_rng)
+    return outputs.reshape(*examples, *outputs.shape[1:])
+
+
+def _classes(model: EncoderModel, outputs: int, name: str, x: jax.Array) -> jax.Array:
+    """Return a task's own layer of `outputs` outputs on x [..., H], in the module that calls."""
+    c = model.config
+    std = c.classifier_std
+    return dense(c, outputs, model.dtype, name, std=std)(x).astype(jnp.float32)

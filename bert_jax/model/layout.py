@@ -1,7 +1,8 @@
 """How the parameters of blocks lie: one stack for all of them, or arrays of their own for each.
 
 At rest, in files and wherever parameters are walked by path, a leaf below `layers` is stacked, [L,
-...] (of blocks that share their weights one for each group). A program that unrolls its blocks
+...] (of blocks that share their weights one for each group; what the first blocks lack has fewer
+rows). A program that unrolls its blocks
 reads an array of its own for each, `layers/0/query/kernel`: a slice of a stack costs it a copy.
 Owns the way between both, for parameters and for what has their form, such as moments.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -46,7 +47,40 @@ def block(blocks: Blocks, number: int) -> Any:
     """Return the parameters of one block, whichever way they lie."""
     if is_separate(blocks):
         return blocks[str(number)]
-    return jax.tree.map(lambda leaf: leaf[number], blocks)
+    flat, count = traverse_util.flatten_dict(blocks), _count(blocks)
+    lacking = {names: count - leaf.shape[0] for names, leaf in flat.items()}
+    return traverse_util.unflatten_dict(
+        {n: leaf[number - lacking[n]] for n, leaf in flat.items() if number >= lacking[n]}
+    )
+
+
+def cut(stack: Blocks, first: int, end: int | None) -> Any:
+    """Return the blocks of a stack from `first` up to `end`, without it; None: up to the last."""
+    count = _count(stack)
+
+    def rows(leaf: Any) -> Any:
+        lacking = count - leaf.shape[0]
+        return leaf[max(first - lacking, 0) : max((end or count) - lacking, 0)]
+
+    return _some_rows(jax.tree.map(rows, stack))
+
+
+def without_first(stack: Blocks, number: int, leaves: Collection[str]) -> Any:
+    """Return a stack whose first `number` blocks lack the leaves below these names."""
+    flat = traverse_util.flatten_dict(stack)
+    flat = {n: leaf[number:] if set(n) & set(leaves) else leaf for n, leaf in flat.items()}
+    return _some_rows(traverse_util.unflatten_dict(flat))
+
+
+def _some_rows(stack: Blocks) -> Any:
+    """Return a stack without the leaves that no block has."""
+    flat = traverse_util.flatten_dict(stack)
+    return traverse_util.unflatten_dict({n: leaf for n, leaf in flat.items() if leaf.shape[0]})
+
+
+def _count(stack: Blocks) -> int:
+    """Return how many blocks a stack has: a leaf with fewer rows is of the last ones."""
+    return max(leaf.shape[0] for leaf in jax.tree.leaves(stack))
 
 
 def stacked(tree: Any) -> Any:
@@ -59,13 +93,12 @@ def stacked(tree: Any) -> Any:
 
 
 def separate(tree: Any) -> Any:
-    """Return a tree with separate blocks in place of stacks, of which each leaf has all blocks."""
+    """Return a tree with separate blocks in place of stacks."""
 
     def apart(blocks: Blocks) -> Blocks:
         if is_separate(blocks):
             return blocks
-        count = jax.tree.leaves(blocks)[0].shape[0]
-        return {str(number): block(blocks, number) for number in range(count)}
+        return {str(number): block(blocks, number) for number in range(_count(blocks))}
 
     return _converted(tree, apart)
 

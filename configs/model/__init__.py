@@ -1,174 +1,22 @@
 """The shape of a model, its family, and which of its weights fine-tuning changes.
 
-Owns the settings of the encoder; the methods of parameter-efficient tuning by name, which options
-each of them reads, and those options' defaults.
-What a method adds to a block, and what of it is trained, is bert_jax/model/peft's.
-
-Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);
-houlsby, Houlsby et al. 2019 (google-research/adapter-bert); pfeiffer, Pfeiffer et al. 2021
-(AdapterHub's 'pfeiffer'); (IA)3, Liu et al. 2022 (r-three/t-few); AdaMix, Wang et al. 2022
-(microsoft/AdaMix; its consistency loss is in the paper and in the RoBERTa of that code, not in its
-BERT); SPAFIT, Arora and Wang 2024.
+Owns the settings of the encoder; those of tuning are tuning.py's.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embeddings import EMBEDDINGS, Embedding, EmbeddingName
 from bert_jax.configs.model.families import FAMILIES, FamilyName
 from bert_jax.configs.model.families.family import Family
+from bert_jax.configs.model.tuning import DEFAULTS, TuningConfig
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, option
 from bert_jax.configs.section import Section
-
-Method = Literal['full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3', 'adamix', 'spafit']
-# The matrices of a block, by the names that they have in it.
-MATRICES = ('query', 'key', 'value', 'attention_output', 'intermediate', 'output')
-
-_LORA = {'rank': 8, 'alpha': 16.0, 'lora_dropout': 0.0, 'matrices': 'query,value'}
-_EVERY = {'frozen_layers': 0, 'pooler': 'frozen'}
-# The options that each method reads, with their defaults there. width: none is hidden_size / 16.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    'full': {},
-    'bitfit': {'biases': 'all', **_EVERY},
-    'lora': {**_LORA, **_EVERY},
-    'houlsby': {'width': 64, **_EVERY},
-    'pfeiffer': {'width': None, **_EVERY},
-    'ia3': {'vectors': 'paper', **_EVERY},
-    'adamix': {'width': None, 'experts': 4, 'consistency': True, **_EVERY},
-    'spafit': {**_LORA, **_EVERY, 'frozen_layers': None, 'bias_layers': None},
-}
-
-
-@dataclass(frozen=True)
-class TuningConfig(Section):
-    """Parameter-efficient tuning; an option that is none has its method's default (DEFAULTS)."""
-
-    method: Method = option(
-        'full',
-        'full: all weights (the paper); bitfit: biases; lora: low-rank updates of matrices;'
-        ' houlsby, pfeiffer: adapters; ia3: scales of keys, values and the feed-forward part;'
-        ' adamix: adapters of which each step draws one; spafit: by depth frozen, biases, LoRA',
-    )
-    rank: int | None = option(None, 'lora, spafit: rank of an update; none: 8', within=COUNT)
-    alpha: float | None = option(
-        None, 'lora, spafit: an update is scaled by alpha / rank; none: 16', within=ABOVE_0
-    )
-    lora_dropout: float | None = option(
-        None, 'lora, spafit: dropout on what the update reads; none: 0', within=RATE
-    )
-    matrices: str | None = option(
-        None,
-        'lora, spafit: the matrices that are updated, with commas, of query, key, value,'
-        ' attention_output, intermediate, output; none: query,value',
-    )
-    width: int | None = option(
-        None,
-        'houlsby, pfeiffer, adamix: bottleneck of an adapter; none: 64 of houlsby, else'
-        ' hidden_size / 16',
-        within=COUNT,
-    )
-    biases: Literal['all', 'partial'] | None = option(
-        None,
-        'bitfit: all of them, or partial: those of query and intermediate; none: all',
-    )
-    vectors: Literal['paper', 'peft'] | None = option(
-        None,
-        "ia3: paper: keys, values, the feed-forward part; peft: the attention's output too, as"
-        ' that library has it; none: paper',
-    )
-    experts: int | None = option(None, 'adamix: adapters to draw from; none: 4', within=COUNT)
-    consistency: bool | None = option(
-        None,
-        'adamix: compute each batch twice in training, by adapters drawn anew, and minimise how far'
-        ' the two answers differ too, which doubles the compute; none: where the task has classes',
-    )
-    frozen_layers: int | None = option(
-        None,
-        'the lowest blocks where nothing is trained and no gradient is computed; none: 0, of'
-        ' spafit a sixth of them',
-        within=COUNT_OR_0,
-    )
-    bias_layers: int | None = option(
-        None,
-        'spafit: the blocks above them where biases alone are trained; none: up to three eighths'
-        ' of all blocks',
-        within=COUNT_OR_0,
-    )
-    pooler: Literal['frozen', 'trained'] | None = option(
-        None, 'whether the pooler is trained with the head; none: frozen'
-    )
-
-    def check(self) -> None:
-        """Refuse options that the method does not read, and matrices that there are not."""
-        # An option of another method would be ignored, and its user wait in vain.
-        read = DEFAULTS[self.method]
-        for name in sorted(vars(self).keys() - read.keys() - {'method'}):
-            readers = [method for method, options in DEFAULTS.items() if name in options]
-            self._require(
-                getattr(self, name) is None,
-                name,
-                f'left alone with method={self.method}: it is of {", ".join(readers)}',
-            )
-        if self.matrices is not None:
-            chosen = self.matrices.split(',')
-            self._require(
-                set(chosen) <= set(MATRICES) and len(set(chosen)) == len(chosen),
-                'matrices',
-                f'different ones of {", ".join(MATRICES)}, with commas between',
-            )
-
-    def option(self, name: str) -> Any:
-        """Return the value of an option: what was set, or its method's default.
-
-        KeyError where the method does not read it.
-        """
-        default, chosen = DEFAULTS[self.method][name], getattr(self, name)
-        return default if chosen is None else chosen
-
-    @property
-    def consistent(self) -> bool:
-        """Whether answers of classes are held against those by other draws (AdaMix)."""
-        return 'consistency' in DEFAULTS[self.method] and self.option('consistency')
-
-    def fitted(self, layers: int, hidden_size: int, intermediate_size: int) -> TuningConfig:
-        """Return the same with every option that the method reads stated, for a model's shape.
-
-        UserError where it does not fit: a rank beyond a matrix, groups beyond the blocks.
-        """
-        if self.method == 'full':
-            return self
-        options = {name: self.option(name) for name in DEFAULTS[self.method]}
-        # The depths are SPAFIT's, in proportion to 4 and 5 of the 24 blocks of BERT-large, which
-        # the paper calls 4-9.
-        by_shape = {
-            'frozen_layers': layers // 6,
-            'bias_layers': layers * 9 // 24 - layers // 6,
-            'width': max(1, hidden_size // 16),
-        }
-        options |= {k: v for k, v in by_shape.items() if k in options and options[k] is None}
-
-        # What was set may fit no model of this shape.
-        if 'rank' in options:
-            square = {'intermediate', 'output'}.isdisjoint(options['matrices'].split(','))
-            least = hidden_size if square else min(hidden_size, intermediate_size)
-            if options['rank'] > least:
-                raise UserError(
-                    f'tuning.rank={options["rank"]}: more than the {least} columns or rows of a'
-                    ' matrix: lower it'
-                )
-        below = options['frozen_layers'] + options.get('bias_layers', 0)
-        if below >= layers:
-            raise UserError(
-                f'tuning: frozen_layers={options["frozen_layers"]}'
-                + (f' and bias_layers={options["bias_layers"]}' if 'bias_layers' in options else '')
-                + f' leave nothing of {layers} blocks to {self.method}: lower them'
-            )
-        return dataclasses.replace(self, **options)
-
 
 _NONE = TuningConfig()
 
@@ -191,7 +39,11 @@ class ModelConfig(Section):
     max_position: int = option(
         512, 'the longest sequence possible: a position has a row of a table', within=COUNT
     )
-    type_vocab_size: int = option(2, 'rows of the segment table', within=COUNT)
+    type_vocab_size: int = option(
+        2,
+        'rows of the segment table; 0: the model does not read the segments',
+        within=COUNT_OR_0,
+    )
     hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = option(
         'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
     )
@@ -231,7 +83,8 @@ class ModelConfig(Section):
     family: FamilyName = option(
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
-        " head, a classifier of two layers; albert: goes out under ALBERT's names",
+        " head, a classifier of two layers; albert: goes out under ALBERT's names;"
+        ' modernbert: one head for pre-training and all tasks, a norm less in the first block',
         is_later=True,
     )
     embedding_size: int | None = option(
@@ -266,10 +119,60 @@ class ModelConfig(Section):
         ' always have them',
         is_later=True,
     )
-    positions: Literal['learned', 'none'] = option(
+    positions: Literal['learned', 'rotary', 'none'] = option(
         'learned',
-        'learned: a trained vector for each position (the paper); none: the model is not given the'
-        ' order of tokens',
+        'learned: a trained vector for each position (the paper); rotary: queries and keys are'
+        ' turned by angles (RoPE); none: the model is not given the order of tokens',
+        is_later=True,
+    )
+    rope_theta: float = option(
+        10_000.0,
+        'rotary only: the base of the angles; 160000 in ModernBERT for long rows',
+        within='[1, 1e37]',
+        is_later=True,
+    )
+    local_rope_theta: float | None = option(
+        None,
+        'rotary with local_window only: the base in blocks of local attention; none: rope_theta',
+        within='[1, 1e37]',
+        is_later=True,
+    )
+    local_window: int | None = option(
+        None,
+        'tokens on each side that a token sees in blocks of local attention (ModernBERT: 64); none:'
+        ' it sees all of its example in every block (the paper)',
+        within=COUNT,
+        is_later=True,
+    )
+    global_every: int = option(
+        3,
+        'with local_window: the first of every so many blocks sees all of the example; 3 in'
+        ' ModernBERT',
+        within=COUNT,
+        is_later=True,
+    )
+    feed_forward: Literal['mlp', 'geglu'] = option(
+        'mlp',
+        'mlp: two layers with hidden_act between them (the paper); geglu: the first is two, and'
+        ' what hidden_act makes of one is multiplied by the other',
+        is_later=True,
+    )
+    pooling: Literal['cls', 'mean'] = option(
+        'cls',
+        'the vector of an example; cls: that of its first token (the paper); mean: the mean over'
+        ' its tokens',
+        is_later=True,
+    )
+    attention_output_dropout: float | None = option(
+        None,
+        "dropout on attention's output; none: hidden_dropout (the paper)",
+        within=RATE,
+        is_later=True,
+    )
+    initialization: Literal['normal', 'full_megatron'] = option(
+        'normal',
+        'normal: all matrices alike (the paper); full_megatron: those that write to the residual'
+        ' sums are smaller by sqrt(2 num_layers), classifiers have hidden_size ** -0.5',
         is_later=True,
     )
 
@@ -292,6 +195,22 @@ class ModelConfig(Section):
     def position_rows(self) -> int:
         """Rows of the position table: those of no text, then one for each position."""
         return self.traits.first_position + self.max_position
+
+    def window(self, number: int) -> int | None:
+        """Return the tokens on each side that block `number` sees; None: all of the example."""
+        return self.local_window if number % self.global_every else None
+
+    @property
+    def residual_std(self) -> float:
+        """The standard deviation of fresh matrices that write to a residual sum."""
+        is_smaller = self.initialization == 'full_megatron'
+        return self.initializer_range / (math.sqrt(2 * self.num_layers) if is_smaller else 1)
+
+    @property
+    def classifier_std(self) -> float:
+        """The standard deviation of a task's own fresh matrix."""
+        is_megatron = self.initialization == 'full_megatron'
+        return self.hidden_size**-0.5 if is_megatron else self.initializer_range
 
     @property
     def embedding_width(self) -> int:
@@ -324,6 +243,10 @@ class ModelConfig(Section):
                 f' apart, and here they share their weights (model.num_groups={self.num_groups}):'
                 ' leave them out'
             )
+
+    def reads_segments(self, count: int) -> bool:
+        """Tell whether it reads rows of so many segments, or leaves segments alone."""
+        return not self.type_vocab_size or self.type_vocab_size >= count
 
     def check_reads(self, tokenizer: str, source: str) -> None:
         """Raise UserError where it does not read the rows of that tokenizer, which `source` has."""
@@ -358,6 +281,38 @@ class ModelConfig(Section):
             'hidden_size',
             'even, to be halved between the directions of model.bilstm',
         )
+        self._require(
+            self.local_window is not None or self.global_every == ModelConfig.global_every,
+            'global_every',
+            'left alone without local_window: all blocks see all of the example',
+        )
+        is_rotary = self.positions == 'rotary'
+        self._require(
+            not is_rotary or self.hidden_size // self.num_heads % 2 == 0,
+            'num_heads',
+            'such that hidden_size / num_heads is even, to be turned by positions=rotary',
+        )
+        for name, is_read in (
+            ('rope_theta', is_rotary),
+            ('local_rope_theta', is_rotary and self.local_window is not None),
+        ):
+            self._require(
+                is_read or getattr(self, name) == getattr(ModelConfig, name),
+                name,
+                f'left alone with positions={self.positions}, local_window={self.local_window}',
+            )
+        if self.traits.shared_head:
+            self._require(
+                self.embedding_size is None,
+                'embedding_size',
+                f'left alone with family={self.family}: its masked-LM head is hidden_size wide',
+            )
+        if not self.traits.has_first_norm:
+            self._require(
+                self.num_groups is None,
+                'num_groups',
+                f'left alone with family={self.family}: its first block has a norm less',
+            )
         # A setting of another kind of embedding would be ignored.
         for kind in EMBEDDINGS.values():
             for name in kind.options:
@@ -379,6 +334,11 @@ class ModelConfig(Section):
             raise UserError(
                 f'tuning.method={tuning.method} trains biases, and this encoder has none'
                 ' (model.use_bias=false): take another method'
+            )
+        if tuning.matrices and 'gate' in tuning.matrices and self.feed_forward != 'geglu':
+            raise UserError(
+                f'tuning.matrices={tuning.matrices}: there is no gate with'
+                f' model.feed_forward={self.feed_forward}: leave it out'
             )
         fitted = tuning.fitted(self.num_layers, self.hidden_size, self.intermediate_size)
         depths = [name for name in ('frozen_layers', 'bias_layers') if getattr(fitted, name)]

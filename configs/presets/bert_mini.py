@@ -7,7 +7,7 @@ One phase at S=128: 51.2 million sequences, 3.6 GFLOP each (bert_jax/costs/flops
 any accelerator.
 Shape: google-research/bert, README, "smaller BERT models" (H/64 heads, feed-forward 4H). Their
 recipe is not published: the optimizer is the paper's (appendix A.2) with a higher peak for the
-smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer.warmup_steps=M.
+smaller width. On a CPU take fewer steps: --steps=N, of which the same share warms up.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 One phase at S=128: 25.6 million sequences, 0.8 GFLOP each (bert_jax/costs/flops.py): any hardware.
 Shape: google-research/bert, README, "smaller BERT models" (H/64 heads, feed-forward 4H). Their
 recipe is not published: the optimizer is the paper's (appendix A.2) with a higher peak for the
-smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer.warmup_steps=M.
+smaller width. On a CPU take fewer steps: --steps=N, of which the same share warms up.
 """
 
 from __future__ import annotations

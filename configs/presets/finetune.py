@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import Method
 from bert_jax.configs.model.families import FAMILIES, RecipeName
+from bert_jax.configs.model.tuning import Method
 from bert_jax.configs.schema import (
     FeatureConfig,
     FeatureSet,
@@ -190,7 +190,7 @@ def recipe(
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(tasks)}')
     if family_recipe is None:
         return _README[task]
-    peak_lr, batch_size, epochs, warmup_fraction = family_recipe.tasks[task]
+    peak_lr, batch_size, epochs, warmup_fraction, decay = family_recipe.tasks[task]
     config = _config(
         source,
         peak_lr,
@@ -199,7 +199,8 @@ def recipe(
         family_recipe.max_seq_length,
         warmup_fraction=warmup_fraction,
     )
-    optimizer = dataclasses.replace(config.optimizer, **family_recipe.optimizer)
+    decays: dict[str, Any] = {} if decay is None else {'weight_decay': decay}
+    optimizer = dataclasses.replace(config.optimizer, **family_recipe.optimizer, **decays)
     return dataclasses.replace(config, optimizer=optimizer)
 
 

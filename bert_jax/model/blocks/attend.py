@@ -1,8 +1,10 @@
 """Scaled dot-product attention: one function, whatever computes it, and the choice of what does.
 
-`xla` is plain jax, on every device. The others are fused kernels that never write the scores to
-memory: `cudnn` (GPU) and `tpu_flash` (TPU) are others' and have no dropout on probabilities,
-`tpu_fused` is our own and has (tpu_fused.py).
+`xla` is plain jax, on every device; of long rows with a window it computes blocks alone
+(local_attention.py). The others are fused kernels that never write the scores to memory: `cudnn`
+(GPU) and `tpu_splash` (TPU) are others' and have no dropout on probabilities, `tpu_fused` is our
+own and has (tpu_fused.py). Of these `tpu_splash` alone has a window: a layer with one that is given
+another kernel is computed by `xla`, as cuDNN takes no keys to be hidden on the right.
 
 Dims: B batch, T query position, S key position, N heads, D width of a head.
 """
@@ -23,14 +25,19 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.mesh.exchange import is_by_parts
 from bert_jax.mesh.sharding import BATCH, free_axes
+from bert_jax.model.blocks.local_attention import Blocks, near
 from bert_jax.model.dropout import DropoutRng, Generator, dropout
 
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
 # The fused kernel that `auto` takes on a platform, and the tokens from which it does. cudnn was
 # timed on an H200: 1.09 times as fast a step at 128, 1.41 times at 512 (docs/performance.md).
-# tpu_flash was not timed: below 512 the scores are small beside the layers' activations.
-_FUSED = {'gpu': ('cudnn', 128), 'tpu': ('tpu_flash', 512)}
-_TPU_BLOCK = 128  # the flash kernel cuts a sequence into blocks of so many
+# tpu_splash was not timed: below 512 the scores are small beside the layers' activations.
+_FUSED = {'gpu': ('cudnn', 128), 'tpu': ('tpu_splash', 512)}
+_RENAMED = {'tpu_flash': 'tpu_splash'}  # what older configurations name
+_TPU_BLOCK = 128  # kernels for TPUs cut a sequence into blocks of a multiple of so many
+# The most tokens of a block of tpu_splash. A smaller one reads fewer keys outside of a window, and
+# costs more starts. No chip has timed them.
+_MOST_GLOBAL, _MOST_LOCAL = 512, 256
 
 
 class AttentionMask(NamedTuple):
@@ -43,13 +50,21 @@ class AttentionMask(NamedTuple):
     keys_BS: jax.Array
     packs_BS: jax.Array | None = None
 
-    def bias(self) -> jax.Array:
-        """Return what is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32."""
+    def bias(self, blocks: Blocks | None = None) -> jax.Array:
+        """Return what is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32.
+
+        In `blocks` it is [B, b, 1, 1, K], or [B, b, 1, C, K].
+        """
+        keys_BS, packs_BT, packs_BS = self.keys_BS, self.packs_BS, self.packs_BS
+        if blocks:
+            keys_BS = blocks.keys(keys_BS)
         # [B, 1, S] without packs: one line of keys for all queries of a row.
-        seen_BTS = self.keys_BS[:, None, :] > 0
-        if self.packs_BS is not None:
-            seen_BTS = seen_BTS & (self.packs_BS[:, :, None] == self.packs_BS[:, None, :])
-        return jnp.where(seen_BTS, 0.0, MASKED)[:, None]
+        seen_BTS = keys_BS[..., None, :] > 0
+        if packs_BT is not None and packs_BS is not None:
+            if blocks:
+                packs_BT, packs_BS = blocks.queries(packs_BT), blocks.keys(packs_BS)
+            seen_BTS = seen_BTS & (packs_BT[..., None] == packs_BS[..., None, :])
+        return jnp.where(seen_BTS, 0.0, MASKED)[..., None, :, :]
 
     def numbers(self) -> tuple[jax.Array, jax.Array]:
         """Return numbers of queries and of keys [B, S]: a query sees keys of its number.
@@ -75,7 +90,7 @@ def choose(
     'tpu', by default that of the devices here.
     """
     platform = platform or jax.default_backend()
-    name = runtime.attention
+    name = _RENAMED.get(runtime.attention, runtime.attention)
 
     # A named kernel is an order, and refused where it cannot be had; `auto` is a wish. It never
     # takes tpu_fused: by a price list of ours, which is gone, BERT-large's step for v5e was 17 %
@@ -86,7 +101,8 @@ def choose(
             return 'xla'
         return fused
     if obstacle := _obstacle(name, runtime, model, seq_len, packed, platform):
-        raise UserError(f'runtime.attention={name} {obstacle}; or use runtime.attention=auto')
+        named = f'runtime.attention={runtime.attention}'
+        raise UserError(f'{named} {obstacle}; or use runtime.attention=auto')
     return name
 
 
@@ -99,7 +115,7 @@ def _obstacle(
 
     # Device first, then the model, then what is one kernel's alone: the message names the first
     # obstacle, which is the one to be removed first.
-    wanted = {'cudnn': 'gpu', 'tpu_flash': 'tpu', 'tpu_fused': 'tpu'}[name]
+    wanted = 'gpu' if name == 'cudnn' else 'tpu'
     if platform != wanted:
         return f'needs a {wanted.upper()}, and the devices here are of kind {platform}'
     if model.num_heads % runtime.model_parallel:
@@ -121,14 +137,14 @@ def _obstacle(
             return 'draws masks by their names: set runtime.dropout_rng=threefry'
         parts = runtime.model_parallel
         return tpu_fused.obstacle(seq_len, model.hidden_size // parts, model.num_heads // parts)
-    if model.is_causal:
-        return 'lets every token see all others: it is not for model.attention=left_to_right'
     if model.attention_dropout > 0:
         return (
             'has no dropout on probabilities: set model.attention_dropout=0 (it is'
             f' {model.attention_dropout:g})'
         )
     if name == 'cudnn':
+        if model.is_causal:
+            return 'lets every token see all others: it is not for model.attention=left_to_right'
         if runtime.compute_dtype != 'bfloat16':
             return 'needs runtime.compute_dtype=bfloat16'
         if packed:
@@ -136,8 +152,6 @@ def _obstacle(
         head = model.hidden_size // model.num_heads
         if head % 8 or head > 128:
             return f'needs heads of a multiple of 8 up to 128 wide, not {head}'
-    elif seq_len % _TPU_BLOCK:
-        return f'needs sequences of a multiple of {_TPU_BLOCK} tokens, not {seq_len}'
     return None
 
 
@@ -160,44 +174,77 @@ def attend(
     site: int | jax.Array,
     causal: bool = False,
     kernel: str = 'xla',
+    window: int | None = None,
 ) -> jax.Array:
     """Attention's output [B, T, N, D]; scores and softmax are float32.
 
     Paper section 3; modeling.py:694-749. `rate` is the dropout on probabilities; with
-    `causal` a query sees nothing right of it either. `kernel` is one of `choose`; cudnn and
-    tpu_flash have neither.
+    `causal` a query sees nothing right of it either; with `window` nothing that is more places away
+    (in a packed row too, where what lies between is of the same example). `kernel` is one of
+    `choose`; cudnn and tpu_splash have no dropout.
     """
-    if kernel == 'cudnn':
+    # Batches of short texts in fine-tuning may be narrower than a block: xla takes those.
+    tokens = q_BTND.shape[1]
+    if kernel == 'tpu_splash' and tokens >= _TPU_BLOCK:
+        return _tpu_splash(q_BTND, k_BSND, v_BSND, attention_mask, causal, window)
+    if kernel == 'tpu_fused' and window is None and tokens % _TPU_BLOCK == 0:
+        rng = dropout_rng if rate else None
+        return _tpu_fused(q_BTND, k_BSND, v_BSND, attention_mask, rate, rng, site, causal)
+    if kernel == 'cudnn' and window is None:
         # cuDNN takes lengths and no mask: right because padding always comes last.
         lengths_B = jnp.sum(attention_mask.keys_BS, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
             q_BTND, k_BSND, v_BSND, key_value_seq_lengths=lengths_B, implementation='cudnn'
         )
-    # Batches of short texts in fine-tuning may be narrower than a block: xla takes those.
-    if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:
-        return _tpu_flash(q_BTND, k_BSND, v_BSND, attention_mask)
-    if kernel == 'tpu_fused' and q_BTND.shape[1] % _TPU_BLOCK == 0:
-        rng = dropout_rng if rate else None
-        return _tpu_fused(q_BTND, k_BSND, v_BSND, attention_mask, rate, rng, site, causal)
 
-    # What the kernels fuse, step by step. Scores come out of the product in float32: in bfloat16 a
-    # sum over D loses what softmax is to compare.
-    depth = q_BTND.shape[-1]
-    scores_BNTS = jnp.einsum(
-        'BTND,BSND->BNTS', q_BTND, k_BSND, preferred_element_type=jnp.float32
-    ) * (depth**-0.5)
+    # What the kernels fuse, step by step, of whole rows or of their blocks.
+    if window is not None and (blocks := Blocks(tokens, window, causal)).pays:
+        bias = jnp.where(blocks.near()[None], attention_mask.bias(blocks), -jnp.inf)
+
+        def of_blocks(q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array) -> jax.Array:
+            q, k, v = blocks.queries(q_BTND), blocks.keys(k_BSND), blocks.keys(v_BSND)
+            return _by_scores(q, k, v, bias, rate, dropout_rng, site)
+
+        # Each key is in several neighbourhoods: kept for the backward pass they would be several.
+        kept = jax.checkpoint_policies.save_only_these_names('kept')
+        of_blocks = jax.checkpoint(of_blocks, policy=kept)
+        return blocks.joined(of_blocks(q_BTND, k_BSND, v_BSND))
 
     # Padding gets a large negative number and not -inf: a row that is padding alone (the end of an
-    # evaluation) would be NaN.
+    # evaluation) would be NaN. Of a window each query sees itself at least.
     bias_B1TS = attention_mask.bias()
-    if causal:
+    if window is not None:
+        t_T1, s_1S = jnp.arange(tokens)[:, None], jnp.arange(k_BSND.shape[1])[None]
+        near_TS = near(t_T1, s_1S, window, causal)
+        bias_B1TS = jnp.where(near_TS[None, None], bias_B1TS, -jnp.inf)
+    elif causal:
         # tri is true at and left of the diagonal: key position at most query position.
-        past_TS = jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)
+        past_TS = jnp.tri(tokens, k_BSND.shape[1], dtype=bool)
         bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
-    probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
+    return _by_scores(q_BTND, k_BSND, v_BSND, bias_B1TS, rate, dropout_rng, site)
+
+
+def _by_scores(
+    q_TND: jax.Array,
+    k_SND: jax.Array,
+    v_SND: jax.Array,
+    bias_1TS: jax.Array,
+    rate: float,
+    dropout_rng: DropoutRng | None,
+    site: int | jax.Array,
+) -> jax.Array:
+    """Attention's output [..., T, N, D]; what leads is the batch, and blocks of its rows."""
+    # Scores come out of the product in float32: in bfloat16 a sum over D loses what softmax is to
+    # compare.
+    depth = q_TND.shape[-1]
+    scores_NTS = jnp.einsum(
+        '...TND,...SND->...NTS', q_TND, k_SND, preferred_element_type=jnp.float32
+    ) * (depth**-0.5)
+    probs_NTS = _softmax(scores_NTS + bias_1TS, v_SND.dtype)
     # Named 'kept': what REMAT_POLICIES in encoder.py keeps for the backward pass.
     return checkpoint_name(
-        jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, dropout_rng, site), v_BSND), 'kept'
+        jnp.einsum('...NTS,...SND->...TND', dropout(probs_NTS, rate, dropout_rng, site), v_SND),
+        'kept',
     )
 
 
@@ -226,24 +273,58 @@ def _softmax_backward(dtype: DTypeLike, probs: jax.Array, gradient: jax.Array) -
 _softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
-def _tpu_flash(
-    q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, attention_mask: AttentionMask
+def _tpu_splash(
+    q_BTND: jax.Array,
+    k_BTND: jax.Array,
+    v_BTND: jax.Array,
+    attention_mask: AttentionMask,
+    causal: bool,
+    window: int | None,
 ) -> jax.Array:
     """Attention's output [B, T, N, D] by Pallas' kernel, each device with its own rows and heads.
 
-    XLA cannot split a kernel by itself.
+    XLA cannot split a kernel by itself. It skips blocks of keys that no query of a block sees.
     """
-    from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    def local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS):
-        # Pallas' kernel has heads before positions.
-        q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BTND, k_BSND, v_BSND))
-        out_BNTD = flash_attention(
-            q, k, v, segment_ids=SegmentIds(queries_BT, keys_BS), sm_scale=q.shape[-1] ** -0.5
+    T = q_BTND.shape[1]
+    filled = -(-T // _TPU_BLOCK) * _TPU_BLOCK
+    largest = _MOST_GLOBAL if window is None else _MOST_LOCAL
+    block = next(size for size in (512, 256, 128) if size <= largest and filled % size == 0)
+    sizes = splash.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_q_dq=block,
+        block_kv_dq=block,
+    )
+    if window is None and not causal:
+        mask: splash.Mask = splash.FullMask((filled, filled))
+    else:
+        mask = splash.LocalMask((filled, filled), (window, 0 if causal else window), 0)
+
+    def local(q_BTND, k_BTND, v_BTND, numbers_BT):
+        kernel = splash.make_splash_mha(
+            splash.MultiHeadMask([mask] * q_BTND.shape[2]),
+            block_sizes=sizes,
+            head_shards=1,
+            q_seq_shards=1,
+            residual_checkpoint_name='kept',
         )
-        return jnp.swapaxes(out_BNTD, 1, 2)
+        # Pallas' kernel has heads before positions, and whole blocks.
+        add = ((0, 0), (0, 0), (0, filled - T), (0, 0))
+        q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), add) for x in (q_BTND, k_BTND, v_BTND))
+        numbers_BT = jnp.pad(numbers_BT, ((0, 0), (0, filled - T)))
+        out_BNTD = jax.vmap(kernel)(
+            q * q.shape[-1] ** -0.5, k, v, splash.SegmentIds(numbers_BT, numbers_BT)
+        )
+        return jnp.swapaxes(out_BNTD, 1, 2)[:, :T]
 
-    return _on_each_device(local)(q_BTND, k_BSND, v_BSND, *attention_mask.numbers())
+    # No query may see nothing: padding sees padding.
+    packs_BT = attention_mask.packs_BS
+    numbers_BT = attention_mask.keys_BS if packs_BT is None else packs_BT
+    return _on_each_device(local, rows=1)(q_BTND, k_BTND, v_BTND, numbers_BT)
 
 
 def _tpu_fused(

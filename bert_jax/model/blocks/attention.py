@@ -22,6 +22,28 @@ class SelfAttention(Part):
     norm = 'attention_norm'
     causal = False
 
+    @property
+    def window(self) -> int | None:
+        """The tokens on each side that a token sees; None: all of its example."""
+        return self.config.window(self.number)
+
+    @property
+    def kind(self) -> tuple[bool, int | None]:
+        """Whether its input is normalised, and the window."""
+        return self.is_normed, self.window
+
+    @property
+    def is_normed(self) -> bool:  # type: ignore[override]
+        """Whether its input is normalised: some families leave the first block without."""
+        c = self.config
+        return self.number > 0 or c.norm == 'post' or c.traits.has_first_norm
+
+    @property
+    def dropout(self) -> float:
+        """The rate of dropout on its output."""
+        rate = self.config.attention_output_dropout
+        return super().dropout if rate is None else rate
+
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Return the shapes of four square matrices."""
         H = self.config.hidden_size
@@ -34,9 +56,14 @@ class SelfAttention(Part):
     def flops(self, seq_len: int) -> int:
         """Return the FLOPs of queries by keys and of probabilities by values, 2 S^2 H each.
 
-        Causal attention counts in full, because the masked half is multiplied too.
+        Causal attention counts in full, because the masked half is multiplied too. With a window
+        of w tokens on each side a query has 2w + 1 keys.
         """
-        return 4 * self.config.hidden_size * seq_len * seq_len
+        return 4 * self.config.hidden_size * seq_len * self._keys(seq_len)
+
+    def _keys(self, seq_len: int) -> int:
+        """Return how many keys a token sees, where the row does not end."""
+        return seq_len if self.window is None else min(seq_len, 2 * self.window + 1)
 
     def kept(self) -> int:
         """Return the numbers of the matrices' outputs and of the context of the heads."""
@@ -44,7 +71,7 @@ class SelfAttention(Part):
 
     def scores(self, seq_len: int) -> int:
         """Return a score for each head and key."""
-        return self.config.num_heads * seq_len
+        return self.config.num_heads * self._keys(seq_len)
 
     def __call__(
         self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
@@ -56,7 +83,7 @@ class SelfAttention(Part):
             linear(name, x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
             for name in self.columns
         )
-        turned = POSITIONS[c.positions](c).turned
+        turned = POSITIONS[c.positions](c, self.window is not None).turned
         out_BTND = attend(
             turned(q_BTND, rows.position_ids_BT),
             turned(k_BTND, rows.position_ids_BT),
@@ -67,6 +94,7 @@ class SelfAttention(Part):
             site,
             self.causal,
             kernel,
+            self.window,
         )
         return linear('attention_output', out_BTND.reshape(B, T, H))
 

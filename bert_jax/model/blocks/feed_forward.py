@@ -1,4 +1,4 @@
-"""The feed-forward part of a block: a class and an activation for each value of `hidden_act`."""
+"""The feed-forward part of a block: a class for each value of `model.feed_forward`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class FeedForward(Part):
     """Two dense layers with an activation between them (modeling.py:855-870)."""
 
-    columns = ('intermediate',)
+    columns: tuple[str, ...] = ('intermediate',)
     rows = ('output',)
     norm = 'output_norm'
 
@@ -41,4 +41,27 @@ class FeedForward(Part):
         return linear('output', ACTIVATIONS[self.config.hidden_act](linear('intermediate', x_BTH)))
 
 
-FEED_FORWARDS: dict[str, type[Part]] = dict.fromkeys(ACTIVATIONS, FeedForward)
+class GatedFeedForward(FeedForward):
+    """A feed-forward part whose activations are multiplied by a second product (Shazeer 2020).
+
+    The activation is on the first product (transformers modeling_modernbert.py:89-90).
+    """
+
+    columns = ('intermediate', 'gate')
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Return the shapes of two wide matrices and of one back."""
+        shapes = super().shapes()
+        return {'intermediate': shapes['intermediate'], 'gate': shapes['intermediate']} | shapes
+
+    def __call__(
+        self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
+    ) -> jax.Array:
+        """Return the output of the last layer: see Part."""
+        del rows, site, kernel
+        activate = ACTIVATIONS[self.config.hidden_act]
+        x_BTI = activate(linear('intermediate', x_BTH)) * linear('gate', x_BTH)
+        return linear('output', x_BTI)
+
+
+FEED_FORWARDS: dict[str, type[Part]] = {'mlp': FeedForward, 'geglu': GatedFeedForward}

@@ -9,7 +9,7 @@ Dims: as in model/encoder.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -42,15 +42,27 @@ class Part:
       rows: names of the matrices that read what is made of these. `model` splits their inputs, so
         that their products are sums over it. The last one's output is the part's.
       norm: the name of the sub-layer's norm.
+      is_normed: whether the sub-layer has that norm.
     """
 
     columns: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     norm = ''
+    is_normed = True
 
-    def __init__(self, config: ModelConfig):
-        """Make the part of an encoder of this shape."""
-        self.config = config
+    def __init__(self, config: ModelConfig, number: int = 0):
+        """Make the part of block `number`, from 0, in an encoder of this shape."""
+        self.config, self.number = config, number
+
+    @property
+    def kind(self) -> Any:
+        """What tells this part from that of another block; equal where a program may repeat it."""
+        return self.is_normed
+
+    @property
+    def dropout(self) -> float:
+        """The rate of dropout on what is added to the sub-layer's input."""
+        return self.config.hidden_dropout
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Return the (inputs, outputs) of each matrix by name."""

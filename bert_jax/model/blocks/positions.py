@@ -8,6 +8,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.configs.schema import ModelConfig
 
@@ -15,9 +16,14 @@ from bert_jax.configs.schema import ModelConfig
 class Positions:
     """No positions: nothing is added to the embeddings, and queries and keys stay as they are."""
 
-    def __init__(self, config: ModelConfig):
-        """Make the positions of an encoder of this shape."""
-        self.config = config
+    def __init__(self, config: ModelConfig, is_local: bool = False):
+        """Make the positions of an encoder of this shape, for its blocks of one kind of attention.
+
+        Args:
+          config: the shape.
+          is_local: whether the blocks have a window.
+        """
+        self.config, self.is_local = config, is_local
 
     def added(
         self,
@@ -72,4 +78,29 @@ class LearnedPositions(Positions):
         return positions_BTE
 
 
-POSITIONS: dict[str, type[Positions]] = {'learned': LearnedPositions, 'none': Positions}
+class RotaryPositions(Positions):
+    """Queries and keys turned by angles that grow with the position (RoFormer; Su et al. 2021).
+
+    The first half of a head's width is turned with the second (transformers
+    modeling_modernbert.py:138-206). Angles are float32.
+    """
+
+    def turned(self, x_BTND: jax.Array, position_ids_BT: jax.Array | None) -> jax.Array:
+        """Return queries or keys turned: see Positions."""
+        c, half = self.config, x_BTND.shape[-1] // 2
+        theta = c.local_rope_theta if self.is_local and c.local_rope_theta else c.rope_theta
+        if position_ids_BT is None:
+            position_ids_BT = jnp.arange(x_BTND.shape[1])[None]
+        speeds_D = theta ** -(np.arange(half, dtype=np.float32) / half)
+        angles_BTD = position_ids_BT[..., None].astype(jnp.float32) * speeds_D[None, None]
+        cos_BT1D, sin_BT1D = jnp.cos(angles_BTD)[:, :, None], jnp.sin(angles_BTD)[:, :, None]
+        first, second = jnp.split(x_BTND.astype(jnp.float32), 2, axis=-1)
+        turned = (first * cos_BT1D - second * sin_BT1D, second * cos_BT1D + first * sin_BT1D)
+        return jnp.concatenate(turned, axis=-1).astype(x_BTND.dtype)
+
+
+POSITIONS: dict[str, type[Positions]] = {
+    'learned': LearnedPositions,
+    'rotary': RotaryPositions,
+    'none': Positions,
+}

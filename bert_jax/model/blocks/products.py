@@ -50,6 +50,18 @@ def read_in_training(runtime: RuntimeConfig, platform: str | None = None) -> str
     return None if chosen == 'float32' else chosen
 
 
+def in_inference(compute_dtype: DTypeLike, platform: str | None = None) -> tuple[Any, str | None]:
+    """Return (arithmetic, what dense layers' products read) of a model that only answers.
+
+    On a CPU bfloat16 is for those products alone: its instructions are for nothing else, and all
+    other arithmetic in bfloat16 converts each array on the way. platform: as of `choose`.
+    """
+    is_half = jnp.dtype(compute_dtype) == jnp.bfloat16
+    if is_half and (platform or jax.default_backend()) == 'cpu':
+        return jnp.float32, 'bfloat16'
+    return compute_dtype, None
+
+
 @functools.cache  # one function for each dtype, so that equal modules are equal
 def reading_as(dtype: str) -> Callable[..., jax.Array]:
     """jax.lax.dot_general for x [..., K] and a matrix, both read as `dtype`, with float32 sums.
@@ -117,17 +129,18 @@ def dense(
     name: str,
     matmul_dtype: str | None = None,
     use_bias: bool = True,
+    std: float | None = None,
 ) -> nn.Dense:
     """Make a dense layer, `features` wide, initialised as BERT's: truncated normal, zero bias.
 
     Parameters are float32, arithmetic is in `dtype` (modeling.py:375), and its product reads both
-    sides as `matmul_dtype`.
+    sides as `matmul_dtype`. std: the normal's, before it is truncated; None: initializer_range.
     """
     return nn.Dense(
         features,
         use_bias,
         dtype=dtype,
-        kernel_init=jax.nn.initializers.truncated_normal(config.initializer_range),
+        kernel_init=jax.nn.initializers.truncated_normal(std or config.initializer_range),
         dot_general=dot_general(matmul_dtype),
         name=name,
     )

@@ -4,7 +4,7 @@ Whole, the logits [N, V] are written, read and copied about ten times, and their
 large. In blocks, the logits of some rows are computed, and their loss and gradients follow at once:
 no product is computed twice, and no more than a block is in memory. Owns that computation, on one
 device and where rows and vocabulary are split over the mesh. What the loss is for is
-bert_jax/train/losses.py's.
+bert_jax/train/losses'.
 
 Dims: B batch, P masked positions, N = B P rows, R rows of a block, V vocabulary, E width.
 """

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 from jax.typing import DTypeLike
 
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.peft.method import Context, Efficient, Function, bottleneck
 

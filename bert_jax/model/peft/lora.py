@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.configs.model import MATRICES
+from bert_jax.configs.model.tuning import MATRICES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.dropout import dropout
 from bert_jax.model.peft.method import Context, Efficient, Function

@@ -1,7 +1,7 @@
 """What a method of tuning may do to a block, and which weights it trains: the interface.
 
 A block asks `linear` for each of its matrix products, `branch` for the output of each sub-layer and
-`total` for each residual sum. Sources and options of the methods: configs/model/__init__.py.
+`total` for each residual sum. Sources and options of the methods: configs/model/tuning.py.
 
 Dims: as in model/encoder.py; R rank or bottleneck, M experts.
 """
@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 from jax.typing import DTypeLike
 
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.dropout import DropoutRng
 

@@ -23,6 +23,7 @@ class TaskRecipe(NamedTuple):
     batch_size: int
     epochs: float
     warmup_fraction: float
+    weight_decay: float | None = None  # None: that of the recipe's optimizer
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class Family:
       pooler_of_task: whether the dense layer on the first token is a part of the classifier, so
         that each task begins with a fresh one and has dropout before it too.
       masked_lm_act: the activation in the masked-LM head; None: that of the encoder.
+      shared_head: whether a dense layer with a norm, which pre-training and all tasks share, is
+        between the encoder and each head, in place of the pooler.
+      has_first_norm: whether the first block normalises what its attention reads; it is asked
+        where norms come before sub-layers.
     """
 
     name: str
@@ -73,6 +78,8 @@ class Family:
     pairs: tuple[str, ...] = ('ForPreTraining', 'ForNextSentencePrediction')
     pooler_of_task: bool = False
     masked_lm_act: str | None = None
+    shared_head: bool = False
+    has_first_norm: bool = True
 
     def class_of(self, bert_class: str) -> str:
         """Return its class of transformers that does what a class of BERT does."""

@@ -6,7 +6,7 @@ others or in several pieces. It must not know files: bert_jax/conversion reads a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -55,12 +55,16 @@ class TransformersNames:
       prefix: how the names of its classes begin, as 'Bert' in BertModel.
       arrays: our paths of modules and single arrays -> theirs, {} for the block's number.
       in_class: class -> such names that it alone has.
-      settings: settings of ModelConfig -> theirs, where BERT lacks them or calls them otherwise.
+      settings: settings of ModelConfig -> theirs, where BERT lacks them or calls them otherwise;
+        None: one that they lack, or that `read` and `write` have.
       written: further settings of config.json that we write.
       head_dropout: how it calls the dropout before a classifier, and what that is where it is not
         stated; None: the encoder's own.
       fixed: setting -> the values of it that are built here.
       defaults: settings that a config.json may leave out, where they are not BERT's.
+      shape: settings of ModelConfig that all its classes have, where they are not BERT's.
+      read: what of a config.json gives settings of ModelConfig that are not one of theirs each;
+        ValueError says what cannot be built. write: the other way.
       base: the module around the encoder in all classes but the bare encoder's; None: model_type.
     """
 
@@ -68,11 +72,14 @@ class TransformersNames:
     prefix: str
     arrays: Mapping[str, Name]
     in_class: Mapping[str, Mapping[str, Name]] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | None] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
     head_dropout: tuple[str, float | None] = ('classifier_dropout', None)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda settings: {}
+    write: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda ours: {}
     base: str | None = None
 
     @property

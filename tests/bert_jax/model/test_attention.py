@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,13 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.mesh import construction
 from bert_jax.model.blocks.attend import AttentionMask, attend, choose
+from bert_jax.model.blocks.local_attention import keys_multiplied
 from bert_jax.model.dropout import DropoutRng, dropout
 
 BASE = ModelConfig(attention_dropout=0.0)
+CAUSAL = dataclasses.replace(BASE, attention='left_to_right')
 
 
 def pick(
@@ -34,15 +39,15 @@ def pick(
     [
         ({}, 'xla'),
         ({'platform': 'gpu'}, 'cudnn'),
-        ({'platform': 'tpu'}, 'tpu_flash'),
+        ({'platform': 'tpu'}, 'tpu_splash'),
         ({'platform': 'gpu', 'seq_len': 127}, 'xla'),
         ({'platform': 'tpu', 'seq_len': 384}, 'xla'),
         ({'platform': 'gpu', 'packed': True}, 'xla'),
-        ({'platform': 'tpu', 'packed': True}, 'tpu_flash'),
         ({'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True}, 'xla'),
         ({'platform': 'gpu', 'dtype': 'float32'}, 'xla'),
         ({'platform': 'gpu', 'model': ModelConfig()}, 'xla'),
-        ({'platform': 'tpu', 'seq_len': 600}, 'xla'),
+        ({'platform': 'tpu', 'model': ModelConfig()}, 'xla'),
+        ({'platform': 'tpu', 'name': 'tpu_flash', 'seq_len': 128}, 'tpu_splash'),
         ({'platform': 'tpu', 'model_parallel': 8}, 'xla'),
         (
             {'platform': 'tpu', 'name': 'tpu_fused', 'model': ModelConfig(), 'packed': True},
@@ -76,28 +81,21 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
             {'name': 'cudnn', 'platform': 'gpu', 'model': dataclasses.replace(BASE, num_heads=3)},
             'not 256',
         ),
+        ({'name': 'cudnn', 'platform': 'gpu', 'model': CAUSAL}, 'left_to_right'),
         (
-            {'name': 'tpu_flash', 'platform': 'tpu', 'seq_len': 500},
-            'multiple of 128 tokens, not 500',
-        ),
-        (
-            {
-                'name': 'cudnn',
-                'platform': 'gpu',
-                'model': dataclasses.replace(BASE, attention='left_to_right'),
-            },
-            'left_to_right',
+            {'name': 'tpu_splash', 'platform': 'tpu', 'model': ModelConfig()},
+            r'attention=tpu_splash has no dropout on probabilities: .* \(it is 0.1\)',
         ),
         (
             {'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 8},
-            'num_heads=12 to divide by runtime.model_parallel=8',
+            'attention=tpu_flash needs model.num_heads=12 to divide by runtime.model_parallel=8',
         ),
         (
-            {'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 2, 'accumulation': 2},
+            {'name': 'tpu_splash', 'platform': 'tpu', 'model_parallel': 2, 'accumulation': 2},
             'set runtime.accumulation=1',
         ),
         (
-            {'name': 'tpu_flash', 'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True},
+            {'name': 'tpu_splash', 'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True},
             'and runtime.shard_optimizer=false',
         ),
         ({'name': 'tpu_fused', 'platform': 'tpu', 'seq_len': 640}, 'up to 512, not 640'),
@@ -120,32 +118,6 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
 def test_what_cannot_be_had_is_refused_in_one_line(case, message):
     with pytest.raises(UserError, match=message):
         pick(**case)
-
-
-@pytest.mark.parametrize('packed', [False, True])
-def test_the_tpu_kernel_sees_the_same_keys(packed, monkeypatch):
-    """Pallas' own reference in place of the kernel, which needs a TPU.
-
-    What we hand to it gives what xla gives.
-    """
-    from jax.experimental.pallas.ops.tpu import flash_attention as pallas
-
-    def reference(q, k, v, segment_ids, sm_scale):
-        return pallas.mha_reference(q, k, v, None, segment_ids, sm_scale=sm_scale)
-
-    monkeypatch.setattr(pallas, 'flash_attention', reference)
-    q, k, v = np.random.RandomState(0).normal(size=(3, 2, 128, 2, 4)).astype(np.float32)
-    packs = np.repeat(
-        np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]], np.int32), 16, axis=1
-    )
-    attention_mask = AttentionMask(np.minimum(packs, 1), packs if packed else None)
-    run = jax.jit(
-        lambda kernel: attend(q, k, v, attention_mask, 0.0, None, 0, kernel=kernel),
-        static_argnums=0,
-    )
-    ours, theirs = run('xla'), run('tpu_flash')
-    real = packs[..., None, None] > 0
-    np.testing.assert_allclose(jnp.where(real, theirs, 0), jnp.where(real, ours, 0), atol=1e-5)
 
 
 def test_rbg_drops_the_same_share_and_other_places_in_every_micro_batch():
@@ -176,28 +148,34 @@ def scored(dtype: str):
     return lambda q, k, v: attend(q, k, v, attention_mask, 0.0, None, 0), qkv
 
 
+def written_out(q, k, v, bias_BTS, weights):
+    """Attention in numpy: [output, gradients of sum(output * weights) by q, k and v].
+
+    Of softmax, dS = P * (dP - sum(P * dP)).
+    """
+    depth = q.shape[-1] ** 0.5
+    scores = np.einsum('btnd,bsnd->bnts', q, k) / depth + bias_BTS[:, None]
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    probs /= probs.sum(-1, keepdims=True)
+    d_probs = np.einsum('btnd,bsnd->bnts', weights, v)
+    d_scores = probs * (d_probs - (probs * d_probs).sum(-1, keepdims=True)) / depth
+    return [
+        np.einsum('bnts,bsnd->btnd', probs, v),
+        np.einsum('bnts,bsnd->btnd', d_scores, k),
+        np.einsum('bnts,btnd->bsnd', d_scores, q),
+        np.einsum('bnts,btnd->bsnd', probs, weights),
+    ]
+
+
 @pytest.mark.parametrize(('dtype', 'tolerance'), [('float32', 1e-5), ('bfloat16', 3e-2)])
 def test_gradients_are_those_of_attention_written_out(dtype, tolerance):
-    """Against the formulas in numpy with float64: of softmax, dS = P * (dP - sum(P * dP))."""
     run, qkv = scored(dtype)
     weights = np.asarray(
         jnp.asarray(np.random.RandomState(1).normal(size=(2, 8, 2, 4)), dtype), np.float64
     )
     ours = jax.grad(lambda qkv: jnp.sum(run(*qkv).astype(jnp.float32) * weights))(qkv)
-    q, k, v = np.asarray(qkv, np.float64)
-    scores = (
-        np.einsum('btnd,bsnd->bnts', q, k) / 2
-        + np.array([[0] * 8, [0] * 5 + [-10000] * 3])[:, None, None]
-    )
-    probs = np.exp(scores - scores.max(-1, keepdims=True))
-    probs /= probs.sum(-1, keepdims=True)
-    d_probs = np.einsum('btnd,bsnd->bnts', weights, v)
-    d_scores = probs * (d_probs - (probs * d_probs).sum(-1, keepdims=True)) / 2
-    want = [
-        np.einsum('bnts,bsnd->btnd', d_scores, k),
-        np.einsum('bnts,btnd->bsnd', d_scores, q),
-        np.einsum('bnts,btnd->bsnd', probs, weights),
-    ]
+    bias = np.array([[0] * 8, [0] * 5 + [-10000] * 3])[:, None]
+    want = written_out(*np.asarray(qkv, np.float64), bias, weights)[1:]
     np.testing.assert_allclose(np.asarray(ours, np.float64), want, atol=tolerance)
 
 
@@ -206,3 +184,189 @@ def test_no_float32_scores_are_kept_for_the_backward_pass_of_bfloat16():
     kept = jax.tree.leaves(jax.vjp(run, *qkv)[1])
     of_scores = [leaf.dtype for leaf in kept if leaf.shape == (2, 2, 8, 8)]
     assert of_scores and set(of_scores) == {jnp.dtype('bfloat16')}, of_scores
+
+
+class Row(NamedTuple):
+    """What a query of a long row sees, and how it is computed."""
+
+    tokens: int
+    window: int | None
+    packed: bool = True
+    causal: bool = False
+    kernel: str = 'xla'
+    dtype: str = 'float32'
+    tolerance: float = 1e-5
+
+
+def arrays(row: Row):
+    """(q, k and v, weights of the output, the mask): rows full, short and of padding alone."""
+    T = row.tokens
+    random = np.random.RandomState(0)
+    qkv = jnp.asarray(random.normal(size=(3, 3, T, 2, 16)), row.dtype)
+    keys = np.array([np.arange(T) < n for n in (T, 2 * T // 3, 0)], np.int32)
+    packs = keys * (1 + (np.arange(T) >= T // 5) + (np.arange(T) > T // 2)).astype(np.int32)
+    weights = np.asarray(jnp.asarray(random.normal(size=qkv.shape[1:]), row.dtype), np.float32)
+    # Queries of padding are zeros, so that scores of -10000 are exact. What the kernel gives of
+    # them is its own affair: nothing reads it.
+    qkv = qkv.at[0].multiply(jnp.asarray(keys[..., None, None], row.dtype))
+    if row.kernel == 'tpu_splash':
+        weights = weights * keys[..., None, None]
+    return qkv, weights, AttentionMask(keys, packs if row.packed else None)
+
+
+def outputs_and_gradients(row: Row, rate: float = 0.0):
+    """[output, gradients of q, k and v]."""
+    qkv, weights, mask = arrays(row)
+
+    @jax.jit
+    def run(qkv):
+        rng = DropoutRng(jax.random.key(3), jnp.arange(3, dtype=jnp.uint32))
+
+        def total(qkv):
+            out = attend(*qkv, mask, rate, rng, 7, row.causal, row.kernel, row.window)
+            return jnp.sum(out.astype(jnp.float32) * weights), out
+
+        gradients, out = jax.grad(total, has_aux=True)(qkv)
+        return [out, *gradients]
+
+    return [np.asarray(x, np.float64) for x in run(qkv)]
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Pallas' kernel computed on a CPU.
+
+    Its interpreter of TPUs, force_tpu_interpret_mode, fails on a vmapped kernel.
+    """
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    make = functools.partial(splash_attention.make_splash_mha, interpret=True)
+    monkeypatch.setattr(splash_attention, 'make_splash_mha', make)
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize(
+    'row',
+    [
+        # Whole rows, and rows in blocks whose size does not divide them.
+        Row(100, 64, packed=False),
+        Row(450, 64),
+        Row(400, 65, packed=False, causal=True),
+        Row(202, 1),
+        Row(450, 64, dtype='bfloat16', tolerance=3e-2),
+        # A kernel that has no window.
+        Row(384, 64, kernel='tpu_fused'),
+        Row(100, 64, kernel='tpu_splash'),
+        Row(384, None, kernel='tpu_splash'),
+        *(
+            pytest.param(row._replace(kernel='tpu_splash'), marks=pytest.mark.slow)
+            for row in (
+                Row(384, 300),
+                Row(200, 65, packed=False, causal=True),
+                Row(256, 64, dtype='bfloat16', tolerance=3e-2),
+            )
+        ),
+    ],
+    ids=lambda row: '-'.join(map(str, row)),
+)
+def test_a_window_is_a_mask(row, interpreted):
+    """Against numpy with float64: keys at most `window` places away, of the query's example."""
+    qkv, weights, mask = arrays(row)
+    places = np.arange(row.tokens)
+    away = places[:, None] - places
+    seen = np.asarray(mask.keys_BS)[:, None] > 0
+    if row.packed:
+        seen = seen & (mask.packs_BS[:, :, None] == mask.packs_BS[:, None])
+    bias = np.where(seen, 0.0, -10000.0)
+    if row.causal:
+        bias = np.where(away >= 0, bias, -10000.0)
+    if row.window is not None:
+        near = (np.abs(away) <= row.window) & (away >= 0 if row.causal else True)
+        bias = np.where(near, bias, -np.inf)
+    want = written_out(*np.asarray(qkv, np.float64), bias, weights)
+    got = outputs_and_gradients(row)
+    assert np.isfinite(got[0]).all()
+    got[0], want[0] = (np.where(weights != 0, out, 0) for out in (got[0], want[0]))
+    for name, ours, theirs in zip('oqkv', got, want, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=row.tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ('tokens', 'window', 'causal', 'keys'),
+    [
+        (383, 64, False, 383),
+        (384, 64, False, 3 * 64),
+        (384, 64, True, 2 * 64),
+        (8192, None, False, 8192),
+    ],
+)
+def test_long_rows_are_cut(tokens, window, causal, keys):
+    assert keys_multiplied(tokens, window, causal) == keys
+
+
+@pytest.mark.parametrize('row', [Row(450, 64), Row(256, 64, kernel='tpu_splash')], ids=str)
+def test_rows_and_heads_on_devices_of_their_own_give_the_same(row, interpreted):
+    rate = 0.3 if row.kernel == 'xla' else 0.0
+    alone = outputs_and_gradients(row, rate)
+    mesh = construction.make_mesh(
+        RuntimeConfig(data_parallel=3, model_parallel=2), jax.devices()[:6]
+    )
+    with jax.set_mesh(mesh):
+        split = outputs_and_gradients(row, rate)
+    for ours, theirs in zip(split, alone, strict=True):
+        assert np.abs(theirs).max() > 0.1
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def by_rows(call):
+    """A compiled function of q, k and v, with rows over `fsdp` and heads over `model`."""
+    mesh = construction.make_mesh(RuntimeConfig(fsdp=4, model_parallel=2), jax.devices())
+    split = jax.NamedSharding(mesh, jax.P(('data', 'fsdp'), None, 'model'))
+    like = jax.ShapeDtypeStruct((4, 384, 2, 16), 'float32', sharding=split)
+    with jax.set_mesh(mesh):
+        return jax.jit(jax.grad(call, (0, 1, 2))).lower(like, like, like).compile()
+
+
+def local(tokens: int, rate: float = 0.0):
+    """The sum of attention's output, of rows that are full."""
+    rows = jnp.arange(4, dtype=jnp.uint32)
+
+    def call(q, k, v, site=7):
+        mask = AttentionMask(jnp.ones((len(q), tokens), jnp.int32))
+        rng = DropoutRng(jax.random.key(3), rows[: len(q)])
+        return jnp.sum(attend(q, k, v, mask, rate, rng, site, window=64) ** 2)
+
+    return call
+
+
+def test_blocks_send_nothing_between_devices():
+    text = by_rows(local(384, 0.3)).as_text()
+    sent = ('all-gather', 'all-to-all', 'collective-permute', 'reduce-scatter')
+    assert not [name for name in sent if name in text]
+
+
+def test_scanned_blocks_drop_the_same_places():
+    qkv = jnp.asarray(np.random.RandomState(0).normal(size=(3, 2, 384, 2, 16)), 'float32')
+    call = local(384, 0.3)
+
+    def unrolled(qkv):
+        return call(*qkv, 0) + call(*qkv, 1)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def turn(total, site):
+        return total + call(*scanned_qkv, site), None
+
+    scanned_qkv = qkv
+    total, _ = jax.jit(lambda: jax.lax.scan(turn, jnp.zeros(()), jnp.arange(2)))()
+    assert float(total) == pytest.approx(float(jax.jit(unrolled)(qkv)), rel=1e-6)
+
+
+def test_the_memory_of_local_attention_grows_with_the_row():
+    def temporary(tokens: int) -> int:
+        like = jax.ShapeDtypeStruct((1, tokens, 2, 16), 'float32')
+        lowered = jax.jit(jax.grad(local(tokens), (0, 1, 2))).lower(like, like, like)
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    of_2048, of_4096, of_8192 = map(temporary, (2048, 4096, 8192))
+    # Whole scores would be 4 times as much for twice the tokens.
+    assert of_4096 < 2.1 * of_2048 and of_8192 < 2.1 * of_4096

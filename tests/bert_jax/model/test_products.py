@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import processor
-from bert_jax.model.blocks.products import choose, dot_general
+from bert_jax.model.blocks.products import choose, dot_general, in_inference
 
 RNG = np.random.RandomState(0)
 X, KERNEL = RNG.normal(size=(3, 4, 8)).astype('f'), RNG.normal(size=(8, 5)).astype('f')
@@ -76,3 +76,15 @@ def test_auto_follows_the_processor_and_a_name_overrules_it(
 ):
     monkeypatch.setattr(processor, 'flags', lambda: frozenset(flags.split()))
     assert choose(RuntimeConfig(**settings), platform) == chosen
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'platform', 'wanted'),
+    [
+        ('float32', 'cpu', ('float32', None)),
+        ('bfloat16', 'cpu', (jnp.float32, 'bfloat16')),
+        ('bfloat16', 'gpu', ('bfloat16', None)),
+    ],
+)
+def test_bfloat16_of_a_model_that_answers_is_for_products_alone_on_a_cpu(dtype, platform, wanted):
+    assert in_inference(dtype, platform) == wanted

@@ -25,7 +25,7 @@ from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_forw
 from tests.helpers.numpy_retvec import code_points, numpy_network
 from tests.helpers.tiny import tiny_config
 
-SMALL = tiny_config(embedding='retvec', hidden_dropout=0.0, attention_dropout=0.0)
+SMALL = tiny_config(num_layers=1, embedding='retvec', hidden_dropout=0.0, attention_dropout=0.0)
 
 
 def sizes(tree) -> int:

@@ -1,0 +1,131 @@
+"""Vectors of texts: the states of chosen layers, of every piece or pooled to one vector.
+
+Owns the poolings, by their names in configs/model/sentence.py; the figures are those of
+sentence-transformers (its modules/pooling.py). Sums are taken in float32. Layers are counted as
+transformers counts hidden_states: 0 is the embeddings' output, i that of block i, and -1 the last.
+
+Dims: as in model/encoder.py; K chosen layers, D the numbers of a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.model.blocks import products
+from bert_jax.model.embeddings import words_of
+from bert_jax.model.encoder import Encoder
+
+Pool = Literal['none', 'cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
+_TINY = 1e-12  # a vector of zeros stays one
+
+
+def _mean(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+    count_B1 = jnp.sum(real_BT, 1, keepdims=True)
+    return _sum(x_BTH, real_BT) / jnp.maximum(count_B1, 1)
+
+
+def _max(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+    return jnp.max(jnp.where(real_BT[..., None] > 0, x_BTH, -jnp.inf), 1)
+
+
+def _mean_sqrt_len(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+    count_B1 = jnp.sum(real_BT, 1, keepdims=True)
+    return _sum(x_BTH, real_BT) / jnp.sqrt(jnp.maximum(count_B1, 1))
+
+
+def _weighted_mean(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+    """Weigh each piece by its place, counted from 1 (SGPT, section 3.1.2)."""
+    weights_BT = real_BT * jnp.arange(1, x_BTH.shape[1] + 1, dtype=jnp.float32)[None]
+    return _sum(x_BTH, weights_BT) / jnp.maximum(jnp.sum(weights_BT, 1, keepdims=True), 1)
+
+
+def _last(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+    """Take the state of the last real piece, wherever the padding is."""
+    positions_1T = jnp.arange(x_BTH.shape[1])[None]
+    last_B = jnp.max(jnp.where(real_BT > 0, positions_1T, 0), 1)
+    return jnp.take_along_axis(x_BTH, last_B[:, None, None], 1)[:, 0]
+
+
+def _sum(x_BTH: jax.Array, weights_BT: jax.Array) -> jax.Array:
+    return jnp.sum(x_BTH * weights_BT[..., None], 1)
+
+
+# (states [B, T, H] float32, 1.0 at real pieces [B, T]) -> [B, H].
+POOLINGS: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    'cls': lambda x_BTH, real_BT: x_BTH[:, 0],
+    'mean': _mean,
+    'max': _max,
+    'mean_sqrt_len': _mean_sqrt_len,
+    'weighted_mean': _weighted_mean,
+    'last': _last,
+}
+
+
+def pooled(x_BTH: jax.Array, mask_BT: jax.Array, pooling: str) -> jax.Array:
+    """Return one vector [B, H] for each text, float32; mask_BT is 1 at real pieces."""
+    return POOLINGS[pooling](x_BTH.astype(jnp.float32), (mask_BT > 0).astype(jnp.float32))
+
+
+def sentence_vectors(x_BTH: jax.Array, mask_BT: jax.Array, config: SentenceConfig) -> jax.Array:
+    """Return the vectors [B, D] of texts, float32, as `config` says."""
+    vectors_BD = pooled(x_BTH, mask_BT, config.pooling)[:, : config.truncate_dim]
+    return unit(vectors_BD) if config.normalize else vectors_BD
+
+
+def unit(vectors: jax.Array) -> jax.Array:
+    """Return vectors [..., D] scaled to length one; the gradient at zero is finite."""
+    squares = jnp.sum(vectors * vectors, -1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, _TINY**2))
+
+
+def make_features(
+    config: ModelConfig,
+    layers: Sequence[int],
+    pool: Pool,
+    compute_dtype: DTypeLike,
+    dtype: DTypeLike,
+) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
+    """Return a function of (encoder's parameters, batch) -> {'features': [B, T, K, H]} in `dtype`.
+
+    Pooled, features are [B, K, H], over the real positions, [CLS] and [SEP] among them. UserError
+    for no layer, one that is not there, or one that is named twice.
+    """
+    # Layers are checked before anything is compiled; -1 - count is the embeddings, counted from the
+    # end.
+    count = config.num_layers
+    if not layers:
+        raise UserError('--layers: none is named: write numbers, as in -1,-2')
+    if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:
+        raise UserError(
+            f'--layers: no layer {wrong[0]}: this encoder has 0 (the embeddings) to {count}, or'
+            f' {-count - 1} to -1'
+        )
+    # By their place from the front, since the same may be counted from both ends.
+    for number, layer in enumerate(layers):
+        for before in layers[:number]:
+            if (layer - before) % (count + 1) == 0:
+                raise UserError(f'--layers: {before} and {layer} are the same layer: name it once')
+    compute_dtype, read = products.in_inference(compute_dtype)
+    encoder = Encoder(config, compute_dtype, matmul_dtype=read)
+
+    def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
+        _, state = encoder.apply({'params': params}, *inputs, mutable=['intermediates'])
+        # The encoder sows what it computed: the embeddings, then each block.
+        x_LBTH = jnp.stack(state['intermediates']['hidden'])
+        # Python's modulo makes -1 the last of count + 1 entries.
+        x_KBTH = jnp.stack([x_LBTH[layer % (count + 1)] for layer in layers]).astype(jnp.float32)
+        # K goes before H: [B, T, K, H], or [B, K, H] where positions are pooled.
+        pool_one = lambda x_BTH: pooled(x_BTH, batch['input_mask'], pool)
+        pooled_KBH = x_KBTH if pool == 'none' else jax.vmap(pool_one)(x_KBTH)
+        return {'features': jnp.moveaxis(pooled_KBH, 0, -2).astype(dtype)}
+
+    return function

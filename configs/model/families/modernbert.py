@@ -1,0 +1,202 @@
+"""ModernBERT, Warner et al. 2024; transformers models/modernbert of 5.24 (modeling_modernbert.py).
+
+mmBERT and Ettin are encoders of the same family with other sizes and vocabularies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.configs.model.families.family import PIECES, Family, Recipe, TaskRecipe
+from bert_jax.configs.model.families.names import Name, Piece, TransformersNames
+
+_ARRAYS: dict[str, Name] = {
+    'encoder/embeddings/word': 'embeddings.tok_embeddings.weight',
+    'encoder/embeddings/norm': 'embeddings.norm',
+    'encoder/layers/attention_norm': 'layers.{}.attn_norm',
+    'encoder/layers/query': Piece('layers.{}.attn.Wqkv', 0, 3),
+    'encoder/layers/key': Piece('layers.{}.attn.Wqkv', 1, 3),
+    'encoder/layers/value': Piece('layers.{}.attn.Wqkv', 2, 3),
+    'encoder/layers/attention_output': 'layers.{}.attn.Wo',
+    'encoder/layers/output_norm': 'layers.{}.mlp_norm',
+    'encoder/layers/intermediate': Piece('layers.{}.mlp.Wi', 0, 2),
+    'encoder/layers/gate': Piece('layers.{}.mlp.Wi', 1, 2),
+    'encoder/layers/output': 'layers.{}.mlp.Wo',
+    'encoder/final_norm': 'final_norm',
+    'head/dense': 'head.dense',
+    'head/norm': 'head.norm',
+    'mlm/bias': 'decoder.bias',
+    'classifier': 'classifier',
+    'span': 'qa_outputs',
+}
+# Warner et al. 2024, appendix: rate, batch, epochs and decay of the base model; RTE, MRPC and STS-B
+# began from MNLI. The share that warms up is not stated there: 6 % is RoBERTa's.
+_TASKS = {
+    'cola': TaskRecipe(8e-5, 64, 5.0, 0.06, 1e-6),
+    'sst2': TaskRecipe(8e-5, 64, 2.0, 0.06, 1e-5),
+    'mrpc': TaskRecipe(5e-5, 64, 10.0, 0.06, 5e-6),
+    'stsb': TaskRecipe(8e-5, 64, 10.0, 0.06, 5e-6),
+    'qqp': TaskRecipe(5e-5, 64, 10.0, 0.06, 5e-6),
+    'mnli': TaskRecipe(5e-5, 64, 1.0, 0.06, 5e-6),
+    'qnli': TaskRecipe(8e-5, 64, 2.0, 0.06, 5e-6),
+    'rte': TaskRecipe(5e-5, 64, 3.0, 0.06, 1e-5),
+}
+# The kinds of attention in layer_types and rope_parameters.
+_GLOBAL, _LOCAL = 'full_attention', 'sliding_attention'
+# What config.json leaves out (configuration_modernbert.py).
+_THETAS = {_GLOBAL: ('global_rope_theta', 160_000.0), _LOCAL: ('local_rope_theta', 10_000.0)}
+
+
+def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return windows, thetas and dropout, by the old names of the settings or the new ones."""
+    if settings['classifier_activation'] != settings['hidden_activation']:
+        raise ValueError(
+            f'classifier_activation={settings["classifier_activation"]!r} is not built here: only'
+            f' that of hidden_activation is ({settings["hidden_activation"]!r})'
+        )
+    # The new names win, as in transformers.
+    count, types = settings['num_hidden_layers'], settings.get('layer_types')
+    every = settings.get('global_attn_every_n_layers', 3)
+    if every < 1:
+        raise ValueError(f'global_attn_every_n_layers={every} is not built here: only 1 and more')
+    kinds = lambda every: [_LOCAL if i % every else _GLOBAL for i in range(count)]
+    if types is not None and list(types) != kinds(every):
+        every = next((i for i, kind in enumerate(types) if i and kind == _GLOBAL), count)
+        if list(types) != kinds(every):
+            raise ValueError(
+                f'layer_types={types!r} is not built here: only {_GLOBAL!r} in the first of every'
+                f' so many layers, and {_LOCAL!r} in the others'
+            )
+    ropes = settings.get('rope_parameters') or {}
+    if ropes.keys() - _THETAS:
+        raise ValueError(f'rope_parameters={ropes!r} is not built here: only by kind of layer')
+    thetas: dict[str, float] = {}
+    for kind, (old, default) in _THETAS.items():
+        rope = {**(settings.get('rope_scaling') or {}), **(ropes.get(kind) or {})}
+        scaling = rope.get('rope_type', rope.get('type', 'default'))
+        if scaling != 'default':
+            raise ValueError(f'rope_type={scaling!r} is not built here: only "default" is')
+        theta = rope.get('rope_theta', settings.get(old, default))
+        # 4.48 takes null in local layers for the theta of the global ones
+        thetas[kind] = thetas[_GLOBAL] if theta is None and thetas else float(theta)
+    is_local, has_two = every > 1, thetas[_LOCAL] != thetas[_GLOBAL]
+    rates = [settings[f'{name}_dropout'] for name in ('mlp', 'attention')]
+    return {
+        'hidden_dropout': rates[0],
+        'attention_output_dropout': None if rates[0] == rates[1] else rates[1],
+        'local_window': settings['local_attention'] // 2 if is_local else None,
+        'global_every': every if is_local else 3,
+        'rope_theta': thetas[_GLOBAL],
+        'local_rope_theta': thetas[_LOCAL] if is_local and has_two else None,
+    }
+
+
+def _write(ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for kinds of layers, by the old names, which 4.48 reads, and the new."""
+    window, every = ours['local_window'], ours['global_every'] if ours['local_window'] else 1
+    local = ours['local_rope_theta'] or ours['rope_theta']
+    thetas = {_GLOBAL: ours['rope_theta'], _LOCAL: local}
+    rate = ours['attention_output_dropout']
+    if rate is None:
+        rate = ours['hidden_dropout']
+    return {
+        # theirs is one rate for the probabilities and for the output
+        'attention_dropout': max(rate, ours['attention_dropout']),
+        'embedding_dropout': ours['hidden_dropout'],
+        'mlp_dropout': ours['hidden_dropout'],
+        'local_attention': 2 * window if window else 128,
+        'global_attn_every_n_layers': every,
+        'layer_types': [_LOCAL if i % every else _GLOBAL for i in range(ours['num_layers'])],
+        'global_rope_theta': thetas[_GLOBAL],
+        'local_rope_theta': thetas[_LOCAL],
+        'rope_parameters': {
+            kind: {'rope_type': 'default', 'rope_theta': theta} for kind, theta in thetas.items()
+        },
+    }
+
+
+FAMILY = Family(
+    'ModernBERT',
+    ('fast', 'byte_bpe', *PIECES),
+    TransformersNames(
+        'modernbert',
+        'ModernBert',
+        _ARRAYS,
+        in_class={
+            # Both classes call their own layer so, and no class has both.
+            'ModernBertForQuestionAnswering': {'span': 'classifier', 'classifier': 'unused'}
+        },
+        settings={
+            'layer_norm_eps': 'norm_eps',
+            'hidden_act': 'hidden_activation',
+            'attention_dropout': 'attention_dropout',
+            'pooling': 'classifier_pooling',
+            'type_vocab_size': None,
+            'hidden_dropout': None,
+            'local_window': None,
+        },
+        written={
+            'pad_token_id': 50283,
+            'bos_token_id': 50281,
+            'eos_token_id': 50282,
+            'cls_token_id': 50281,
+            'sep_token_id': 50282,
+            'classifier_activation': 'gelu',
+            'norm_bias': False,
+            'attention_bias': False,
+            'mlp_bias': False,
+            'classifier_bias': False,
+            'decoder_bias': True,
+        },
+        head_dropout=('classifier_dropout', 0.0),
+        fixed={
+            # Not read by its classes: every file of the family has rotary positions.
+            'position_embedding_type': ('absolute', 'sans_pos', 'rope', None),
+            'norm_bias': (False,),
+            'attention_bias': (False,),
+            'mlp_bias': (False,),
+            'classifier_bias': (False,),
+            'decoder_bias': (True,),
+            'tie_word_embeddings': (True,),
+        },
+        defaults={
+            'vocab_size': 50368,
+            'num_hidden_layers': 22,
+            'intermediate_size': 1152,
+            'hidden_activation': 'gelu',
+            'classifier_activation': 'gelu',
+            'max_position_embeddings': 8192,
+            'norm_eps': 1e-5,
+            'attention_dropout': 0.0,
+            'embedding_dropout': 0.0,
+            'mlp_dropout': 0.0,
+            'local_attention': 128,
+            'classifier_pooling': 'cls',
+        },
+        shape={
+            'norm': 'pre',
+            'use_bias': False,
+            'positions': 'rotary',
+            'feed_forward': 'geglu',
+            'type_vocab_size': 0,
+        },
+        read=_read,
+        write=_write,
+        base='model',
+    ),
+    recipe=Recipe(
+        _TASKS,
+        max_seq_length=512,
+        optimizer={
+            'algorithm': 'adamw',
+            'schedule': 'linear',
+            'b2': 0.98,
+            'decay': 'fully_decoupled',
+            'clip_norm': None,
+        },
+    ),
+    pairs=(),
+    shared_head=True,
+    has_first_norm=False,
+)

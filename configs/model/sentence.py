@@ -1,0 +1,205 @@
+"""What makes one vector of a text: the settings that are kept with a sentence encoder.
+
+Owns their names, which are those of sentence-transformers. How states are pooled is
+bert_jax/model/pooling.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, option
+from bert_jax.configs.section import Section
+
+Pooling = Literal['cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
+Similarity = Literal['cosine', 'dot']
+Loss = Literal['multiple_negatives', 'simcse', 'cosent', 'cosine', 'mse']
+
+
+class Reads(NamedTuple):
+    """What a loss reads.
+
+    Attributes:
+      examples: the kinds of examples, as input_pipeline/tasks/embedding.py calls them.
+      in_batch: whether the texts of other examples of the batch are negatives.
+      whole_batch: whether the loss of an example depends on others, so that a batch cannot be cut.
+      teacher: whether it reads what another model gives of the texts.
+    """
+
+    examples: tuple[str, ...]
+    in_batch: bool = False
+    whole_batch: bool = True
+    teacher: bool = False
+
+
+LOSSES: Mapping[Loss, Reads] = {
+    'multiple_negatives': Reads(('pairs', 'triplets'), in_batch=True),
+    'simcse': Reads(('texts',), in_batch=True),
+    'cosent': Reads(('scored pairs',)),
+    'cosine': Reads(('scored pairs',), whole_batch=False),
+    'mse': Reads(('texts', 'pairs', 'triplets'), whole_batch=False, teacher=True),
+}
+
+
+@dataclass(frozen=True)
+class SentenceConfig:
+    """Describe how a text becomes a vector, as sentence-transformers keeps it in a directory.
+
+    Attributes:
+      pooling: how the states of a text's pieces become one.
+      normalize: whether vectors have length one.
+      truncate_dim: how many of the first numbers of a vector are kept; None: all.
+      prompts: (name, text) pairs; the text goes before what is encoded under that name. Queries
+        are encoded under 'query', documents under 'document'.
+      max_seq_length: word pieces of the longest row; None: as many as the model reads.
+      similarity: what compares two vectors.
+    """
+
+    pooling: Pooling = 'mean'
+    normalize: bool = False
+    truncate_dim: int | None = None
+    prompts: tuple[tuple[str, str], ...] = ()
+    max_seq_length: int | None = None
+    similarity: Similarity = 'cosine'
+
+    def __post_init__(self) -> None:
+        # As other programs write them: empty ones are none, and their order says nothing.
+        prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
+        object.__setattr__(self, 'prompts', prompts)
+        for name, value, kind in (
+            ('pooling', self.pooling, Pooling),
+            ('similarity', self.similarity, Similarity),
+        ):
+            if value not in get_args(kind):
+                raise UserError(f'{name}={value!r}: it is one of {", ".join(get_args(kind))}')
+        if self.truncate_dim is not None and self.truncate_dim < 1:
+            raise UserError(f'truncate_dim={self.truncate_dim}: a vector has at least one number')
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text that goes before those encoded under `name`; '' where there is none."""
+        return dict(self.prompts).get(name or '', '')
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig(Section):
+    """How a sentence encoder is fine-tuned; other tasks do not read it."""
+
+    pooling: Pooling = option('mean', "how the states of a text's pieces become one vector")
+    normalize: bool = option(False, 'vectors of length one')
+    truncate_dim: int | None = option(
+        None, 'how many of the first numbers of a vector are kept; none: all', within=COUNT
+    )
+    loss: Loss = option(
+        'multiple_negatives',
+        'multiple_negatives: pairs and triplets; simcse: plain texts; cosent, cosine: scored pairs;'
+        " mse: a teacher's vectors of texts, pairs or triplets",
+    )
+    teacher: str = option(
+        '', 'mse: the model whose vectors are learnt, as --init_from names it', is_later=True
+    )
+    scale: float = option(
+        20.0, 'what cosines are multiplied by in all losses but cosine and mse', within=ABOVE_0
+    )
+    matryoshka: str = option(
+        '', 'the loss is summed over vectors cut to so many numbers, as in 384,192,96; "": whole'
+    )
+    matryoshka_weights: str = option('', 'what each of these losses counts, with commas; "": 1')
+    chunk_size: int = option(
+        0,
+        'examples that are encoded at a time, for batches that do not fit; 0: all of a batch',
+        within=COUNT_OR_0,
+        kind='runtime',
+    )
+
+    @property
+    def reads(self) -> Reads:
+        """Return what the loss reads."""
+        return LOSSES[self.loss]
+
+    @property
+    def cuts(self) -> tuple[tuple[int | None, float], ...]:
+        """Return (how many numbers, weight) of each cut of the vectors; (None, 1.0): whole."""
+        dims = [int(dim) for dim in _numbers(self.matryoshka, 'matryoshka')]
+        weights = _numbers(self.matryoshka_weights, 'matryoshka_weights') or [1.0] * len(dims)
+        self._require(len(weights) == len(dims), 'matryoshka_weights', 'as many as matryoshka has')
+        return tuple(zip(dims, weights, strict=True)) or ((None, 1.0),)
+
+    def check(self) -> None:
+        """Raise UserError where the fields contradict each other."""
+        wrong = [dim for dim, _ in self.cuts if dim is not None and dim < 1]
+        self._require(not wrong, 'matryoshka', 'numbers from 1')
+        if self.reads.teacher != bool(self.teacher):
+            raise UserError(
+                f'embedding.loss={self.loss} learns from no teacher: leave out embedding.teacher,'
+                ' or take embedding.loss=mse'
+                if self.teacher
+                else f'embedding.loss={self.loss} copies vectors of a teacher: name it, with'
+                ' embedding.teacher'
+            )
+        if self.reads.teacher and self.matryoshka:
+            raise UserError(
+                f'embedding.matryoshka={self.matryoshka} cuts vectors, and embedding.loss='
+                f'{self.loss} copies whole ones: leave it out'
+            )
+
+    def check_width(self, hidden_size: int) -> None:
+        """Raise UserError where vectors of an encoder of that width cannot be cut so."""
+        width, limit = hidden_size, 'the encoder has'
+        if self.truncate_dim is not None:
+            if self.truncate_dim > width:
+                raise UserError(
+                    f'embedding.truncate_dim={self.truncate_dim} is beyond the {width} numbers that'
+                    f' {limit}: lower it'
+                )
+            width, limit = self.truncate_dim, 'embedding.truncate_dim leaves'
+        if large := [dim for dim, _ in self.cuts if dim is not None and dim > width]:
+            raise UserError(
+                f'embedding.matryoshka={self.matryoshka}: {large[0]} is beyond the {width} numbers'
+                f' that {limit}: lower it'
+            )
+
+    def check_batch(self, batch_size: int, accumulation: int) -> None:
+        """Raise UserError where a batch of that size cannot be computed so."""
+        reads = self.reads
+        if reads.whole_batch and batch_size < 2:
+            raise UserError(
+                f'batch_size={batch_size}: embedding.loss={self.loss} compares the examples of a'
+                ' batch with each other: raise it'
+            )
+        if reads.whole_batch and accumulation > 1:
+            raise UserError(
+                f'runtime.accumulation={accumulation} cuts the batch that embedding.loss='
+                f'{self.loss} compares: set embedding.chunk_size, the examples that are encoded at'
+                ' a time'
+            )
+        if self.chunk_size and batch_size // accumulation % self.chunk_size:
+            raise UserError(
+                f'embedding.chunk_size={self.chunk_size} does not divide a batch of'
+                f' {batch_size // accumulation}: change either'
+            )
+
+    def sentence(self, prompts: Mapping[str, str], max_seq_length: int) -> SentenceConfig:
+        """Return what is kept with a model that was fine-tuned so."""
+        return SentenceConfig(
+            self.pooling,
+            self.normalize,
+            self.truncate_dim,
+            tuple(prompts.items()),
+            max_seq_length,
+        )
+
+
+def _numbers(text: str, name: str) -> list[float]:
+    """Return the numbers of a list with commas. UserError, naming the setting, for others."""
+    try:
+        numbers = [float(word) for word in text.split(',')] if text else []
+        if name == 'matryoshka' and any(number != int(number) for number in numbers):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise UserError(
+            f'embedding.{name}={text}: must be numbers with commas, as in 384,192,96'
+        ) from None
+    return numbers

@@ -1,0 +1,72 @@
+"""One vector of a text, beside loops over its pieces."""
+
+from __future__ import annotations
+
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import Pooling, SentenceConfig
+from bert_jax.inference.bert import Bert
+from bert_jax.model.pooling import POOLINGS, pooled, sentence_vectors, unit
+from bert_jax.runs.sources.source import Source
+from tests.helpers import tiny_models
+
+MASK = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0]])
+STATES = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
+EXPECTED = {
+    'cls': lambda states: states[0],
+    'mean': lambda states: states.mean(0),
+    'max': lambda states: states.max(0),
+    'mean_sqrt_len': lambda states: states.sum(0) / np.sqrt(len(states)),
+    'weighted_mean': lambda states: np.average(
+        states, axis=0, weights=np.arange(1, len(states) + 1)
+    ),
+    'last': lambda states: states[-1],
+}
+
+
+def test_every_name_has_its_pooling():
+    assert tuple(POOLINGS) == typing.get_args(Pooling) == tuple(EXPECTED)
+
+
+@pytest.mark.parametrize('name', POOLINGS)
+def test_pieces_are_pooled_without_the_padding(name):
+    wanted = [EXPECTED[name](rows[: mask.sum()]) for rows, mask in zip(STATES, MASK, strict=True)]
+    np.testing.assert_allclose(pooled(STATES, MASK, name), wanted, atol=1e-6)
+
+
+def test_a_vector_is_cut_before_it_is_scaled():
+    config = SentenceConfig(truncate_dim=2, normalize=True)
+    wanted = np.stack([rows[: m.sum()].mean(0)[:2] for rows, m in zip(STATES, MASK, strict=True)])
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(sentence_vectors(STATES, MASK, config), wanted, atol=1e-6)
+
+
+def test_a_vector_of_zeros_stays_one_and_has_a_gradient():
+    value, gradient = jax.value_and_grad(lambda x: unit(x).sum())(jnp.zeros(3))
+    assert value == 0 and np.isfinite(gradient).all()
+
+
+def test_settings_that_there_are_not():
+    for settings in ({'pooling': 'median'}, {'similarity': 'manhattan'}, {'truncate_dim': 0}):
+        with pytest.raises(UserError, match=next(iter(settings))):
+            SentenceConfig(**settings)
+
+
+def test_a_sentence_encoder_gives_the_vectors_it_was_trained_to_give():
+    model = tiny_models.model('BertModel')
+    texts = ['paris', 'the capital of france is paris']
+    bare = Bert(Source(model, tiny_models.tokenizer(), 'here', 0))
+    config = SentenceConfig('max', True, 3, (('query', 'who is '),))
+    bert = Bert(bare.source._replace(bert=model._replace(sentence=config)))
+    wanted = bare.embed([f'who is {text}' for text in texts], pool='max')[:, :3]
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(bert.embed(texts, prompt='query'), wanted, atol=1e-6)
+    assert not np.allclose(bert.embed(texts), wanted)
+    # A pool or a layer that is named is as it is of any encoder.
+    np.testing.assert_array_equal(bert.embed(texts, pool='mean'), bare.embed(texts))
