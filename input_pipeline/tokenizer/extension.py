@@ -105,8 +105,12 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     parts['added_tokens'] += [
         {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
     ]
-    # Special tokens first, then by id: as in a directory that is read.
-    parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in special else t['id'])
+    # Special tokens first, then by id: as in a directory that is read. But by id alone those that
+    # come behind the entries, for their ids are their order.
+    vocab = parts.get('model', {}).get('vocab', {})
+    names = set(vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab))
+    first = names.intersection(special)
+    parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in first else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     marked = Tokenizer.of_kind(kind, content, *_rules(tokenizer))
     return Extended(marked, in_slots, new - in_slots, before)

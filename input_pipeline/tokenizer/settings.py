@@ -35,10 +35,10 @@ SPECIAL_TOKENS = {
     'mask_token': '[MASK]',
 }
 # wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has;
-# words, which RETVec has
-Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words']
+# words, which RETVec has; fast, a tokenizer.json as it is, which ModernBERT has
+Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words', 'fast']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
-_BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
+BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
 JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
 # Settings that only Python tokenizers of transformers obey, and what they must be.
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -51,7 +51,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 # Settings of the casing, which are true, false or null (which is: not said).
 _FLAGS = ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars', 'nfc')
 # What a broken or foreign file of JSON raises where it is taken for the library's.
-_BROKEN = (KeyError, TypeError, AttributeError, ValueError)
+BROKEN = (KeyError, TypeError, AttributeError, ValueError)
 
 
 class Stated(NamedTuple):
@@ -86,15 +86,19 @@ class Directory(NamedTuple):
         for name in ('model', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'):
             if not isinstance(fast.get(name), dict | None):
                 raise UserError(f'{path / "tokenizer.json"}: {name} is not a JSON object')
+        return cls(path, config, fast, []).with_defaults(defaults)
+
+    def with_defaults(self, defaults: Mapping[str, str]) -> Directory:
+        """Return the same with other special tokens where none are named."""
         special = []
         for name, default in defaults.items():
             # Hugging Face writes a string, or an object with `content`.
-            token = config.get(name) or default
+            token = self.config.get(name) or default
             token = token.get('content') if isinstance(token, dict) else token
             if not isinstance(token, str):
-                raise UserError(f'{path / "tokenizer_config.json"}: {name} is not a text')
+                raise UserError(f'{self.config_file}: {name} is not a text')
             special.append(token)
-        return cls(path, config, fast, special)
+        return self._replace(special=special)
 
     @property
     def config_file(self) -> epath.Path:
@@ -137,7 +141,7 @@ class Directory(NamedTuple):
                 ]
                 for row in (processor['single'], processor['pair'])
             ]
-        except _BROKEN:
+        except BROKEN:
             rows = []
         if rows != [single, [*single, ('B', 1), (sep, 1)]]:
             kind = (processor or {}).get('type')
@@ -203,7 +207,7 @@ class Directory(NamedTuple):
                 if content in index:
                     special = {'normalized': False, 'special': True, 'id': index[content]}
                     tokens.setdefault(content, plain | special | {'content': content})
-        except _BROKEN as error:
+        except BROKEN as error:
             raise UserError(f'{self.path}: its added tokens cannot be read ({error!r})') from error
 
         # Those beyond the vocabulary must follow it without a gap, and those inside must be what
@@ -296,9 +300,9 @@ def _check_settings(directory: Directory) -> bool:
     config, file = directory.config, directory.config_file
     name = config.get('tokenizer_class')
     plain = str(name).removesuffix('Fast')
-    if name is not None and plain not in (*_BERT_CLASSES, *JSON_CLASSES) and not directory.fast:
+    if name is not None and plain not in (*BERT_CLASSES, *JSON_CLASSES) and not directory.fast:
         raise UserError(
-            f'{file}: tokenizer_class={name} is not built here: only {", ".join(_BERT_CLASSES)} are'
+            f'{file}: tokenizer_class={name} is not built here: only {", ".join(BERT_CLASSES)} are'
         )
     directory.check_fixed(_FIXED)
 
@@ -316,7 +320,7 @@ def _check_settings(directory: Directory) -> bool:
     for setting in _FLAGS:
         if not isinstance(config.get(setting), bool | None):
             raise UserError(f'{file}: {setting}={config[setting]!r}: must be true, false or null')
-    return plain in _BERT_CLASSES
+    return plain in BERT_CLASSES
 
 
 def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
@@ -393,7 +397,7 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
         normalizer, pre, decoder = (
             fast.get(name) or {} for name in ('normalizer', 'pre_tokenizer', 'decoder')
         )
-    except _BROKEN as error:
+    except BROKEN as error:
         raise UserError(
             f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
         ) from error
@@ -470,7 +474,7 @@ def _stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
         rules, composed = _rules(directory.fast)
         if rules is not None:
             lower, splits = rules['lowercase'], rules['handle_chinese_chars']
-    except _BROKEN as error:
+    except BROKEN as error:
         raise UserError(
             f'{directory.json_file}: its normalizer cannot be read ({error!r})'
         ) from error

@@ -27,7 +27,12 @@ from etils import epath
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_folder
 from bert_jax.input_pipeline.tokenizer import settings
-from bert_jax.input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
+from bert_jax.input_pipeline.tokenizer.directories import (
+    albert_files,
+    byte_bpe_files,
+    fast_files,
+)
+from bert_jax.input_pipeline.tokenizer.layout import Layout
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
 from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, words
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
@@ -42,21 +47,8 @@ _CLASSES: dict[Kind, tuple[str, str]] = {
     'compiled': ('models.compiled', 'Compiled'),
     'byte_bpe': ('models.byte_bpe', 'ByteBpe'),
     'words': ('words', 'Words'),
+    'fast': ('models.fast', 'Fast'),
 }
-
-
-class Layout(NamedTuple):
-    """How a row is made of one text or two: cls A sep, cls A sep B sep.
-
-    Attributes:
-      separators: how many of them stand between A and B.
-      second_segment: the segment of B and of the separator behind it.
-      mask_takes_space: whether the mask token replaces a word with the space before it.
-    """
-
-    separators: int = 1
-    second_segment: int = 1
-    mask_takes_space: bool = False
 
 
 class _Memo(dict):
@@ -110,8 +102,8 @@ class Tokenizer(abc.ABC):
     """A vocabulary of one kind, with its casing.
 
     Attributes:
-      kind: its name in tokenizer_config.json: wordpiece, sentencepiece, byte_bpe, words, or
-        compiled, which is WordPiece by foreign rules, or ALBERT's pieces.
+      kind: its name in tokenizer_config.json: wordpiece, sentencepiece, byte_bpe, words; compiled,
+        which is WordPiece by foreign rules, or ALBERT's pieces; fast, which is any tokenizer.json.
       file: the file of the vocabulary; '' where tokenizer.json holds it.
       has_json: whether the tokenizers library can have its rules.
       layout: how rows are made of texts.
@@ -132,7 +124,7 @@ class Tokenizer(abc.ABC):
     kind: ClassVar[Kind]
     file: ClassVar[str] = ''
     has_json: ClassVar[bool] = True
-    layout: ClassVar[Layout] = Layout()
+    layout: Layout = Layout()
     word_prefix: ClassVar[str] = ''
     refusal: ClassVar[str]
     marked_kind: ClassVar[Kind | None] = None
@@ -181,7 +173,7 @@ class Tokenizer(abc.ABC):
         Args:
           kind: what sort of vocabulary it is.
           vocabulary: the content of vocab.txt, spm.model or words.txt, of tokenizer.json for
-            `compiled`, or for `byte_bpe` what byte_bpe_files.content makes.
+            `compiled` and `fast`, or for `byte_bpe` what byte_bpe_files.content makes.
           normalizer: the casing.
           special_tokens: in the order of SPECIAL_TOKENS.
           name: what errors call the file.
@@ -210,7 +202,7 @@ class Tokenizer(abc.ABC):
                     f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
                     ', spiece.model or vocab.json)'
                 )
-            for files in (byte_bpe_files, albert_files):
+            for files in (fast_files, byte_bpe_files, albert_files):
                 if files.is_directory(path):
                     return cls.of_kind(*files.read(path))
             return cls.of_kind(*settings.read(path))

@@ -12,7 +12,7 @@ import io
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
 from bert_jax.configs.errors import UserError
@@ -190,7 +190,7 @@ class WordsTrainer(Trainer):
 class ByteBpeTrainer(Trainer):
     """Makes special tokens, the 256 bytes, merged pieces by falling frequency, and the mask."""
 
-    kind = 'byte_bpe'
+    kind: ClassVar[Kind] = 'byte_bpe'
     special_tokens = byte_bpe_files.SPECIAL_TOKENS
 
     def __init__(self, options: VocabularyOptions):
@@ -207,18 +207,26 @@ class ByteBpeTrainer(Trainer):
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return what byte_bpe_files.content makes of the entries."""
+        entries, merges = self._trained(counts, byte_bpe_files.FIRST_TOKENS, 1)
+        entries = [*entries, self.special_tokens['mask_token']]
+        return byte_bpe_files.content(entries, merges, self._options.add_prefix_space)
+
+    def _trained(
+        self, counts: dict[str, int], first: Sequence[str], behind: int
+    ) -> tuple[list[str], list[list[str]]]:
+        """Return entries and merges; `first` come first, and `behind` more are to follow."""
         from tokenizers import models, pre_tokenizers, trainers
 
         # Every byte has an entry, so that there is a spelling for any text.
-        options, first = self._options, byte_bpe_files.FIRST_TOKENS
-        least = len(first) + 256 + 1
+        options = self._options
+        least = len(first) + 256 + behind
         if options.vocab_size < least:
             raise UserError(
                 f'--vocab_size={options.vocab_size}: --model=byte_bpe takes {least} or more, for'
                 ' the bytes and the special tokens'
             )
         trainer = trainers.BpeTrainer(
-            vocab_size=options.vocab_size - 1,
+            vocab_size=options.vocab_size - behind,
             min_frequency=options.min_frequency,
             special_tokens=list(first),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -227,8 +235,23 @@ class ByteBpeTrainer(Trainer):
         spelled = {byte_bpe.spelled_in_bytes(word): count for word, count in counts.items()}
         model = _trained(models.BPE(), trainer, spelled)
         ids = model['vocab']
-        entries = [*sorted(ids, key=ids.__getitem__), self.special_tokens['mask_token']]
-        return byte_bpe_files.content(entries, model['merges'], options.add_prefix_space)
+        return sorted(ids, key=ids.__getitem__), model['merges']
+
+
+class ComposedByteBpeTrainer(ByteBpeTrainer):
+    """Makes a tokenizer.json as ModernBERT's: bytes, merged pieces, then the special tokens."""
+
+    kind = 'fast'
+    special_tokens = SPECIAL_TOKENS
+
+    def split(self, text: str) -> list[str]:
+        """Return the stretches of a line, composed."""
+        return super().split(unicodedata.normalize('NFC', text))
+
+    def train(self, counts: dict[str, int]) -> bytes:
+        """Return the content of a tokenizer.json."""
+        entries, merges = self._trained(counts, (), len(self.special_tokens))
+        return byte_bpe.composed_json(entries, merges, self._options.add_prefix_space)
 
 
 class SentencePieceTrainer(Trainer):
@@ -332,6 +355,8 @@ _TRAINERS: dict[str, type[Trainer]] = {
 
 def trainer_of(options: VocabularyOptions) -> Trainer:
     """Return the trainer of the model that the options name."""
+    if options.layout == 'modernbert':
+        return ComposedByteBpeTrainer(options)
     return _TRAINERS[options.model](options)
 
 

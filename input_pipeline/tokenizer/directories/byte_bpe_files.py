@@ -129,11 +129,10 @@ def _of_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:
     return entries, [line.rstrip('\r').split(' ') for line in lines if line.strip()]
 
 
-def _of_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
-    """Return entries by id and merges of a tokenizer.json, whose rules must be RoBERTa's."""
-    fast, file, listed = directory.fast, directory.json_file, directory.path / 'vocab.json'
+def foreign(directory: Directory) -> list[str]:
+    """Return the parts of a tokenizer.json that are not RoBERTa's: of the rules, or of rows."""
     parts = ('model', 'pre_tokenizer', 'post_processor', 'normalizer')
-    model, pre, post, normalizer = (fast.get(name) or {} for name in parts)
+    model, pre, post, normalizer = (directory.fast.get(name) or {} for name in parts)
     differing = {
         **{f'{n} {model.get(n)!r}': model.get(n, ok[0]) not in ok for n, ok in _MODEL.items()},
         f'model {model.get("type")}': model.get('type') != 'BPE',
@@ -142,29 +141,31 @@ def _of_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
             pre.get('type') != 'ByteLevel' or not pre.get('use_regex', True)
         ),
     }
-    if foreign := [part for part, differs in differing.items() if differs]:
-        raise UserError(
-            f'{file}: {", ".join(foreign)} is not as in the byte-level BPE of RoBERTa, which alone'
-            ' is built here'
-        )
-
-    # The layout of rows is ours to make, so another one cannot be obeyed.
+    # The layout of rows is ours to make.
     our_rows = post.get('type') == 'RobertaProcessing' and (
         [post['cls'][0], post['sep'][0]] == directory.special[2:4]
     )
-    if post and not our_rows:
+    rows = [] if our_rows or not post else [f'rows by {post.get("type")}']
+    return [part for part, differs in differing.items() if differs] or rows
+
+
+def _of_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
+    """Return entries by id and merges of a tokenizer.json, whose rules must be RoBERTa's."""
+    fast, file, listed = directory.fast, directory.json_file, directory.path / 'vocab.json'
+    if parts := foreign(directory):
         raise UserError(
-            f'{file}: its post_processor ({post.get("type")}) does not make rows of <s> A </s></s>'
-            ' B </s>, as a RoBERTa reads them'
+            f'{file}: {", ".join(parts)} is not as in the byte-level BPE of RoBERTa, with rows'
+            ' of <s> A </s></s> B </s>: to have the file obeyed as it is, let it have a'
+            ' post_processor, and name the tokenizer_class PreTrainedTokenizerFast beside it'
         )
 
     # vocab.json with it, if it is there, says the same.
-    entries = entries_of(model.get('vocab'), file)
+    entries = entries_of(fast['model'].get('vocab'), file)
     if listed.exists() and entries_of(read_json(listed), listed) != entries:
         raise UserError(
             f'{file}: its entries are not those of vocab.json beside it: remove the wrong file'
         )
-    merges = model.get('merges') or []
+    merges = fast['model'].get('merges') or []
     return entries, [merge.split(' ') if isinstance(merge, str) else merge for merge in merges]
 
 

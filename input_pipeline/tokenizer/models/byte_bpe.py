@@ -17,12 +17,21 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.layout import Layout
 from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, unreadable
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
-from bert_jax.input_pipeline.tokenizer.tokenizer import Layout
+from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS as PIECE_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 
 # What Unicode calls white space, and so do the library's rules; str.isspace() has four more.
@@ -45,6 +54,33 @@ def words_of(stretch: str) -> list[str]:
 def spelled_in_bytes(word: str) -> str:
     """Return the letters that stand for the bytes of one of `words_of`."""
     return ''.join(letters for letters, _ in _BYTES.pre_tokenize_str(word))
+
+
+def composed_json(
+    entries: Sequence[str], merges: Iterable[Sequence[str]], add_prefix_space: bool
+) -> bytes:
+    """Return a tokenizer.json by ModernBERT's rules: composed text, special tokens behind.
+
+    Its rows are [CLS] A [SEP] B [SEP], all of one segment.
+    """
+    ids = {entry: i for i, entry in enumerate(entries)}
+    engine = Tokenizer(models.BPE(ids, [(left, right) for left, right in merges]))
+    engine.normalizer = normalizers.NFC()
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    engine.decoder = decoders.ByteLevel()
+
+    # The mask takes the space before it, which the word in its place begins with.
+    pad, unk, cls, sep, mask = PIECE_TOKENS.values()
+    engine.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (unk, cls, sep, pad)]
+        + [AddedToken(mask, special=True, normalized=False, lstrip=True)]
+    )
+    engine.post_processor = processors.TemplateProcessing(
+        single=f'{cls} $A {sep}',
+        pair=f'{cls} $A {sep} $B:0 {sep}',
+        special_tokens=[(token, engine.token_to_id(token)) for token in (cls, sep)],
+    )
+    return json.dumps(json.loads(engine.to_str()), ensure_ascii=False, sort_keys=True).encode()
 
 
 class ByteBpe(LibraryModel):

@@ -10,7 +10,7 @@ are not searched for, as everywhere here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ class LibraryModel(Tokenizer):
         """Encode with `engine`; `entries` are its, added ones behind the vocabulary's."""
         self._engine = engine
         ids = engine.get_vocab(with_added_tokens=True)
-        self.entries = sorted(ids, key=ids.__getitem__)
+        self.entries = [''] * (1 + max(ids.values()))  # '' for ids that nothing has
+        for entry, i in ids.items():
+            self.entries[i] = entry
         self.vocab_size = len(self.entries)
 
     def ids(self, word: str) -> list[int]:
@@ -54,6 +56,11 @@ def unreadable(name: str, error: Exception) -> UserError:
     return UserError(f'{name}: the tokenizers library cannot read it ({error})')
 
 
+def hidden(special: Container[str], vocab: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """Return pieces and scores, the special ones with a new line in front, as no text has it."""
+    return [['\n' * (piece in special) + piece, score] for piece, score in vocab]
+
+
 class Compiled(LibraryModel):
     """A tokenizer.json by its own rules."""
 
@@ -70,10 +77,8 @@ class Compiled(LibraryModel):
         rules |= {'added_tokens': added, 'post_processor': None}
         is_unigram = model.get('type') == 'Unigram'
         pieces = [piece for piece, _ in model['vocab']] if is_unigram else []
-        if is_unigram:  # else `<pad>` in a text would be that piece: its copy begins as no text can
-            model['vocab'] = [
-                ['\n' * (piece in special) + piece, score] for piece, score in model['vocab']
-            ]
+        if is_unigram:  # else `<pad>` in a text would be that piece
+            model['vocab'] = hidden(special, model['vocab'])
         try:
             self._use(tokenizers.Tokenizer.from_str(json.dumps(rules, ensure_ascii=False)))
         except Exception as error:

@@ -14,7 +14,7 @@ import unicodedata
 
 import pytest
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 
 MODELS = ('wordpiece', 'unigram', 'bpe')
@@ -149,15 +149,6 @@ def test_a_vocabulary_too_small_for_its_characters(model, size, share):
             if char in entries
         )
         assert share <= report.characters_covered == kept / 216 < share + 11 / 216
-
-
-def test_a_bounded_table_forgets_only_rare_words(monkeypatch):
-    monkeypatch.setattr(vocabulary, '_RAW_WORDS', 50)
-    monkeypatch.setattr(vocabulary, '_TABLE_WORDS', 100)
-    rare = [f'q{i}' for i in range(5000)]
-    tokenizer, report = train([*english(), *rare, *english()], VocabularyOptions(150))
-    assert 'may have been left out' in report.warnings[0]
-    assert {'learn', 'token', '##ing'} <= set(tokenizer.entries)
 
 
 def train_vocab(*flags):

@@ -101,14 +101,3 @@ def test_the_list_holds_the_most_frequent_words():
     assert (tokenizer.vocab_size, report.more, report.words) == (8, 3, 14)
     assert report.listed == pytest.approx(10 / 16) and report.unknown == pytest.approx(2 / 16)
     assert '62.50% of the pieces are in the list, 3 more are known' in str(report)
-
-
-def test_text_without_spaces_is_said():
-    """Thai, a sentence a word; Chinese has a word for each character, and Korean its spaces."""
-    options = VocabularyOptions(vocab_size=50, model='words', lower_case=False)
-    thai = ['ภาษาไทยไม่มีช่องว่างระหว่างคำ และเขียนติดกันไปเรื่อยๆจนจบประโยค'] * 3
-    _, report = train(thai, options)
-    assert '100.0% of the words are longer than 16 characters' in report.warnings[0]
-    assert 'a stretch without any is one word: divide the text' in report.warnings[0]
-    for text in ('漢字仮名交じり文を書く人がたくさんいます', '한국어 사전을 학습합니다'):
-        assert not any('longer' in said for said in train([text], options)[1].warnings)

@@ -1,0 +1,162 @@
+"""A tokenizer.json that is the tokenizer as it is: its rules, its special tokens, its rows.
+
+Owns which directories are of that kind: those whose file has other rules or rows than BERT's,
+RoBERTa's or ALBERT's, as ModernBERT's and mmBERT's have. Reads from the file what a row is. How
+text is encoded is fast.py's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from etils import epath
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
+from bert_jax.input_pipeline.tokenizer.layout import Layout
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.settings import (
+    BERT_CLASSES,
+    BROKEN,
+    SPECIAL_TOKENS,
+    Directory,
+    Stated,
+    read_json,
+)
+
+# Classes of transformers that build their own rules, whatever the tokenizer.json says.
+_OWN_RULES = (*BERT_CLASSES, 'RobertaTokenizer', 'AlbertTokenizer')
+# Keys of the steps within a sequence of them.
+_STEPS = ('normalizers', 'pretokenizers', 'processors', 'decoders')
+
+
+def is_directory(path: epath.Path) -> bool:
+    """Tell whether the directory's tokenizer.json is to be taken as it is."""
+    if (path / 'spm.model').exists() or not (path / 'tokenizer.json').exists():
+        return False
+    directory = Directory.read(path, SPECIAL_TOKENS)
+    if 'type' in directory.config:  # our own word
+        return directory.config['type'] == 'fast'
+    name = str(directory.config.get('tokenizer_class')).removesuffix('Fast')
+    if name in _OWN_RULES or not directory.fast.get('post_processor'):
+        return False
+
+    # Rules that other kinds know are theirs; what they know is rows as much as words.
+    model = (directory.fast.get('model') or {}).get('type')
+    if model == 'BPE':
+        return bool(byte_bpe_files.foreign(directory.with_defaults(byte_bpe_files.SPECIAL_TOKENS)))
+    cls, sep, layout = rows_of(directory.fast, path / 'tokenizer.json')
+    return [cls, sep, layout] != [*directory.special[2:4], Layout()]
+
+
+def read(path: epath.Path) -> Stated:
+    """Read what the directory says.
+
+    Raises:
+      UserError: the file makes rows of another kind than can be made here, or lacks a token.
+    """
+    directory = Directory.read(path, SPECIAL_TOKENS)
+    fast, file = directory.fast, directory.json_file
+    cls, sep, _ = rows_of(fast, file)
+    try:
+        vocab = fast['model']['vocab']
+        entries = set(vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab))
+        entries |= {token['content'] for token in fast['added_tokens']}
+        added = directory.config.get('added_tokens_decoder') or {}
+        elsewhere = [
+            *read_json(path / 'added_tokens.json'),
+            *(t['content'] for t in added.values()),
+        ]
+        # As named beside the file; else by the names that are usual.
+        stated = read_json(path / 'special_tokens_map.json') | directory.config
+        pad, unk, mask = (
+            _token(stated, name, entries) for name in ('pad_token', 'unk_token', 'mask_token')
+        )
+    except BROKEN as error:
+        raise UserError(
+            f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
+        ) from error
+
+    # transformers would add such tokens when it opens the folder.
+    if lacking := [token for token in elsewhere if token not in entries]:
+        raise UserError(
+            f'{file}: lacks the added token {lacking[0]!r}, which a file beside it names: open the'
+            ' folder with transformers and save it again'
+        )
+
+    # Bytes need no unknown token.
+    special = [pad, unk or pad, cls, sep, mask]
+    names = dict(zip(SPECIAL_TOKENS, special, strict=True))
+    if missing := [name for name, token in names.items() if token not in entries]:
+        raise UserError(
+            f'{file}: no {missing[0]} in it that tokenizer_config.json beside it names: add one'
+            ' with transformers (tokenizer.add_special_tokens)'
+        )
+
+    # What cuts or fills rows is not wanted. Sorted, so that the same rules have the same
+    # fingerprint.
+    content = json.dumps(
+        fast | {'truncation': None, 'padding': None}, ensure_ascii=False, sort_keys=True
+    )
+    vocabulary = content.encode('utf-8', 'surrogatepass')
+    return Stated('fast', vocabulary, Normalizer(False, False), special, str(file))
+
+
+def _token(stated: Mapping[str, Any], name: str, entries: set[str]) -> str:
+    """Return a special token as it is named, or by a usual name; '' where there is none."""
+    token = stated.get(name)
+    if token is not None:  # a text, or an object with `content`
+        return str(token['content'] if isinstance(token, dict) else token)
+    short = name.removesuffix('_token')
+    return next((t for t in (f'[{short.upper()}]', f'<{short}>') if t in entries), '')
+
+
+def steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a part of a tokenizer.json, which may be a sequence of them."""
+    inner = [step for name in _STEPS for step in (part or {}).get(name) or ()]
+    for step in inner:
+        yield from steps(step)
+    if part and not inner:
+        yield part
+
+
+def rows_of(fast: Mapping[str, Any], file: Any) -> tuple[str, str, Layout]:
+    """Return what begins a row, what ends it, and how rows are made, by the post_processor.
+
+    Raises:
+      UserError: the rows are not CLS A SEP and CLS A ... B SEP.
+    """
+    # The library tells it best: what it puts around the texts of a vocabulary of one word.
+    from tokenizers import Tokenizer, models
+
+    probe = json.loads(Tokenizer(models.WordLevel({'a': 0}, unk_token='a')).to_str())
+    probe['post_processor'] = fast.get('post_processor')
+    try:
+        engine = Tokenizer.from_str(json.dumps(probe))
+    except Exception as error:
+        raise UserError(f'{file}: its post_processor cannot be read ({error})') from error
+    alone, both = engine.encode('a'), engine.encode('a', 'a')
+
+    # CLS A SEP, and with B at least a separator between; B may have a CLS of its own.
+    cls, sep = alone.tokens[0], alone.tokens[-1]
+    middle = both.tokens[2:-2]
+    has_cls = middle[-1:] == [cls] != [sep]
+    separators = middle[: len(middle) - has_cls]
+    types = set(both.type_ids[-2:])
+    if (
+        alone.sequence_ids != [None, 0, None]
+        or both.sequence_ids != [None, 0, *[None] * len(middle), 1, None]
+        or [both.tokens[0], both.tokens[-1]] != [cls, sep]
+        or not separators
+        or set(separators) != {sep}
+        or any(both.type_ids[: 2 + len(separators)])
+        or types not in ({0}, {1})
+    ):
+        kind = (fast.get('post_processor') or {}).get('type')
+        raise UserError(
+            f'{file}: its post_processor ({kind}) makes rows of {" ".join(alone.tokens)!r} and'
+            f' {" ".join(both.tokens)!r}, and rows begin with one token and end with one here'
+        )
+    return cls, sep, Layout(len(middle), types.pop(), second_cls=has_cls)

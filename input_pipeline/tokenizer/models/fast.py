@@ -1,0 +1,141 @@
+"""A tokenizer.json as it is, with its own special tokens and rows, as ModernBERT's and mmBERT's.
+
+Owns how such a file is run. The special tokens that rows are made of are not searched for in text,
+as everywhere here; other added tokens are. Which directories are of that kind is fast_files.py's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders
+
+from bert_jax.input_pipeline.tokenizer.directories.fast_files import rows_of, steps
+from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, hidden, unreadable
+from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
+from bert_jax.input_pipeline.tokenizer.normalizer import whole
+from bert_jax.input_pipeline.tokenizer.tokenizer import several
+
+
+class Fast(LibraryModel):
+    """A tokenizer.json by its own rules, rows included."""
+
+    kind = 'fast'
+    word_prefix = ' '
+    refusal = 'this tokenizer.json is taken as it is'
+    marked_kind = 'fast'
+
+    def _read(self, vocabulary: bytes, name: str) -> None:
+        # Of all special tokens the library shall pass over those of rows alone: only they are
+        # special in the copy that encodes. To take them out would give the others new ids.
+        rules = json.loads(vocabulary)
+        for token in rules['added_tokens']:
+            token['special'] = token['content'] in self.special_tokens
+        spaced = [t['content'] for t in rules['added_tokens'] if t['lstrip']]
+        layout = rows_of(rules, name)[2]
+        self.layout = layout._replace(mask_takes_space=self.special_tokens[4] in spaced)
+        rules |= {'post_processor': None, 'truncation': None, 'padding': None}
+        model, pieces = rules['model'], list[str]()
+        if model.get('type') == 'Unigram':  # else `<pad>` in a text would be that piece
+            pieces = [piece for piece, _ in model['vocab']]
+            inside = {*pieces}.intersection(self.special_tokens)
+            kept = [t for t in rules['added_tokens'] if t['content'] not in inside]
+            rules['added_tokens'], model['vocab'] = kept, hidden(inside, model['vocab'])
+        try:
+            self._use(tokenizers.Tokenizer.from_str(json.dumps(rules)))
+        except Exception as error:
+            raise unreadable(name, error) from error
+        self._engine.encode_special_tokens = True
+        self.entries[: len(pieces)] = pieces
+
+        # How an entry shows that it begins a word; added and special ones always do.
+        space = decoders.ByteLevel().decode
+        self._in_bytes = any(s.get('type') == 'ByteLevel' for s in steps(rules['pre_tokenizer']))
+        inner = model.get('continuing_subword_prefix') or '##' * (model.get('type') == 'WordPiece')
+        added = {token['content'] for token in rules['added_tokens']}.union(self.special_tokens)
+
+        def begins(entry: str) -> bool:
+            if entry in added:
+                return True
+            if self._in_bytes:
+                return space([entry])[:1].isspace()
+            return not entry.startswith(inner) if inner else entry.startswith(WORD_MARK)
+
+        self.starts_word = np.array(list(map(begins, self.entries)))
+
+    @functools.cached_property
+    def _spaced(self) -> tokenizers.Tokenizer:
+        """What encodes a word as if a space stood before it: transformers' add_prefix_space."""
+        rules = json.loads(self._engine.to_str())
+        for step in steps(rules['pre_tokenizer']):
+            if step['type'] == 'ByteLevel':
+                step['add_prefix_space'] = True
+        engine = tokenizers.Tokenizer.from_str(json.dumps(rules))
+        engine.encode_special_tokens = True
+        return engine
+
+    def encode_words(self, words: Iterable[str]) -> list[np.ndarray]:
+        """Return the ids of words that follow each other in a running text."""
+        if not self._in_bytes:
+            return super().encode_words(words)
+        # Not by a space in the text: an added token would leave it behind as a piece.
+        texts = [whole(word) for word in several(words)]
+        encodings = self._spaced.encode_batch(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield (id, start, end, whether a word begins there) of each piece of a text.
+
+        The place has no space at its ends. A word begins behind a space, and where the library
+        parts words.
+        """
+        text = whole(text)
+        encoding = self._engine.encode(text, add_special_tokens=False)
+        begun: set[int | None] = set()
+        reached = 0
+        for piece, word, (start, end) in zip(
+            encoding.ids, encoding.word_ids, encoding.offsets, strict=True
+        ):
+            while start < end and text[start].isspace():
+                start += 1
+            while start < end and text[end - 1].isspace():
+                end -= 1
+            parted = word not in begun or start == 0 or text[start - 1].isspace()
+            begins = end > start >= reached and parted  # a character may have several pieces
+            if end > start:
+                begun.add(word)
+                reached = end
+            yield piece, start, end, begins
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Return the text of pieces that follow each other."""
+        return self._engine.decode(list(ids), skip_special_tokens=False)
+
+    def spelled(self, ids: Iterable[int]) -> list[str]:
+        """Return each entry as text, as the library decodes it."""
+        return [self.decode([i]) for i in ids]
+
+    def covered(self, characters: Iterable[str]) -> set[str]:
+        """Return those of some characters that the entries can spell."""
+        return {char for char in characters if self.unk_id not in self.ids(char)}
+
+    def files(self) -> dict[str, bytes]:
+        """Return {file: content}: the tokenizer.json, and a tokenizer_config.json of its tokens."""
+        stated = json.loads(super().files()['tokenizer_config.json'])
+        # Rows without segments have no token types: a model of theirs takes none.
+        segments = ['token_type_ids'] * bool(self.layout.second_segment)
+        kept = ('type', 'tokenizer_class', *(name for name in stated if name.endswith('_token')))
+        config = {name: stated[name] for name in kept}
+        config['model_input_names'] = ['input_ids', *segments, 'attention_mask']
+        return {
+            'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode(),
+            'tokenizer.json': self.vocabulary,
+        }
+
+    def tokenizer_json(self) -> str:
+        """Return the file's content."""
+        return self.vocabulary.decode()

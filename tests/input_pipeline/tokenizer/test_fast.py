@@ -1,0 +1,147 @@
+"""A tokenizer.json as it is: its rows, words and places, and what of it cannot be done."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+import tokenizers
+
+from bert_jax.configs.errors import UserError
+from bert_jax.inference.extractor import row_of
+from bert_jax.inference.pipelines import WithMasks, words_of
+from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
+from tests.helpers import tokenizer_folders
+
+FOLDERS = {
+    'modernbert': tokenizer_folders.modernbert,
+    'mmbert': tokenizer_folders.mmbert,
+    'bos twice': lambda folder: tokenizer_folders.mmbert(folder, second_cls=True),
+}
+
+
+@pytest.mark.parametrize('name', FOLDERS)
+def test_ids_and_rows_are_those_of_the_library(tmp_path, name):
+    folder = FOLDERS[name](tmp_path / 'a')
+    ours = Tokenizer.load(folder)
+    engine = tokenizers.Tokenizer.from_file(str(folder / 'tokenizer.json'))
+    assert (ours.kind, ours.vocab_size) == ('fast', engine.get_vocab_size())
+    assert ours.special_ids == tuple(map(engine.token_to_id, ours.special_tokens))
+    for text in (*tokenizer_folders.SCRIPTS, *tokenizer_folders.NASTY):
+        expected = engine.encode(text, add_special_tokens=False)
+        assert ours.encode(text) == expected.ids, repr(text)
+        found = ours.encode_with_offsets(text)
+        assert found.ids.tolist() == expected.ids
+        for (start, end), a, b in zip(expected.offsets, found.starts, found.ends, strict=True):
+            assert text[a:b] == text[start:end].strip() and start <= a <= b <= end
+
+    # Rows of one text and of two, cut too; all of one segment.
+    texts, pairs = ['the town', 'the people', 'of'], ['people', None, 'the people of the town']
+    rows = text_rows(texts, pairs, ours, 16)
+    engine.enable_truncation(16)
+    for text, pair, ids, mask in zip(
+        texts, pairs, rows['input_ids'], rows['input_mask'], strict=True
+    ):
+        expected = engine.encode(text, pair) if pair else engine.encode(text)
+        assert ids.tolist() == [*expected.ids, *[ours.pad_id] * (16 - len(expected.ids))]
+        assert mask.sum() == len(expected.ids)
+        assert row_of(text, pair, ours, 16).input_ids.tolist() == expected.ids
+    assert not rows['segment_ids'].any()
+
+    # Written and read again it is the same tokenizer; a lone half of a character is U+FFFD.
+    ours.save(tmp_path / 'b')
+    assert Tokenizer.load(tmp_path / 'b').fingerprint == ours.fingerprint
+    assert ours.encode('a\ud83db') == ours.encode('a\ufffdb')
+
+
+@pytest.mark.parametrize('name', ['modernbert', 'mmbert'])
+def test_words_are_those_of_running_text(tmp_path, name):
+    ours = Tokenizer.load(FOLDERS[name](tmp_path / 'a'))
+    before, *words = ours.encode_words(['people', 'of', 'the', 'town'])
+    assert [*ours.encode('people'), *(i for word in words for i in word)] == ours.encode(
+        'people of the town'
+    )
+    assert before.tolist() == ours.encode(' people')
+    assert words_of('the  people 한국 in', ours) == ['the', 'people', '한국', 'in']
+    assert ours.decode(ours.encode('the  people 한국')) == 'the  people 한국'
+    begins = [ours.entries[i] for i in ours.encode(' the people') if ours.starts_word[i]]
+    assert len(begins) == 2
+
+
+def test_special_tokens_are_found_by_name_alone(tmp_path):
+    """Not in text, where they are text; a mask that is asked for takes the space before it."""
+    ours = Tokenizer.load(tokenizer_folders.modernbert(tmp_path / 'a'))
+    assert not {*ours.encode('[CLS] the[MASK] <[PAD]> [UNK]')} & {*ours.special_ids}
+    row = WithMasks(ours).encode_batch(['the [MASK] of'])[0].tolist()
+    assert row == [*ours.encode('the'), ours.mask_id, *ours.encode(' of')]
+    marked = ours.encode_words(['[unused3]', 'x[unused3]'])
+    assert marked[0].tolist() == [ours.entries.index('[unused3]')] == marked[1][-1:].tolist()
+
+
+def test_special_pieces_are_not_found_in_text(tmp_path):
+    ours = Tokenizer.load(tokenizer_folders.xlm_roberta(tmp_path / 'a'))
+    assert ours.layout.separators == 2 and ours.entries[:2] == ['<s>', '<pad>']
+    assert not {*ours.encode('the <pad></s><mask>')} & {
+        *ours.special_ids[:1],
+        *ours.special_ids[2:],
+    }
+
+
+def test_markers_are_found_and_move_no_id(tmp_path):
+    ours = Tokenizer.load(tokenizer_folders.modernbert(tmp_path / 'a'))
+    marked = extension.mark(ours, ['[E1]', '[unused3]', '[/E1]']).tokenizer
+    assert marked.entries == [*ours.entries, '[E1]', '[/E1]']
+    assert marked.special_ids == ours.special_ids
+    ids = marked.encode('the [E1]town[/E1]')
+    assert [i - ours.vocab_size for i in ids if i >= ours.vocab_size] == [0, 1]
+    assert list(extension.new_entries(ours, marked)) == [ours.vocab_size, ours.vocab_size + 1]
+
+
+@pytest.mark.parametrize(
+    ('file', 'content', 'said'),
+    [
+        ('tokenizer_config.json', {'mask_token': '<m>'}, 'no mask_token in it that'),
+        ('tokenizer_config.json', {'tokenizer_class': 'RobertaTokenizer'}, 'normalizer NFC is not'),
+        ('added_tokens.json', {'[E1]': 500}, "lacks the added token '[E1]'"),
+        ('tokenizer.json', {'post_processor': {'type': 'Other'}}, 'post_processor cannot be read'),
+    ],
+)
+def test_what_cannot_be_obeyed_is_one_line(tmp_path, file, content, said):
+    path = tokenizer_folders.modernbert(tmp_path / 'a') / file
+    there = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(there | content))
+    with pytest.raises(UserError) as error:
+        Tokenizer.load(tmp_path / 'a')
+    assert said in str(error.value) and '\n' not in str(error.value)
+
+
+def test_rows_that_cannot_be_made_are_one_line(tmp_path):
+    path = tokenizer_folders.modernbert(tmp_path / 'a') / 'tokenizer.json'
+    rules = json.loads(path.read_text())
+    rules['post_processor']['single'].pop()
+    path.write_text(json.dumps(rules))
+    with pytest.raises(UserError, match=r"makes rows of '\[CLS\] a' and"):
+        Tokenizer.load(tmp_path / 'a')
+
+
+def test_a_vocabulary_of_modernberts_layout_is_trained(tmp_path):
+    text = tokenizer_folders.SCRIPTS * 3
+    options = VocabularyOptions(330, 'byte_bpe', layout='modernbert')
+    ours, report = vocabulary.train(text, options)
+    assert (ours.kind, report.vocab_size, report.unknown) == ('fast', 330, 0)
+    assert ours.entries[-5:] == ['[UNK]', '[CLS]', '[SEP]', '[PAD]', '[MASK]']
+    assert (*ours.layout,) == (1, 0, True, False)
+    ours.save(tmp_path / 'a')
+    assert Tokenizer.load(tmp_path / 'a').fingerprint == ours.fingerprint
+
+    # The text alone decides, in whatever order and form its characters come.
+    for other in (text[::-1], [unicodedata.normalize('NFD', line) for line in text]):
+        assert vocabulary.train(other, options)[0].fingerprint == ours.fingerprint
+    assert ours.encode(text[2]) == ours.encode(unicodedata.normalize('NFC', text[2]))
+    with pytest.raises(UserError, match='takes 261 or more'):
+        vocabulary.train(text, VocabularyOptions(260, 'byte_bpe', layout='modernbert'))
+    with pytest.raises(UserError, match='--layout=modernbert is for --model=byte_bpe'):
+        VocabularyOptions(330, layout='modernbert')
