@@ -102,6 +102,7 @@ def make_examples(
     stream: Stream,
     word_starts: np.ndarray | None = None,
     noisy: bool = False,
+    cuts: bool = False,
 ) -> Examples:
     """Make all examples of some passes over the documents, already cut to length.
 
@@ -115,6 +116,7 @@ def make_examples(
       word_starts: bool [T], needed for sop only, which cuts a chunk of one sentence at a word;
         there a chunk of one word makes no example.
       noisy: sop pairs a chunk of one sentence with a random B instead, and labels it as swapped.
+      cuts: full_sentences fills rows to their ends, within sentences too.
 
     Raises:
       UserError: a random B has no other document to be drawn from.
@@ -125,16 +127,15 @@ def make_examples(
     document = np.concatenate(of_pass)
     duplicate = np.repeat(np.arange(len(of_pass)), [row.size for row in of_pass])
 
-    # How long the examples of a row are to be: as long as fits, but for a share of shorter ones, so
-    # that the model sees short inputs too. One length a document and pass, not one an example
-    # (:239-241).
+    # How long examples are to be: as fits, but for a share of shorter ones, so that the model sees
+    # short inputs too. One length a document and pass, not one an example (:239-241).
     longest = seq_len - special_tokens(objective)
     target = np.full(document.size, longest)
     short = np.flatnonzero(stream.chance(short_seq_prob, document.size))
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
     names = mix(documents.names[document], duplicate)
 
-    take_turn = _objective(documents, objective, stream, word_starts, noisy)
+    take_turn = _objective(documents, objective, stream, word_starts, noisy, cuts)
     # Each turn makes one example of every row; rows whose document is used up drop out.
     start, end = take_turn.bounds(document)
     by_turn: list[tuple[np.ndarray, ...]] = []
@@ -142,9 +143,8 @@ def make_examples(
         *segments, labels, start = take_turn(document, start, end, target)
         by_turn.append((*segments, labels, mix(names, len(by_turn))))
         going = np.flatnonzero(start < end)
-        document, names, target, start, end = (
-            column[going] for column in (document, names, target, start, end)
-        )
+        columns = (document, names, target, start, end)
+        document, names, target, start, end = (column[going] for column in columns)
 
     # Cut all pairs at the end; sop leaves out those of which a side is empty then.
     a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
@@ -161,11 +161,14 @@ def _objective(
     stream: Stream,
     word_starts: np.ndarray | None,
     noisy: bool,
+    cuts: bool,
 ) -> _Chunks:
     """Return what makes an example of each document in a turn."""
     if objective == 'sop' and not noisy:
         assert word_starts is not None, 'sop cuts chunks at words'
         return _Sop(documents, stream, word_starts)
+    if cuts:
+        return _Full(documents, stream)
     kinds = {'full_sentences': _FullSentences, 'nsp': _Nsp, 'sop': _NoisySop}
     return kinds[objective](documents, stream)
 
@@ -366,8 +369,8 @@ class _Sop(_Chunks):
         )
 
 
-class _FullSentences(_Chunks):
-    """As many whole sentences as fit; a longer sentence is cut.
+class _Full(_Chunks):
+    """As many tokens as fit, of whatever sentences.
 
     A turn starts at a token, not at a sentence.
     """
@@ -376,6 +379,14 @@ class _FullSentences(_Chunks):
         """Return the first token and the end of each document."""
         tokens_of = self._documents.sentences[self._documents.documents]
         return tokens_of[document], tokens_of[document + 1]
+
+    def __call__(self, document, start, end, target):
+        stop = np.minimum(start + target, end)
+        return start, stop, stop, stop, np.zeros(start.size, bool), stop
+
+
+class _FullSentences(_Full):
+    """As many whole sentences as fit; a longer sentence is cut."""
 
     def __call__(self, document, start, end, target):
         offsets = self._documents.sentences

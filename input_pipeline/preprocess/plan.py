@@ -101,7 +101,8 @@ def describe(
         for name in (f.name for f in dataclasses.fields(options))
         if name not in no_matter
     }
-    for name in ('across_documents', 'mask_rule', 'sop_noise'):
+    later = ('across_documents', 'mask_rule', 'sop_noise', 'cut_sentences', 'eval_masked_lm_prob')
+    for name in later:
         if described[name] == getattr(PreprocessOptions, name):
             del described[name]
 

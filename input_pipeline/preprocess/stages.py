@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert_jax.input_pipeline.examples.across import rows_across
-from bert_jax.input_pipeline.examples.masking import mask, prediction_counts
+from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
 from bert_jax.input_pipeline.examples.packing import join, pack
 from bert_jax.input_pipeline.examples.pairs import (
     Documents,
@@ -280,9 +280,10 @@ def make_records(
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
-    make = _Columns(recipe.options, spec, tokenizer, tokens, Stream(*name, 'masks'))
+    rule = recipe.options.rule_of(split)
+    make = _Columns(rule, spec, tokenizer, tokens, Stream(*name, 'masks'))
     if spec.packed:
-        keys, parts = _packed(examples, make)
+        keys, parts = _packed(examples, special_tokens(recipe.options.objective), make)
     else:
         keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
         parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
@@ -331,6 +332,7 @@ def _examples(
             stream,
             tokenizer.starts_word[tokens] if options.objective == 'sop' else None,
             options.sop_noise,
+            options.cut_sentences,
         )
 
     # The same places hold languages instead of tokens, to be counted.
@@ -348,14 +350,14 @@ def _examples(
 class _Columns:
     """Turns examples into the columns of records, an example a row."""
 
-    options: PreprocessOptions
+    rule: MaskingRule
     spec: RecordSpec
     tokenizer: Tokenizer
     tokens: np.ndarray
     stream: Stream  # of masks
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
-        tokenizer, rule = self.tokenizer, self.options.rule
+        tokenizer, rule = self.tokenizer, self.rule
 
         # Laid out before masking: which places may be masked depends on where they are.
         special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
@@ -392,13 +394,16 @@ class _Columns:
 
 
 def _packed(
-    examples: Examples, make: _Columns
+    examples: Examples, special: int, make: _Columns
 ) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
-    """Return the keys of packed records, ascending, and their columns, some at a time."""
+    """Return the keys of packed records, ascending, and their columns, some at a time.
+
+    `special`: tokens of an example that are no text.
+    """
     # Which examples share a row depends on their lengths, and on how many predictions each will
     # have, known before any is drawn: a row has room for a fixed number.
-    lengths = examples.tokens + special_tokens(make.options.objective)
-    packs = pack(lengths, prediction_counts(lengths, make.options.rule), make.spec)
+    lengths = examples.tokens + special
+    packs = pack(lengths, prediction_counts(lengths, make.rule), make.spec)
 
     # Mixed again: examples of a length fill rows in the order of their keys, which would leave like
     # rows together.

@@ -352,37 +352,34 @@ class _Headers(NamedTuple):
 @functools.cache
 def _headers(feature: Feature) -> _Headers:
     # A float takes four bytes, an int up to five; negative ones take ten and need the slow way.
-    length = feature.length
-    sizes = [4 * length] if feature.kind == 'float' else range(length, 5 * length + 1)
-    texts = [_header(feature, size) for size in sizes]
-    widths = np.array(list(map(len, texts)))
+    length, is_float = feature.length, feature.kind == 'float'
+    sizes = np.arange(4 * length, 4 * length + 1) if is_float else np.arange(length, 5 * length + 1)
 
-    # The entry is all but its own tag and length.
-    entries = [_length(np.frombuffer(text, np.uint8), np.array([1]))[0][0] for text in texts]
-    size_of = np.full(entries[-1] + 2, -1)  # one more, for all that are too long
-    size_of[entries] = sizes
-    words, used = (np.zeros((len(texts), -(-widths.max() // 8)), np.uint64) for _ in range(2))
-    for row, text in enumerate(texts):
-        words.view(np.uint8)[row, : len(text)] = list(text)
-        used.view(np.uint8)[row, : len(text)] = 255
-    return _Headers(size_of, sizes[0], words, used, widths)
-
-
-def _header(feature: Feature, size: int) -> bytes:
-    """Return the bytes of a feature before its numbers, where these take `size` bytes."""
     # From the inside, each with the length of all behind it: the packed list, the Feature that
-    # holds it, the entry's key and the entry.
+    # holds it, the entry's key, and the entry, which is all but its own tag and length.
     # One byte for the length of the name: names are shorter than 128.
     name = feature.name.encode('ascii')
     key = bytes([_FIELD_1, len(name)]) + name + bytes([_FIELD_2])
-    text = b''
-    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), key):
-        text = prefix + _varint(len(text) + size) + text
-    return bytes([_FIELD_1]) + _varint(len(text) + size) + text
+    pieces: list[tuple[np.ndarray, np.ndarray]] = []
+    behind = entries = sizes
+    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), key, bytes([_FIELD_1])):
+        entries = behind
+        cells, used = _varints_of(behind[:, None])
+        front = np.frombuffer(prefix, np.uint8)[None]
+        pieces = [(front, front > 0), (cells, used), *pieces]
+        behind = behind + len(prefix) + used.sum(axis=1)
 
-
-def _varint(value: int) -> bytes:
-    return _varints_of(np.array([[value]]))[0].tobytes()
+    # All sizes at once: cells that are used, row after row, to the left of a row of whole words.
+    rows = [np.broadcast_to(part, (len(sizes), part.shape[1])) for part, _ in pieces]
+    selected = np.hstack([np.broadcast_to(u, r.shape) for (_, u), r in zip(pieces, rows)])
+    widths = selected.sum(axis=1)
+    words, used = (np.zeros((len(sizes), -(-widths.max() // 8)), np.uint64) for _ in range(2))
+    there = np.arange(words.shape[1] * 8) < widths[:, None]
+    words.view(np.uint8)[there] = np.hstack(rows)[selected]
+    used.view(np.uint8)[there] = 255
+    size_of = np.full(entries[-1] + 2, -1)  # one more, for all that are too long
+    size_of[entries] = sizes
+    return _Headers(size_of, int(sizes[0]), words, used, widths)
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.block_cache import BlockCache
 from bert_jax.input_pipeline.records.blocks import Blocks
+from bert_jax.input_pipeline.records.growth import Growth
 from bert_jax.input_pipeline.records.sampler import SAMPLERS
 
 _DECODERS = 2  # groups of batches that TensorFlow decodes at a time
@@ -53,6 +54,8 @@ class RecordStream:
       decoder: 'numpy', 'tfdata', or 'auto', which is numpy.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of sampler.py.
+      growth: how many rows training steps read where that grows; default batch_size from the first
+        on. What is left over is filled with copies whose example_weights are 0.
 
     Raises:
       UserError: no manifest, no records of that split, a shard missing or of another size;
@@ -69,6 +72,7 @@ class RecordStream:
         decoder: Literal['auto', 'tfdata', 'numpy'] = 'auto',
         rows: tuple[tuple[int, int], ...] | None = None,
         order: Literal['spread', 'blocks'] = 'spread',
+        growth: Growth | None = None,
     ):
         rows = rows or ((0, batch_size),)
         if not all(0 <= first < last <= batch_size for first, last in rows):
@@ -85,6 +89,8 @@ class RecordStream:
             )
         self._tensorflow = decoder == 'tfdata'
         self._directory, self._batch_size = epath.Path(directory), batch_size
+        # A batch that does not grow is one that is full from the first step on.
+        self._growth = growth or Growth(batch_size, 1, batch_size, 1)
         self._ranges = len(rows)
         self._rows = np.concatenate([np.arange(first, last) for first, last in rows])
 
@@ -117,12 +123,12 @@ class RecordStream:
 
     def batches(self, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
         """Yield the endless training batches, from a step on."""
-        # Every record counts in training; the array is there so that both kinds of batch look
-        # alike.
-        weights = np.ones(len(self._rows), np.float32)
-        steps = range(start_step, _ENDLESS)
-        for batch in self._read(self._sampler.indices, steps, self._sampler.open_blocks):
-            yield {**batch, 'example_weights': weights}
+        # Every record counts in training; the array says so of batches that are not full yet, and
+        # is there so that both kinds of batch look alike.
+        growth, steps = self._growth, range(start_step, _ENDLESS)
+        batches = self._read(self._sampler.indices, steps, self._sampler.open_blocks, growth)
+        for step, batch in enumerate(batches, start_step):
+            yield {**batch, 'example_weights': growth.weights(step, self._rows)}
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -155,9 +161,10 @@ class RecordStream:
 
         # What is beyond the last record is a copy: masked out by weight, once as an example and
         # once for its masked tokens, which are summed apart.
+        full = Growth(self._batch_size, 1, self._batch_size, 1)
         count = -(-records // self._batch_size)
         count = min(count, max_batches) if max_batches else count
-        for step, batch in enumerate(self._read(indices, range(count), 1)):
+        for step, batch in enumerate(self._read(indices, range(count), 1, full)):
             weights = (step * self._batch_size + self._rows < records).astype(np.float32)
             if 'masked_lm_weights' in batch:
                 batch['masked_lm_weights'] = batch['masked_lm_weights'] * weights[:, None]
@@ -170,7 +177,8 @@ class RecordStream:
         them.
         """
         # The rows of the first step, by block: a range of records for each.
-        rows = np.arange(first * self._batch_size, (first + 1) * self._batch_size)
+        before = self._growth.before
+        rows = np.arange(before(first), before(first + 1))
         blocks, offsets = self._sampler.indices(rows)
         files = []
         for block in dict.fromkeys(blocks.tolist()):
@@ -180,7 +188,7 @@ class RecordStream:
 
         # Four are enough to look at; the order itself names all the others.
         more = f' and {len(files) - 4} blocks more' if len(files) > 4 else ''
-        (epoch, row), last = divmod(int(rows[0]), self.records), stop * self._batch_size - 1
+        (epoch, row), last = divmod(int(rows[0]), self.records), before(stop) - 1
         return (
             f'rows {rows[0]} to {last} of the order of {self._directory} (epoch {epoch}, from its '
             f'row {row} on); the first of these steps read {", ".join(files[:4])}{more}'
@@ -188,7 +196,9 @@ class RecordStream:
 
     # ---- reading
 
-    def _read(self, indices: _Indices, steps: range, open_blocks: int) -> Iterator[_Columns]:
+    def _read(
+        self, indices: _Indices, steps: range, open_blocks: int, growth: Growth
+    ) -> Iterator[_Columns]:
         """Yield the batches of those steps, made ahead in the background.
 
         `open_blocks`: how many blocks rows that follow each other come from.
@@ -199,9 +209,9 @@ class RecordStream:
 
         def indices_of(first: int) -> np.ndarray:
             """Return the indices of the rows of all steps that are made together with `first`."""
-            # Global rows: step * batch_size + row, so a resumed run asks for the same ones.
-            group = np.arange(first, min(first + self._at_once, steps.stop))
-            return indices((group[:, None] * self._batch_size + self._rows).ravel())
+            # Global rows follow from the step, so a resumed run asks for the same ones.
+            group = range(first, min(first + self._at_once, steps.stop))
+            return indices(np.concatenate([growth.rows(step, self._rows) for step in group]))
 
         # Groups of steps are made at once, and cut into batches again.
         groups, size = range(steps.start, steps.stop, self._at_once), len(self._rows)

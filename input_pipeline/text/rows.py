@@ -75,7 +75,7 @@ def of_lines(
     """
     # The first row, be it names or a record, settles the width and where the columns are.
     indices, width = None, 0
-    for number, cells in _tsv(lines) if form == 'tsv' else _csv(lines, path):
+    for number, cells in cells_of_lines(lines, form, path):
         if isinstance(cells, BadRecord):
             if indices is None:
                 raise UserError(f'{path}:{number}: {cells.reason}')
@@ -97,6 +97,13 @@ def of_lines(
         hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
         reason = f'{len(cells)} columns where the first line has {width} ({hint})'
         yield number, BadRecord(reason)
+
+
+def cells_of_lines(
+    lines: Iterable[tuple[int, str | BadRecord]], form: str, path: str
+) -> Iterator[tuple[int, list[str] | BadRecord]]:
+    """Yield (number of its first line, cells) of each row of TSV or CSV, the header's too."""
+    yield from _tsv(lines) if form == 'tsv' else _csv(lines, path)
 
 
 def _tsv(

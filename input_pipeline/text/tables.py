@@ -1,4 +1,6 @@
-"""A task's files as rows of named columns: TSV, CSV, JSON lines and tensorflow-datasets.
+"""A task's files as rows of named columns: TSV, CSV, JSON lines, parquet and data sets.
+
+Data sets are those of tensorflow-datasets, and of the Hugging Face Hub by hf:NAME:SPLIT.
 
 This file owns which file is read as what, and that the first bad row refuses it, by file and line
 (rows.py has the words). It must not know what the columns mean. record_files.py reads text of any
@@ -12,17 +14,49 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.randomness import digest64
 from bert_jax.input_pipeline.text import rows
 from bert_jax.input_pipeline.text.rows import BadRecord, Cell, Column
+from bert_jax.input_pipeline.text.sources import hub, parquet
 from bert_jax.input_pipeline.text.whole_text import parse_json, plain_name, read_utf8
 
-FORMATS = ('tsv', 'csv', 'jsonl')
-_SUFFIXES = {'.tsv': 'tsv', '.txt': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.json': 'jsonl'}
+FORMATS = ('tsv', 'csv', 'jsonl', 'parquet')
+SUFFIXES = {
+    '.tsv': 'tsv',
+    '.txt': 'tsv',
+    '.csv': 'csv',
+    '.jsonl': 'jsonl',
+    '.json': 'jsonl',
+    '.parquet': 'parquet',
+}
+_OF_RECORDS = ('jsonl', 'parquet')  # whose rows have names, and no width
+
+
+class Part(NamedTuple):
+    """One of the two parts of a table's rows.
+
+    Attributes:
+      share: of the smaller part, from 0 to 1.
+      seed: of the draw.
+      is_held_out: whether the smaller part is meant, or else the other.
+      by: roles whose cells draw; rows that are equal in them are in the same part.
+    """
+
+    share: float
+    seed: int
+    is_held_out: bool
+    by: tuple[str, ...]
+
+    def has(self, row: Mapping[str, Cell]) -> bool:
+        """Tell whether a row is of this part."""
+        cells = (row[role] for role in self.by if role in row)
+        drawn = digest64(self.seed, 'held out', *map(str, cells)) / 2.0**64
+        return (drawn < self.share) == self.is_held_out
 
 
 @dataclass(frozen=True)
@@ -30,17 +64,19 @@ class Table:
     """A file and the columns wanted from it.
 
     Attributes:
-      path: the file; for tensorflow-datasets the folder that holds them, '' for its own default.
+      path: the file, or hf:NAME[:CONFIG]:SPLIT; for tensorflow-datasets the folder that holds them,
+        '' for its own default.
       columns: role -> column, by its name in the header (or JSON key, `a.b` for b inside a) or by
         its number from 0 (-1 is the last), or a list of columns.
       header: whether the first line names the columns.
-      format: tsv, csv or jsonl; '' goes by the file's suffix.
+      format: tsv, csv, jsonl or parquet; '' goes by the file's suffix.
       skip_bad_rows: leave out rows of another width than the header's, and say how many, instead of
         refusing the file.
       only: column -> its value in the rows that are wanted; the others are passed over.
       tfds: a tensorflow-datasets name, to be read instead of a file.
       split: which split of `tfds`.
       class_names: of `tfds`, whether a class label is given by its name, or else as a number.
+      part: the part of the rows that is read; None: all of them.
     """
 
     path: str
@@ -52,6 +88,7 @@ class Table:
     tfds: str = ''
     split: str = 'train'
     class_names: bool = True
+    part: Part | None = None
 
     @property
     def where(self) -> str:
@@ -81,7 +118,7 @@ class Table:
         wanted, skipped = {_only(column): value for column, value in self.only.items()}, 0
         for location, row in self._rows(optional):
             if isinstance(row, BadRecord):
-                if not self.skip_bad_rows or self._form == 'jsonl':
+                if not self.skip_bad_rows or self._form in _OF_RECORDS:
                     raise UserError(f'{location}: {row.reason}')
                 skipped += 1
                 continue
@@ -92,18 +129,43 @@ class Table:
                 role for role, cell in row.items() if isinstance(cell, list) and role not in lists
             ]:
                 raise UserError(f'{location}: {wrong[0]!r} is a list where a text is wanted')
-            yield location, row
+            if self.part is None or self.part.has(row):
+                yield location, row
 
         # Said once at the end: QQP has a few, another file might have half of its rows.
         if skipped:
             logging.warning('%s: left out %d rows of another width', self.path, skipped)
 
+    def raw(self) -> Iterator[list[str] | Mapping[str, Any]]:
+        """Yield the cells of each row, its header's too, or records where rows have names.
+
+        Raises:
+          UserError: as `rows` does; rows of a wrong width are no mistake here.
+        """
+        if self._form in _OF_RECORDS:
+            for location, record in self._records():
+                if isinstance(record, str) and not record.strip():
+                    continue
+                try:
+                    entry = parse_json(record) if isinstance(record, str) else record
+                except ValueError as error:
+                    raise UserError(f'{location}: {error}') from error
+                if not isinstance(entry, Mapping):
+                    raise UserError(f'{location}: not a JSON object')
+                yield entry
+            return
+        lines = enumerate(read_utf8(self.path).split('\n'), start=1)
+        for number, cells in rows.cells_of_lines(lines, self._form, self.path):
+            if isinstance(cells, BadRecord):
+                raise UserError(f'{self.path}:{number}: {cells.reason}')
+            yield cells
+
     @property
     def _form(self) -> str:
         """Return the format of the file; a data set has records, as jsonl has."""
-        if self.tfds:
+        if self.tfds or hub.is_meant(self.path):
             return 'jsonl'
-        form = self.format or _SUFFIXES.get(os.path.splitext(plain_name(self.path))[1], '')
+        form = self.format or SUFFIXES.get(os.path.splitext(plain_name(self.path))[1], '')
         if form not in FORMATS:
             raise UserError(
                 f'{self.path}: cannot tell the format from the name; set "format" to one of'
@@ -114,7 +176,7 @@ class Table:
     def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell] | BadRecord]]:
         """Yield ('file:line', what is wanted of the row) of each row."""
         form = self._form
-        if form == 'jsonl':
+        if form in _OF_RECORDS:
             yield from rows.of_records(self._records(), self._read, optional)
             return
         # Only \n ends a row of TSV, because texts hold other line separators; only CSV may have
@@ -133,6 +195,11 @@ class Table:
             yield from (
                 (f'tfds:{self.tfds}:{number}', record) for number, record in enumerate(data)
             )
+            return
+        if hub.is_meant(self.path) or self._form == 'parquet':
+            read = hub.records if hub.is_meant(self.path) else parquet.records
+            rows = enumerate(read(self.path))
+            yield from ((f'{self.path}: row {number}', row) for number, row in rows)
             return
 
         # A file: read as a whole (a task's files are small), and refused as a whole where it is no

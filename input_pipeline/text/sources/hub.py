@@ -1,8 +1,8 @@
-"""Text from data sets of the Hugging Face Hub, streamed: nothing is downloaded as a whole.
+"""Text, and rows of a task, from data sets of the Hugging Face Hub.
 
-Owns the use of `datasets`, which is imported inside functions. A data set's files, as its library
-shards them, are read apart, so workers share the work and need no more than their own. Must not
-know what a document is.
+They are streamed: nothing is downloaded as a whole. Owns the use of `datasets`, which is imported
+inside functions. A data set's files, as its library shards them, are read apart, so workers share
+the work and need no more than their own. Must not know what a document is.
 """
 
 from __future__ import annotations
@@ -110,6 +110,22 @@ def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | value
             yield row, values.text_of(record, column)
     except Exception as error:
         raise UserError(f'{path}: shard {shard} cannot be read ({_worded(error)})') from error
+
+
+def records(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a split, as hf:NAME[@REVISION][:CONFIG]:SPLIT names it."""
+    _, data = opened(path)
+    try:
+        yield from data
+    except Exception as error:
+        raise UserError(f'{path}: cannot be read ({_worded(error)})') from error
+
+
+def class_names(path: str, column: str) -> list[str]:
+    """Return what the numbers of a column of classes, or of lists of them, mean; [] for others."""
+    _, data = opened(path)
+    feature = (data.features or {}).get(column)
+    return list(getattr(getattr(feature, 'feature', feature), 'names', None) or [])
 
 
 def _parts(pattern: str) -> tuple[str, str | None, str | None, str]:

@@ -1,4 +1,4 @@
-"""The text column of parquet files, a row group at a time.
+"""The text column of parquet files, a row group at a time, and the rows of a task.
 
 Owns the use of pyarrow, which is imported inside functions. Must not know what a document is.
 """
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from etils import epath
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text.sources.values import missing
 
 _ROWS = 256  # read at once
@@ -68,6 +68,17 @@ def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None
                 for text in values.cast(pa.large_binary()).to_pylist():
                     yield row, text
                     row += 1
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, error) from error
+
+
+def records(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, all of their columns."""
+    with reading(path), epath.Path(path).open('rb') as f:
+        pa, file = _open(f, path)
+        try:
+            for batch in file.iter_batches(_ROWS):
+                yield from batch.to_pylist()
         except (pa.ArrowException, OSError) as error:
             raise _damaged(path, error) from error
 

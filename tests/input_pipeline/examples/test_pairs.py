@@ -6,6 +6,7 @@ google-research/bert create_pretraining_data.py:225-340, 418-433.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -124,5 +125,15 @@ def test_full_sentences_lose_and_repeat_nothing():
     assert size.max() == 62 and not examples.labels.any() and (examples.b == examples.b_end).all()
     at_sentence = np.isin(examples.a_end, documents.sentences)
     assert (size[~at_sentence] == 62).all()  # only what is longer than a row is cut
+
+    # Cut anywhere: only the last row of a document is short.
+    cut = make_examples(documents, 'full_sentences', 64, 1, 0.0, Stream(9), cuts=True)
+    ends = documents.sentences[documents.documents]
+    wanted = [
+        (first, min(first + 62, end))
+        for start, end in itertools.pairwise(ends.tolist())
+        for first in range(start, end, 62)
+    ]
+    assert sorted(zip(cut.a.tolist(), cut.a_end.tolist(), strict=True)) == wanted
     long = make_examples(documents, 'full_sentences', 64, 50, 1.0, Stream(9))
     assert (long.a_end - long.a).max() <= 62 and (long.a_end - long.a).mean() < 40

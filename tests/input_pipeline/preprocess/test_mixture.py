@@ -124,11 +124,10 @@ def test_what_is_taken_often_or_left_out_is_warned_of(tmp_path, vocabulary, text
     [
         ({'language_repeats': ('fr=2',)}, "no input is named 'fr': the languages are de, ko"),
         ({'language_repeats': ('ko=nan',)}, '--language_repeats=ko=nan: expected how often'),
-        ({'language_repeats': ('ko=2', 'ko=3')}, 'names a language twice'),
         ({'language_repeats': ('ko=2',), 'language_exponent': 0.5}, 'both say how often'),
         ({'language_repeats': ('ko=2',), 'input': 'x.txt'}, 'is for text in several languages'),
     ],
-    ids=['unknown', 'nan', 'twice', 'both', 'unnamed'],
+    ids=['unknown', 'nan', 'both', 'unnamed'],
 )
 def test_a_mixture_that_cannot_be(tmp_path, vocabulary, texts, options, said):
     with pytest.raises(UserError, match='--language_') as raised:

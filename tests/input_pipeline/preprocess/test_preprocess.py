@@ -202,6 +202,35 @@ def test_packed_records_hold_the_examples_of_unpacked_ones(tmp_path, vocabulary)
     )
 
 
+def test_rows_of_long_records_are_full_and_masked_as_each_split_says(tmp_path, vocabulary):
+    """ModernBERT's: no pairs, cut where a row is full, packed; held-out rows masked less."""
+    write_text(tmp_path / 'a.txt', vocabulary[2][:300], sentences=(1, 40))
+    made = run(
+        tmp_path,
+        vocabulary,
+        seq_len=1024,
+        objective='full_sentences',
+        cut_sentences=True,
+        short_seq_prob=0.0,
+        packing=True,
+        masked_lm_prob=0.3,
+        eval_masked_lm_prob=0.15,
+        eval_fraction=0.2,
+        dupe_factor=1,
+    )
+    assert shards.verify(tmp_path / 'out').faults == []
+    assert (made.max_predictions, made.max_packs) == (308, 32)
+    sums = made.statistics['records']
+    assert sums['train']['tokens'] > 0.97 * 1024 * sums['train']['records']
+    for split, share in (('train', 0.3), ('eval', 0.15)):
+        assert abs(sums[split]['masked'] / sums[split]['tokens'] - share) < 0.003
+    columns = read(tmp_path / 'out')[0]
+    assert not columns['segment_ids'].any()
+    row, column = np.nonzero(columns['position_ids'] == 0)
+    begins = columns['pack_ids'][row, column] > 0
+    assert (columns['input_ids'][row, column][begins] == CLS).all()
+
+
 def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     write_text(tmp_path / 'a.txt', vocabulary[2][:5])
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on

@@ -19,6 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records import stream as stream_module
 from bert_jax.input_pipeline.records.block_cache import BlockCache
+from bert_jax.input_pipeline.records.growth import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,
@@ -103,6 +104,36 @@ def test_shares_of_rows_make_up_the_whole(directory, decoder):
     wanted = np.r_[90:96, 4:10]
     assert_same(
         ranges, [{name: values[wanted] for name, values in batch.items()} for batch in whole]
+    )
+
+
+@pytest.mark.parametrize('parts', [4, 8])
+def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory, parts):
+    """24 rows for 3 steps, 48 and 72 for as many, then 96: whatever its micro-batches, anywhere."""
+    sizes = [24] * 3 + [48] * 3 + [72] * 3 + [96] * 3
+    growth = Growth(24, 3, 96, parts)
+    assert [growth.size(step) for step in range(12)] == sizes
+    assert [growth.before(step) for step in range(13)] == np.cumsum([0, *sizes]).tolist()
+    stream = RecordStream(directory, 'train', 96, 1, 'numpy', growth=growth)
+    order = names(take(RecordStream(directory, 'train', 12, 1, 'numpy'), 70))
+    whole, read = take(stream, 12), 0
+    for step, batch in enumerate(whole):
+        weights, found = batch['example_weights'], batch['input_ids'][:, 0]
+        # The places that count are those of the first micro-batches, place p being in p % parts.
+        used = sizes[step] * parts // 96
+        np.testing.assert_array_equal(weights, np.arange(96) % parts < used)
+        rows = order[read : read + sizes[step]]
+        np.testing.assert_array_equal(found[weights > 0], rows)
+        assert set(found) == set(rows)  # and nothing else is read
+        read += sizes[step]
+    assert stream.read_by(3, 4).startswith('rows 72 to 119 of the order')
+
+    # A resumed run, and a process that has some of the rows.
+    assert_same(take(stream, 7, 5), whole[5:])
+    share = RecordStream(directory, 'train', 96, 1, 'numpy', ((8, 20), (60, 96)), growth=growth)
+    wanted = np.r_[8:20, 60:96]
+    assert_same(
+        take(share, 12), [{name: x[wanted] for name, x in batch.items()} for batch in whole]
     )
 
 

@@ -22,7 +22,6 @@ from bert_jax.input_pipeline.text.corpus import (
     read_unit,
     units,
 )
-from bert_jax.input_pipeline.text.files import compression_of, decompressed
 from tests.helpers.texts import put, read
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
@@ -187,9 +186,7 @@ class TestParquet:
         documents = [['Ä one.', 'And two.', 'Three.'], ['Four.'], ['Five.', 'Six.']]
         assert [d.sentences for d in found] == documents
 
-    @pytest.mark.parametrize(
-        'kind', ['large_string', 'string_view', 'large_binary', 'binary_view', 'dictionary']
-    )
+    @pytest.mark.parametrize('kind', ['large_string', 'binary_view', 'dictionary'])
     def test_kinds_of_text(self, tmp_path, kind):
         kinds = {'dictionary': pa.dictionary(pa.int32(), pa.string())}
         texts = [b'One.', b'Two.'] if 'binary' in kind else ['One.', 'Two.']
@@ -223,15 +220,6 @@ class TestParquet:
                 read(tmp_path / name, text_column=column)
 
 
-# Not zstd, whose bound is larger.
-@pytest.mark.parametrize('compress', [gzip.compress, bz2.compress, lzma.compress])
-def test_a_small_file_that_holds_much_is_read_in_small_chunks(tmp_path, compress):
-    content = b'a' * 10_000_000
-    with open(put(tmp_path / 'a', compress(content)), 'rb') as f:
-        found = list(decompressed(f, compression_of(f), 'a'))
-    assert b''.join(found) == content and max(map(len, found)) <= 1 << 20
-
-
 def test_documents_without_an_end_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, 'MAX_DOCUMENT_LINES', 100)
     report = Report()
@@ -253,15 +241,6 @@ def test_a_document_in_one_record(tmp_path, monkeypatch):
         read(path)
 
 
-def test_zstd_that_looks_back_very_far(tmp_path):
-    """As `zstd --long=31` writes: its window is the largest that there is."""
-    far = zstandard.ZstdCompressionParameters(window_log=31, strategy=1, enable_ldm=True)
-    stream = zstandard.ZstdCompressor(compression_params=far).compressobj()
-    content = stream.compress(TEXT.encode()) + stream.flush()
-    assert zstandard.get_frame_parameters(content).window_size == 1 << 31
-    assert read(put(tmp_path / 'a', content)) == DOCUMENTS
-
-
 class TestWikiExtractor:
     def article(self, number, end='\n</doc>\n'):
         return f'<doc id="{number}" title="T{number}">\nT{number}\n\nText {number}.{end}'
@@ -274,15 +253,6 @@ class TestWikiExtractor:
         assert found == [[f'Text {i}.'] for i in range(10)]
         assert report.unclosed_documents == len(unclosed)
         assert f'no </doc> for {len(unclosed)} <doc>' in ' '.join(report.lines())
-
-    def test_articles_that_share_a_line(self, tmp_path):
-        text = '<doc id="1" title="A">\nÄ one.\n</doc> <doc id="2" title="B">\nTwo.</doc>'
-        text += '<doc id="3" title="C">Three.</doc>\n'
-        documents = list(read_documents(str(put(tmp_path / 'wiki', text))))
-        assert [d.sentences for d in documents] == [['Ä one.'], ['Two.'], ['Three.']]
-        assert [d.name[1] for d in documents] == [
-            text.encode().index(f'<doc id="{i}"'.encode()) - (i == 2) for i in (1, 2, 3)
-        ]
 
     def test_text_next_to_the_tags_is_kept_and_outside_of_them_counted(self, tmp_path):
         text = '<doc id="1" title="A > B">One.</doc>\nLost.\n' + self.article(2, end='</doc>\n')

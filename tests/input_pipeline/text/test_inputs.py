@@ -182,19 +182,6 @@ class TestWhatIsNotRead:
         with pytest.raises(UserError, match='no file matches .*pipe.*no regular file'):
             read(tmp_path / 'text/pipe')
 
-    def test_a_folder_that_a_glob_matches_is_named(self, tmp_path):
-        put(tmp_path / 'a.txt', TEXT)
-        put(tmp_path / 'sub/b.txt', TEXT)
-        assert self.said(tmp_path / '*')[1].startswith(f'1 left out, not read: {tmp_path}/sub')
-        assert self.said(tmp_path / '**/*') == (4, '')
-
-    @pytest.mark.parametrize('pattern', ['', '*', '**', '*.txt', 'gone.txt'])
-    def test_a_link_to_nothing_is_refused(self, tmp_path, pattern):
-        put(tmp_path / 'a.txt', TEXT)
-        os.symlink('/no/where', tmp_path / 'gone.txt')
-        with pytest.raises(UserError, match='gone.txt: cannot be read .*/no/where'):
-            read(tmp_path / pattern)
-
     @pytest.fixture
     def locked(self):
         """A folder of a file and a folder that may not be read, seen by one who is not root."""
@@ -216,10 +203,6 @@ class TestWhatIsNotRead:
     def test_a_folder_that_may_not_be_read_is_refused(self, locked, pattern):
         with pytest.raises(UserError, match='closed.*: cannot be read .Permission denied'):
             matching(str(locked / pattern))
-
-    def test_a_file_that_may_not_be_read_is_refused(self, locked):
-        with pytest.raises(UserError, match='secret.txt: cannot be read .Permission denied'):
-            read(locked / '*.txt')
 
     def test_a_name_that_is_not_utf8_is_refused(self, tmp_path):
         put(tmp_path / os.fsdecode(b'caf\xe9.txt'), TEXT)
