@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option
 
 
@@ -24,7 +25,8 @@ class VocabularyOptions:
     )
     model: Literal['wordpiece', 'unigram', 'bpe', 'byte_bpe', 'words'] = option(
         'wordpiece',
-        "BERT's own; unigram, bpe: SentencePiece's; byte_bpe: RoBERTa's, of bytes, cased; words:"
+        "BERT's own; unigram, bpe: SentencePiece's; byte_bpe: RoBERTa's or ModernBERT's (--layout),"
+        ' of bytes, cased; words:'
         ' whole ones, for RETVec, the most frequent',
     )
     lower_case: bool = option(True, 'lower-case the text; the directory remembers it')
@@ -43,6 +45,11 @@ class VocabularyOptions:
     add_prefix_space: bool = option(
         False, 'byte_bpe: encode a text as if a space stood before it; RoBERTa does not'
     )
+    layout: Literal['roberta', 'modernbert'] = option(
+        'roberta',
+        'byte_bpe: special tokens and rows: roberta: <s> A </s></s> B </s>; modernbert: [CLS] A'
+        ' [SEP] B [SEP], without segments, and text composed (NFC)',
+    )
     known_words: int = option(
         1 << 20,
         'words: so many of the most frequent ones go into records, by their characters; a rarer one'
@@ -52,3 +59,5 @@ class VocabularyOptions:
 
     def __post_init__(self) -> None:
         check_intervals(self)
+        if self.layout != type(self).layout and self.model != 'byte_bpe':
+            raise UserError(f'--layout={self.layout} is for --model=byte_bpe: leave it out')

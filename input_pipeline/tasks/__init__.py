@@ -12,13 +12,15 @@ from typing import Any
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.input_pipeline.tasks import (
     classification,
-    glue,
+    embedding,
+    multilabel,
     multiple_choice,
     squad,
     tagging,
     task_file,
 )
 from bert_jax.input_pipeline.tasks.base import Example, Predictions, Task
+from bert_jax.input_pipeline.tasks.files import glue
 from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
 __all__ = ['BY_KIND', 'BY_NAME', 'Example', 'Predictions', 'Task', 'load_task', 'score_file']
@@ -29,7 +31,7 @@ BY_NAME = {
 }
 BY_KIND = {
     kind: family
-    for family in (classification, squad, multiple_choice, tagging)
+    for family in (classification, squad, multiple_choice, tagging, embedding, multilabel)
     for kind in family.KINDS
 }
 

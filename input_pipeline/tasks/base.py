@@ -40,10 +40,12 @@ class Predictions:
     Attributes:
       answers: example id -> label, number or text, as the task's official format has it.
       extras: further results by example id, each written as NAME.json (SQuAD: nbest, null_odds).
+      chosen: options of the task that were chosen on these examples, for whoever uses the model.
     """
 
     answers: dict[str, Any]
     extras: dict[str, dict[str, Any]] = field(default_factory=dict)
+    chosen: dict[str, Any] = field(default_factory=dict)
 
 
 E = TypeVar('E', bound=Example)
@@ -56,7 +58,7 @@ class Task(abc.ABC, Generic[E]):
 
     Attributes:
       name: what results are filed under.
-      kind: classification, regression, pair, span, tagging or choice.
+      kind: classification, regression, pair, multilabel, span, tagging, choice or embedding.
       head: the model head it needs, by its name in the table of bert_jax/train/task_heads.py.
       labels: the classes in the order of the outputs; empty where there are none.
       metrics: names of the scores; the first selects on the dev split.
@@ -94,6 +96,14 @@ class Task(abc.ABC, Generic[E]):
         """
         # none besides the labels and the length of rows, which every task has
         return {}
+
+    def under(self, options: Mapping[str, Any]) -> Task[E]:
+        """Return the task as a model that was trained with these options is asked it.
+
+        Raises:
+          UserError: the task has others of its own.
+        """
+        return self
 
     @property
     def metric(self) -> str:
@@ -156,7 +166,8 @@ class Task(abc.ABC, Generic[E]):
         `outputs` is {'logits': [N, num_outputs]} for a classifier or regressor, [N, C] for a choice
         and [N, S, num_outputs] for tokens (S as in `features`, which may have been trimmed); for a
         span {'start_scores', 'start_indices', 'end_scores', 'end_indices': [N, K] (the K best
-        positions, best first), 'null_scores': [N] (start + end logit of [CLS])}.
+        positions, best first), 'null_scores': [N] (start + end logit of [CLS])}. For vectors of
+        texts it is {'sentence_embedding': [N, C, D]}.
         """
 
     @abc.abstractmethod
@@ -180,6 +191,10 @@ class Task(abc.ABC, Generic[E]):
     @abc.abstractmethod
     def score(self, examples: Sequence[E], predictions: Predictions) -> dict[str, float]:
         """Return all of the task's metrics, and what else its official scorer reports."""
+
+    def report(self, examples: Sequence[E], predictions: Predictions) -> str:
+        """Return the scores in more detail, as text for a terminal; '' where there are none."""
+        return ''
 
     @abc.abstractmethod
     def write_predictions(

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.randomness import Stream, digest64
 from bert_jax.input_pipeline.tasks.base import Arrays, cut, row_lengths
 
 # Of tokens: what vector registers and tensor cores are wide, and little padding even for sentences
 # of a few words
 _MULTIPLE = 8
+# Epochs in a row that fill no batch, after which none is thought to.
+_TRIES = 8
 
 
 def permutation(count: int, *name: int | str) -> np.ndarray:
@@ -35,18 +38,29 @@ def subset(items: Sequence[Any], count: int, seed: int) -> list[Any]:
 
 
 def training_batches(
-    features: Arrays, keys: Sequence[str], batch_size: int, seed: int, start_step: int = 0
+    features: Arrays,
+    keys: Sequence[str],
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    distinct: np.ndarray | None = None,
 ) -> Iterator[Arrays]:
     """Yield endless batches of the arrays named by `keys`, each epoch a full shuffle of its own.
 
     Epochs follow each other without a gap, as the reference's repeat() before batch(): a batch may
     hold the end of one and the beginning of the next, so every batch is full and every example is
     seen once an epoch. Every row has example_weights 1.
+
+    distinct: numbers [N, K] of the rows' texts; rows that have one in common share no batch then
+    (`_apart`).
     """
     # Row r of the endless order is place r % count of epoch r // count, so any step can be the
     # first.
     count = len(features[keys[0]])
     weights = np.ones(batch_size, np.float32)
+    if distinct is not None:
+        for chosen in itertools.islice(_apart(distinct, batch_size, seed), start_step, None):
+            yield {name: features[name][chosen] for name in keys} | {'example_weights': weights}
     epoch, order = -1, np.empty(0, np.int64)
     step = start_step
     while True:
@@ -69,15 +83,59 @@ def training_batches(
         step += 1
 
 
+def _apart(distinct: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield the rows of endless batches, none of which has a number of `distinct` [N, K] twice.
+
+    A row that does not fit in a batch waits for the next. Where no row of an epoch fits, those that
+    wait are left out of it, and the batch is filled up from the next epoch.
+
+    Raises:
+      UserError: a whole epoch does not fill a batch.
+    """
+    # Walked through from step 0 on: which rows wait depends on all batches before.
+    numbers = [frozenset(row) for row in distinct.tolist()]
+    rows, taken, fruitless = list[int](), set[int](), 0
+    for epoch in itertools.count():
+        coming = iter(permutation(len(numbers), seed, 'epoch', epoch).tolist())
+        waiting, fruitless = list[int](), fruitless + 1
+        while True:
+            # First those that waited, in their order, then the others.
+            waited, waiting = iter(waiting), []
+            for row in itertools.chain(waited, coming):
+                if taken.isdisjoint(numbers[row]):
+                    rows.append(row)
+                    taken |= numbers[row]
+                else:
+                    waiting.append(row)
+                if len(rows) == batch_size:
+                    break
+            waiting += waited
+            if len(rows) < batch_size:
+                break
+            yield np.array(rows, np.int64)
+            rows, taken, fruitless = [], set(), 0
+
+        # What is begun goes on in the next epoch, unless it has fitted nothing in a whole one.
+        if fruitless == _TRIES:
+            raise UserError(
+                f'batch_size={batch_size}: texts that are equal share no batch, and there are no'
+                f' more than about {len(rows)} examples without one in common: lower it'
+            )
+        if fruitless:
+            rows, taken = [], set()
+
+
 def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple[int, np.ndarray]]:
     """Return at most `buckets` static lengths, and the rows (int64) each is the shortest for.
 
-    The lengths are multiples of 8, or the longest row's, chosen so that there are as few padded
+    The lengths are multiples of 8 (of more, where rows have over 1,023 tokens), or the longest
+    row's, chosen so that there are as few padded
     tokens as that many lengths allow; each has `fewest` rows or more, or there is one length only.
     """
     # 1. The lengths that rows have, rounded up, and how many rows each has.
     S = features['input_mask'].shape[-1]
-    lengths = np.minimum(-(-row_lengths(features) // _MULTIPLE) * _MULTIPLE, S)
+    multiple = _MULTIPLE * max(1, S // 512)  # few kinds, for they are compared with each other
+    lengths = np.minimum(-(-row_lengths(features) // multiple) * multiple, S)
     kinds, counts = np.unique(lengths, return_counts=True)
     below = [0, *np.cumsum(counts).tolist()]  # rows shorter than the i-th kind
 
@@ -119,6 +177,7 @@ def bucketed_batches(
     seed: int,
     buckets: int,
     start_step: int = 0,
+    distinct: np.ndarray | None = None,
 ) -> Iterator[Arrays]:
     """Yield endless batches of rows of like length, cut to it (`length_groups`).
 
@@ -146,7 +205,9 @@ def bucketed_batches(
                     length,
                 )
                 streams[number] = training_batches(
-                    group, keys, batch_size, digest64(seed, 'bucket', number), int(taken[number])
+                    *(group, keys, batch_size, digest64(seed, 'bucket', number)),
+                    int(taken[number]),
+                    None if distinct is None else distinct[rows],
                 )
             yield next(streams[number])
         taken[number] += 1

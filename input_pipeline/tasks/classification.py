@@ -19,12 +19,16 @@ from absl import logging
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, E, Example, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.files.predictions import complete, label_table, number
+from bert_jax.input_pipeline.tasks.metrics import report
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS, Metric
-from bert_jax.input_pipeline.tasks.predictions import complete, label_table, number
 from bert_jax.input_pipeline.tasks.task_file import (
+    HELD_OUT_ENTRIES,
     TABLE_ENTRIES,
+    labels_in,
     labels_of,
+    labels_of_rows,
     require_entries,
     tables_of,
     unknown_label,
@@ -32,7 +36,7 @@ from bert_jax.input_pipeline.tasks.task_file import (
 from bert_jax.input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
-_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES)
+_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, *HELD_OUT_ENTRIES)
 
 
 class LabelTask(Task[E]):
@@ -118,7 +122,17 @@ class LabelTask(Task[E]):
         self, folder: str, examples: Sequence[E], predictions: Predictions
     ) -> None:
         """Write predictions.tsv in the form of a GLUE submission, labels as words."""
-        write_text(os.path.join(folder, 'predictions.tsv'), label_table(predictions.answers))
+        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
+        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
+
+    def _written(self, answer: Any) -> Any:
+        """Return an answer as a file of predictions has it."""
+        return answer
+
+    def _read(self, text: str, line: str) -> Any:
+        """Return the answer that a file of predictions has there."""
+        label = self._label(text, line)
+        return self.labels[label] if self.labels else label
 
     def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it.
@@ -131,8 +145,7 @@ class LabelTask(Task[E]):
         for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
             if row['id'] in answers:
                 raise UserError(f'{line}: id {row["id"]!r} again')
-            label = self._label(row['answer'], line)
-            answers[row['id']] = self.labels[label] if self.labels else label
+            answers[row['id']] = self._read(row['answer'], line)
         return Predictions(answers)
 
 
@@ -140,12 +153,12 @@ class LabelTask(Task[E]):
 class TextExample(Example):
     """A text, or two, and its label.
 
-    `label`: an index into the task's labels, a number, or None where unknown.
+    `label`: an index into the task's labels, a set of them, a number, or None where unknown.
     """
 
     text: str
     text_b: str | None
-    label: int | float | None
+    label: int | float | tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -220,9 +233,20 @@ class TextTask(LabelTask[TextExample]):
         second = [example.text_b for example in examples]
         features = text_rows(first, second, tokenizer, max_seq_length)
         features['example_index'] = np.arange(len(examples), dtype=np.int32)
-        labels = [example.label or 0 for example in examples]
-        features['labels'] = np.array(labels, self.label_type)
+        features['labels'] = self._label_array(examples)
         return features
+
+    def _label_array(self, examples: Sequence[TextExample]) -> np.ndarray:
+        return np.array([example.label or 0 for example in examples], self.label_type)
+
+    def report(self, examples: Sequence[TextExample], predictions: Predictions) -> str:
+        """Return the scores of each class, and what is taken for what."""
+        predicted = self._as_numbers(complete(self, examples, predictions))
+        return self._report(self._truth(examples), predicted)
+
+    def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
+        parts = (report.scores_of_classes, report.confusions)
+        return '\n\n'.join(part(self.labels, truth, predicted) for part in parts)
 
     def constant_loss(self, features: Arrays) -> float:
         """Return the entropy of the labels."""
@@ -247,6 +271,9 @@ class RegressionTask(TextTask):
     def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
         return np.array(answers, np.float64)
 
+    def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
+        return ''  # numbers have no classes
+
     def _answers(self, outputs: Arrays) -> list[float]:
         return [float(value) for value in outputs['logits'][:, 0]]
 
@@ -264,6 +291,35 @@ def text_task(name: str, kind: str, *arguments: Any) -> TextTask:
     return (RegressionTask if kind == 'regression' else TextTask)(name, kind, *arguments)
 
 
+def looks_like(path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the entries of a task file with such columns; None where labels are of another kind.
+
+    Args:
+      path: the file, for errors.
+      cells: role -> the column (`found.Cells`).
+
+    Raises:
+      UserError: the labels may be classes, and may be numbers.
+    """
+    label = cells['label']
+    if isinstance(label, list) or label.are_lists:
+        return None
+    classes = {'kind': 'pair' if 'text_b' in cells else 'classification'}
+    if not label.are_numbers or len(label.different) <= 2:
+        return classes
+    # Numbers between whole ones are measured; those counted from 0 are classes by their numbers.
+    values = set(map(float, label.different))
+    if not all(value.is_integer() for value in values):
+        return {'kind': 'regression'}
+    if values == set(range(len(values))) and all(text.isdigit() for text in label.different):
+        return classes
+    raise UserError(
+        f'{path}: column {label} has {len(values)} whole numbers, {min(values):g} to'
+        f' {max(values):g}: give --kind={classes["kind"]} where they are classes, --kind=regression'
+        ' where they are a measure'
+    )
+
+
 def from_description(name: str, description: dict[str, Any], folder: str) -> TextTask:
     """Make the task that a JSON task file describes.
 
@@ -274,7 +330,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
       columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b
                 and id are optional
       labels    list of all labels, as they are spelt in the files, or an object of that -> name
-                (not for regression)
+                (not for regression); optional: those of the training files, sorted
       metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression
                 pearson, spearman; the first selects
       header    optional, true: whether the first line names the columns
@@ -282,14 +338,17 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
       skip_bad_rows  optional, false: leave out rows of a wrong width
       only      optional: column -> what stands in it in the rows to be read, as in
                 {"language": "de"}
+      dev_share  optional, without a dev file: the share of the training rows to be held out as
+                dev, drawn by dev_seed (0 if not given); rows of equal texts stay together
     """
     # From the file's entries to a task, refused at the first that is not as the family has it.
     kind, is_regression = description['kind'], description['kind'] == 'regression'
-    needed = ('files',) if is_regression else ('files', 'labels')
-    require_entries(name, description, _SETTINGS, needed)
+    require_entries(name, description, _SETTINGS, ('files',))
     roles = {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False}
     files = tables_of(name, description, folder, roles)
     default = ['pearson', 'spearman'] if is_regression else ['accuracy']
     metrics = tuple(description.get('metrics') or default)
     labels, spelled = ((), {}) if is_regression else labels_of(description)
+    if not is_regression and not labels:
+        labels = labels_in(files, labels_of_rows)
     return text_task(name, kind, labels, metrics, files, spelled)

@@ -46,12 +46,14 @@ def write_row(
     Returns:
       Where in the row the second text begins.
     """
-    between, segment, _ = tokenizer.layout
+    between, segment, _, second_cls = tokenizer.layout
     ids, end = features['input_ids'][row], len(first) + 2
     ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, first, tokenizer.sep_id
     begin = end + between - 1
     if second is not None:
         ids[end:begin] = tokenizer.sep_id
+        if second_cls:
+            ids[begin - 1] = tokenizer.cls_id
         end = begin + len(second) + 1
         ids[begin : end - 1], ids[end - 1] = second, tokenizer.sep_id
         features['segment_ids'][row, begin:end] = segment
@@ -186,7 +188,7 @@ def limit_of(options: Mapping[str, Any], max_seq_length: int) -> str:
 
 
 # Of what `Task.features` makes of the same input, and of its file; to be raised with every change.
-_VERSION = 3
+_VERSION = 4
 
 
 def features_of(

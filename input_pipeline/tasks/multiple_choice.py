@@ -19,13 +19,20 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example
 from bert_jax.input_pipeline.tasks.classification import LabelTask
-from bert_jax.input_pipeline.tasks.features import text_rows
-from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
+from bert_jax.input_pipeline.tasks.features import empty_rows, text_rows
+from bert_jax.input_pipeline.tasks.task_file import (
+    HELD_OUT_ENTRIES,
+    TABLE_ENTRIES,
+    labels_in,
+    labels_of_rows,
+    require_entries,
+    tables_of,
+)
 from bert_jax.input_pipeline.text.tables import Column, Table
 
 KINDS = ('choice',)
 NAMES = ('swag', 'codah')
-_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES)
+_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, *HELD_OUT_ENTRIES)
 _FOUR = ('0', '1', '2', '3')
 
 
@@ -47,13 +54,16 @@ class ChoiceTask(LabelTask[ChoiceExample]):
     """Multiple choice; see `Task` for the attributes.
 
     Attributes:
-      labels: how the files call the first choice, the second, and so on; as many as every example
-      has choices.
+      labels: how the files call the first choice, the second, and so on; as many as the most
+        choices that an example has; others may have fewer.
+      has_gaps: whether empty cells behind the last choice are no choices, as in columns that are as
+        many as the most need.
     """
 
     name: str
     labels: tuple[str, ...]
     files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    has_gaps: bool = field(default=False, repr=False)
 
     kind = 'choice'
     head = 'choice'
@@ -65,12 +75,17 @@ class ChoiceTask(LabelTask[ChoiceExample]):
         choices, label = row['choices'], row.get('label')
         # one text is one choice
         number = 1 if isinstance(choices, str) else len(choices)
-        if isinstance(choices, str) or number != len(self.labels):
+        while self.has_gaps and number and not choices[number - 1].strip():
+            number -= 1
+        choices = choices if isinstance(choices, str) else choices[:number]
+        if isinstance(choices, str) or not 2 <= number <= len(self.labels):
             raise UserError(
-                f'{line}: {number} choices; every example of task {self.name} has'
-                f' {len(self.labels)}'
+                f'{line}: {number} choices; an example of task {self.name} has 2 to'
+                f' {len(self.labels)}, as many as there are labels'
             )
         answer = None if label is None else self._label(label, line)
+        if answer is not None and answer >= number:
+            raise UserError(f'{line}: the label {label!r} is beyond its {number} choices')
         return ChoiceExample(name, row['text'], row.get('start', ''), tuple(choices), answer)
 
     def _has_empty_text(self, example: ChoiceExample) -> bool:
@@ -91,6 +106,8 @@ class ChoiceTask(LabelTask[ChoiceExample]):
     ) -> Arrays:
         """Lay out [CLS] context [SEP] start and choice [SEP] for each of C choices.
 
+        C is the most that an example may have; what another lacks are rows of [CLS] alone.
+
         Returns:
           INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], which is its place, and labels
           [N] int32 (0 where unknown).
@@ -98,12 +115,21 @@ class ChoiceTask(LabelTask[ChoiceExample]):
         # All choices of all examples are one list of texts for the tokenizer, and are folded back
         # into [N, C, S]; the model scores each by itself.
         N, C = len(examples), len(self.labels)
-        first = [example.context for example in examples for _ in range(C)]
+        first = [example.context for example in examples for _ in example.choices]
         second = [f'{example.start} {c}'.strip() for example in examples for c in example.choices]
         rows = text_rows(first, second, tokenizer, max_seq_length)
-        features: Arrays = {name: rows[name].reshape(N, C, max_seq_length) for name in INPUT_KEYS}
+        # A row without any token would have no attention to compute, so [CLS] is there.
+        is_there = np.arange(C) < np.array([[len(example.choices)] for example in examples])
+        features: Arrays = empty_rows(N * C, max_seq_length, tokenizer.pad_id)
+        features |= {name: np.zeros(N * C, np.int32) for name in ('pieces', 'left_out')}
+        features['input_ids'][:, 0], features['input_mask'][:, 0] = tokenizer.cls_id, 1
+        for name, array in features.items():
+            array[is_there.ravel()] = rows[name]
+        for name in INPUT_KEYS:
+            features[name] = features[name].reshape(N, C, max_seq_length)
         # An example is cut where one of its rows is.
-        features |= {name: rows[name].reshape(N, C).sum(axis=1) for name in ('pieces', 'left_out')}
+        for name in ('pieces', 'left_out'):
+            features[name] = features[name].reshape(N, C).sum(axis=1)
         features['example_index'] = np.arange(N, dtype=np.int32)
         features['labels'] = np.array([example.label or 0 for example in examples], np.int32)
         return features
@@ -111,7 +137,8 @@ class ChoiceTask(LabelTask[ChoiceExample]):
     def constant_loss(self, features: Arrays) -> float:
         """Return log(number of choices): they have no order that a constant could prefer."""
         # The right ending is at a random place, so no fixed place is better than a guess among C.
-        return float(np.log(features['input_ids'].shape[1]))
+        # A row that is no choice has one token.
+        return float(np.log((features['input_mask'][..., 1] > 0).sum(axis=1)).mean())
 
 
 def by_name(name: str, data_dir: str) -> ChoiceTask:
@@ -142,11 +169,12 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
 
     The file is an object of:
       kind      "choice"
-      files, header, format, skip_bad_rows   as for classification
+      files, header, format, skip_bad_rows, dev_share, dev_seed   as for classification
       columns   {"text", "start", "choices", "label", "id"}; choices is a list of columns, or a JSON
-                key that holds a list; start (what all choices begin with) and id are optional
-      labels    what the label column calls the choices, in order; optional where choices is a list
-                of columns: "0", "1", ...
+                key that holds a list; start (what all choices begin with) and id are optional. An
+                example may have fewer choices than others: a shorter list, or empty last cells
+      labels    what the label column calls the choices, in order; optional: "0", "1", ... where
+                choices is a list of columns, otherwise the labels of the training files, sorted
     """
     require_entries(name, description, _SETTINGS, ('files',))
 
@@ -161,7 +189,10 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
     roles = {'text': True, 'start': False, 'choices': True, 'label': True, 'id': False}
     files = tables_of(name, description, folder, roles, lists=('choices',))
     choices = next(iter(files.values()))[0].columns['choices']
-    listed = description.get('labels') or (range(len(choices)) if isinstance(choices, list) else ())
+    listed = description.get('labels')
+    if not listed:
+        of_files = lambda: labels_in(files, lambda table: labels_of_rows(table, ('choices',)))
+        listed = range(len(choices)) if isinstance(choices, list) else of_files()
     labels = tuple(str(label) for label in listed)
 
     # at least two, and all different; they name places, so there is nothing to be named again
@@ -170,4 +201,4 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
             f'task {name}: "labels" must list what the choices are called, two or more, as in ["0",'
             ' "1", "2", "3"]'
         )
-    return ChoiceTask(name, labels, files)
+    return ChoiceTask(name, labels, files, isinstance(choices, list))

@@ -22,10 +22,10 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
 from bert_jax.input_pipeline.tasks.files import squad as squad_files
+from bert_jax.input_pipeline.tasks.files.predictions import require_labels
 from bert_jax.input_pipeline.tasks.files.squad import SpanExample
 from bert_jax.input_pipeline.tasks.metrics import squad
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
-from bert_jax.input_pipeline.tasks.predictions import require_labels
 from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
@@ -66,7 +66,8 @@ class SpanTask(Task[SpanExample]):
       files: split -> files in the SQuAD format, or tables.
       unanswerable: some questions have no answer (v2.0): '' is an answer, and the scores are
       v2.0's.
-      doc_stride: word pieces between the starts of two windows on one context.
+      doc_stride: word pieces between the starts of two windows on one context; the default, 128, is
+        a third of a row in rows of more than 512.
       max_query_length: word pieces kept of a question.
       max_answer_length: word pieces of the longest answer considered.
       n_best: answers listed for each question.
@@ -189,7 +190,10 @@ class SpanTask(Task[SpanExample]):
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
     ) -> Iterator[_Window]:
         """Cut each context into stretches that fit behind the question, and find the answer."""
-        between = tokenizer.layout.separators
+        between, stride = tokenizer.layout.separators, self.doc_stride
+        # As in the original's rows of 384, or a document had dozens of windows of thousands.
+        if stride == SpanTask.doc_stride and max_seq_length > 512:
+            stride = max_seq_length // 3
         questions = tokenizer.encode_batch([example.question for example in examples])
         # SQuAD asks five questions of a context: it is tokenised once.
         encode = functools.cache(tokenizer.encode_with_offsets)
@@ -208,7 +212,7 @@ class SpanTask(Task[SpanExample]):
             # The answer counts for a window only where it is there as a whole; else the window
             # points to [CLS], as for "no answer".
             first, last = _answer_pieces(example, context)
-            for span, best in windows_of(len(context.ids), room, self.doc_stride):
+            for span, best in windows_of(len(context.ids), room, stride):
                 shift = len(question) + 1 + between - span.start
                 inside = span.start <= first and last < span.stop
                 answer = (first + shift, last + shift) if inside else (0, 0)

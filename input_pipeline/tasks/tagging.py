@@ -25,11 +25,12 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
 from bert_jax.input_pipeline.tasks.files import conll
+from bert_jax.input_pipeline.tasks.files.predictions import complete
 from bert_jax.input_pipeline.tasks.metrics import entities
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
-from bert_jax.input_pipeline.tasks.predictions import complete
 from bert_jax.input_pipeline.tasks.task_file import (
     TABLE_ENTRIES,
+    labels_in,
     labels_of,
     require_entries,
     tables_of,
@@ -405,6 +406,25 @@ def by_name(name: str, data_dir: str) -> TaggingTask:
     return TaggingTask(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
 
 
+def claims(path: str) -> bool:
+    """Tell whether a file is one of words with their tags by its looks, and no table."""
+    return conll.is_column_file(path)
+
+
+def columns_of(roles: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a task file, of the columns that hold text and label."""
+    return {'tokens': roles['text'], 'tags': roles['label']}
+
+
+def looks_like(path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the entries of a task file where each text is a list with a label for each word."""
+    words, tags = cells['text'], cells['label']
+    if isinstance(tags, list) or not (words.are_lists and tags.are_lists):
+        return None
+    lengths = ([len(value or ()) for value in column.values] for column in (words, tags))
+    return {'kind': 'tagging'} if operator.eq(*lengths) else None
+
+
 def from_description(name: str, description: dict[str, Any], folder: str) -> TaggingTask:
     """Make the task that a JSON task file describes.
 
@@ -420,8 +440,9 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
                 its tag each: words of a sentence have the same there, or nothing below the first;
                 neighbours of the same "document" are context for each other
       labels    list of all tags, or an object of tag in the files -> name; O, B-X and I-X for
-                entities, or those of IOBES and BILUO, or without kinds (O, B, I); not needed for
-                the 17 universal parts of speech of CoNLL-U
+                entities, or those of IOBES and BILUO, or without kinds (O, B, I); optional: those
+                of the training files, of entities O, B-X and I-X; of CoNLL-U the 17 universal parts
+                of speech
       metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
       document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
                         and # newdoc lines part documents)
@@ -437,10 +458,11 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
 
     # Only the universal parts of speech are known beforehand.
     every = [table for listed in files.values() for table in listed]
-    if not all(table.format == 'conllu' and not table.columns for table in every):
-        require_entries(name, description, _SETTINGS, ('labels',))
+    comment = description.get('comment', '')
     labels, spelled = labels_of(description)
-    labels = labels or tuple(conll.PARTS_OF_SPEECH)
+    if not labels:
+        of_treebank = all(table.format == 'conllu' and not table.columns for table in every)
+        labels = tuple(conll.PARTS_OF_SPEECH) if of_treebank else _tags_in(files, comment)
     selects = 'entity_f1' if entities.is_entities(labels) else 'accuracy'
     if 'metrics' not in description and entities.is_otherwise_spelled(labels):
         logging.warning(
@@ -455,6 +477,23 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
         metrics,
         files,
         description.get('document_context', False),
-        description.get('comment', ''),
+        comment,
         spelled,
     )
+
+
+def _tags_in(files: Mapping[str, tuple[Table, ...]], comment: str) -> tuple[str, ...]:
+    """Return the tags of the training files, of entities O, B-X and I-X of each kind."""
+    labels = labels_in(
+        files,
+        lambda table: (
+            (sentence.place_of(word), tag)
+            for sentence, _ in conll.read(table, comment, untagged=True)
+            for word, tag in enumerate(sentence.tags or ())
+        ),
+    )
+    # Whatever the scheme of the file is: tags are brought to B- and I- as they are read.
+    if not entities.is_entities(labels):
+        return labels
+    kinds = sorted({label[1:] for label in labels if label != 'O'})
+    return ('O', *(side + kind for kind in kinds for side in 'BI'))

@@ -6,15 +6,17 @@ task has: that is its family's (`from_description`).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.tables import FORMATS, Table
+from bert_jax.input_pipeline.text.sources import hub
+from bert_jax.input_pipeline.text.tables import FORMATS, Part, Table
 from bert_jax.input_pipeline.text.whole_text import located, plain_name, read_json, well_formed
 
 
@@ -67,6 +69,12 @@ def _is(value: Any, kind: Any) -> bool:
 
 # How a file is read: of the whole task, or of one file in an object of its own.
 TABLE_ENTRIES = ('columns', 'header', 'format', 'skip_bad_rows', 'only')
+# How a dev split is drawn from the rows of the training files, where there is no dev file.
+HELD_OUT_ENTRIES = ('dev_share', 'dev_seed')
+# Roles that draw no row: equal texts are in the same part, whatever is said of them.
+_NOT_DRAWN_BY = ('label', 'tags', 'id')
+# Different labels that are still taken for labels, where nobody has listed them.
+_MOST_LABELS = 1000
 
 _NAME = 'a text that is not empty'
 _COLUMN, _SCALAR = (_NAME, int), (str, bool, float)
@@ -92,7 +100,15 @@ _TYPES: dict[str, tuple[Any, str]] = {
     'tfds': (_NAME, 'the name of a data set of tensorflow-datasets'),
     'data_dir': (_NAME, 'the name of a folder'),
     'comment': (str, 'a text'),
+    'score_range': ([float], 'the least and the greatest score, as in [0, 5]'),
+    'prompts': (
+        {str: str},
+        'an object of name -> the text that goes before texts, as in {"query": "query: "}',
+    ),
     'null_threshold': (float, 'a finite number'),
+    'dev_share': (float, 'the share of the training rows to hold out, as in 0.1'),
+    'dev_seed': (int, 'a whole number'),
+    'separator': (_NAME, 'what parts the labels in a cell, as in "|"'),
     **dict.fromkeys(('kind', 'split', 'format', 'scorer'), (_NAME, 'a text')),
     **dict.fromkeys(
         ('header', 'skip_bad_rows', 'class_names', 'document_context', 'unanswerable'),
@@ -120,7 +136,68 @@ def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str
     given = description.get('labels') or []
     if isinstance(given, list):
         return tuple(map(str, given)), {}
-    return tuple(map(str, given.values())), {name: str(label) for name, label in given.items()}
+    # Several spellings may have one name, as in {"Pos": "pos", "pos": "pos"}.
+    labels = tuple(dict.fromkeys(map(str, given.values())))
+    return labels, {name: str(label) for name, label in given.items()}
+
+
+def labels_in(
+    files: Mapping[str, tuple[Table, ...]],
+    labels_of_table: Callable[[Table], Iterable[tuple[str, str]]],
+) -> tuple[str, ...]:
+    """Return the labels of a task that does not list them: those of its training files, in order.
+
+    The order is that of numbers where they are some.
+
+    Args:
+      files: the tables of each split.
+      labels_of_table: yields ('file:line', label) of each label of a table.
+
+    Raises:
+      UserError: there are too few or too many, or they differ in case and blanks alone.
+    """
+    tables = files['train' if 'train' in files else next(iter(files))]
+    name = ', '.join(table.where for table in tables)
+    given = (pair for table in tables for pair in labels_of_table(table))
+    # Where each was first, by its spelling and by that without case and blanks.
+    first: dict[str, str] = {}
+    alike: dict[str, str] = {}
+    rows = 0
+    for line, label in given:
+        rows += 1
+        if label in first:
+            continue
+        if not label.strip():
+            raise UserError(f'{line}: no label: fill it in, or leave the row out')
+        other = alike.setdefault(label.strip().casefold(), label)
+        if other != label:
+            both = json.dumps({other: other, label: other}, ensure_ascii=False)
+            raise UserError(
+                f'{line}: label {label!r}, and {other!r} at {first[other]}: spell them alike, or'
+                f' say so in a task file, "labels": {both[:100]}'
+            )
+        first[label] = line
+    if len(first) < 2:
+        only = f'the label {next(iter(first))!r} alone' if first else 'no labels'
+        raise UserError(f'{name}: it has {only}, and a task needs two or more: is it the column?')
+    if len(first) > min(_MOST_LABELS, max(20, rows // 2)):
+        raise UserError(
+            f'{name}: {len(first)} different labels in {rows} rows: is it the column? For numbers'
+            ' the kind is regression; as classes they must be listed in a task file, "labels"'
+        )
+    return tuple(sorted(first, key=_label_order))
+
+
+def _label_order(label: str) -> tuple[bool, float, str]:
+    """Return by what labels are sorted: numbers first, by what they are."""
+    # In digits: float() would take "nan" and "infinity" too.
+    is_number = re.fullmatch(r'[-+]?\d+(\.\d+)?', label)
+    return (not is_number, float(label) if is_number else 0.0, label)
+
+
+def labels_of_rows(table: Table, lists: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield ('file:line', label) of each row; `lists`: roles that may hold several texts."""
+    yield from ((line, row['label']) for line, row in table.rows(lists=frozenset(lists)))
 
 
 def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
@@ -187,7 +264,40 @@ def tables_of(
             _check_columns(f'task {name}', settings.get('columns', {}), roles, lists)
             tables.append(_table(settings, folder))
         files[split] = tuple(tables)
-    return files
+    return _with_held_out(name, description, files, roles)
+
+
+def _with_held_out(
+    name: str,
+    description: Mapping[str, Any],
+    files: dict[str, tuple[Table, ...]],
+    roles: Iterable[str],
+) -> dict[str, tuple[Table, ...]]:
+    """Return the files with a dev split that is drawn from the training files, if it is asked."""
+    share = description.get('dev_share')
+    if share is None:
+        if 'dev_seed' in description:
+            raise UserError(f'task {name}: "dev_seed" is for "dev_share", which is not there')
+        return files
+    if not 0 < share < 1:
+        raise UserError(f'task {name}: "dev_share" must be between 0 and 1, not {share}')
+    if 'dev' in files or 'train' not in files:
+        raise UserError(
+            f'task {name}: "dev_share" holds rows of the file of "train" out where there is no'
+            ' "dev"'
+        )
+    by = tuple(role for role in roles if role not in _NOT_DRAWN_BY)
+    train, dev = (
+        tuple(
+            dataclasses.replace(
+                table, part=Part(share, description.get('dev_seed', 0), is_held_out, by)
+            )
+            for table in files['train']
+        )
+        for is_held_out in (False, True)
+    )
+    # dev behind train, as a file of it would be
+    return {'train': train, 'dev': dev, **{k: v for k, v in files.items() if k != 'train'}}
 
 
 def _check_columns(
@@ -209,4 +319,5 @@ def _table(settings: dict[str, Any], folder: str) -> Table:
     columns = settings.pop('columns', {})
     only = {name: str(value) for name, value in settings.pop('only', {}).items()}
     path = settings.pop('file', None) or settings.pop('data_dir', '')
-    return Table(os.path.join(folder, path) if path else '', columns, only=only, **settings)
+    is_local = path and not hub.is_meant(path)
+    return Table(os.path.join(folder, path) if is_local else path, columns, only=only, **settings)

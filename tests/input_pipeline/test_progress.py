@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from bert_jax.input_pipeline import progress
-from bert_jax.input_pipeline.progress import Progress, Status
+from bert_jax.input_pipeline.progress import Progress
 from tests.helpers.terminal import Terminal, pictures, screen
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -61,28 +61,6 @@ def plain(lines: list[str]) -> list[str]:
     return [re.sub(r'^\d\d:\d\d:\d\d [IWE] ', '', line) for line in lines]
 
 
-# Widths counted by hand: 'step 1200/10000' 15, '12%' 3, 'loss 6.313' 10, 'accuracy 0.153' 14,
-# 'mlm_loss 5.9' 12, '3.41 steps/s' 12, 'eta 0:43:05' 11, and 2 between two of them.
-FULL = Status(
-    'step 1200/10000', 0.12, ['loss 6.313', 'accuracy 0.153', 'mlm_loss 5.9'], '3.41 steps/s', 2585
-)
-
-
-@pytest.mark.parametrize(
-    ('width', 'shown'),
-    [
-        (
-            102,
-            '[#.........] step 1200/10000  12%  loss 6.313  accuracy 0.153  mlm_loss 5.9'
-            '  3.41 steps/s  eta 0:43:05',
-        ),
-        (79, 'step 1200/10000  12%  loss 6.313  accuracy 0.153  3.41 steps/s  eta 0:43:05'),
-    ],
-)
-def test_what_does_not_fit_is_left_out_from_the_least_important(width, shown):
-    assert FULL.picture(width) == shown
-
-
 @pytest.mark.parametrize('columns', [40, 80])
 def test_on_a_terminal_a_bar_goes_on_below_the_lines_and_leaves_nothing(command, columns):
     terminal = Terminal(command, columns)
@@ -95,12 +73,6 @@ def test_on_a_terminal_a_bar_goes_on_below_the_lines_and_leaves_nothing(command,
     assert lines == WRITTEN and (result, end) == ('result', '')
     assert re.fullmatch(r'reading text 12\.0/12\.0 MB  \d\.\d\d MB/s  in 0:00:0\d', last)
     assert '\x1b[' not in terminal.raw.replace('\x1b[J', '')  # no colours, whatever NO_COLOR says
-
-
-def test_after_an_error_only_the_error_is_left(command):
-    terminal = Terminal([*command, 'fail'], 80)
-    assert terminal.end() == 2
-    assert plain(screen(terminal.raw)) == [*WRITTEN, 'work: error: it failed', '']
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])

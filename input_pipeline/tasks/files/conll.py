@@ -8,6 +8,8 @@ sentences or words. It must not know what tags mean.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +20,8 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.tables import Cell, Table
 from bert_jax.input_pipeline.text.whole_text import plain_name, read_utf8
 
+_LOOKED_AT = 2000  # lines
+_TAG = re.compile(r'O|[BIESLUM]-\S+')
 _BLANKS = re.compile('[ \t]+')
 _CONLLU_ID = re.compile(r'\d+([-.]\d+)?')
 UPOS = 3  # the column of CoNLL-U with the universal part of speech
@@ -55,6 +59,17 @@ class Sentence(NamedTuple):
     def place_of(self, word: int) -> str:
         """Return where that word is."""
         return self.places[word] if len(self.places) > 1 else self.places[0]
+
+
+def is_column_file(path: str) -> bool:
+    """Tell whether a file has a word and its tag a line, by its name or its first lines."""
+    end = os.path.splitext(plain_name(path))[1]
+    if end not in ('.txt', '.tsv'):
+        return end in _COLUMN_FILES or end == '.conllu'
+    lines = [line for _, line in itertools.islice(_lines(path), _LOOKED_AT)]
+    words = [line for line in lines if line.strip() and not line.startswith('-DOCSTART-')]
+    tagged = (len(cells := line.split()) > 1 and _TAG.fullmatch(cells[-1]) for line in words)
+    return '' in map(str.strip, lines[:-1]) and bool(words) and all(tagged)
 
 
 def read(table: Table, comment: str, untagged: bool) -> Iterator[tuple[Sentence, dict[str, Any]]]:

@@ -14,6 +14,12 @@ import numpy as np
 LEARNT = 0.95
 
 
+def binary_entropy(held: np.ndarray) -> float:
+    """Return the mean entropy of columns of 0 and 1 [N, K], in nats."""
+    shares = np.stack([held.mean(axis=0), 1 - held.mean(axis=0)])
+    return float(-(shares * np.log(np.where(shares > 0, shares, 1))).sum(axis=0).mean())
+
+
 def entropy(values: np.ndarray) -> float:
     """Return the entropy of the values' distribution, in nats.
 

@@ -32,6 +32,18 @@ def macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     return float(f1_score(truth, predicted, average='macro', zero_division=0))
 
 
+def micro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Return F1 over all decisions, of sets of labels as columns of 0 and 1."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(truth, predicted, average='micro', zero_division=0))
+
+
+def subset_accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Return the share of rows that are equal as a whole."""
+    return float(np.mean((truth == predicted).all(axis=1)))
+
+
 def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return the Matthews correlation (GLUE: CoLA); 0 where one class only is predicted."""
     from sklearn.metrics import matthews_corrcoef
@@ -69,5 +81,10 @@ LABEL_METRICS: dict[str, Metric] = {
     'f1': f1,
     'macro_f1': macro_f1,
     'matthews': matthews,
+}
+SET_METRICS: dict[str, Metric] = {
+    'micro_f1': micro_f1,
+    'macro_f1': macro_f1,
+    'subset_accuracy': subset_accuracy,
 }
 NUMBER_METRICS: dict[str, Metric] = {'pearson': pearson, 'spearman': spearman}

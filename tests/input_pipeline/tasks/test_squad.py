@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -11,9 +12,11 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task, score_file
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.files.squad import answer_in_context
+from bert_jax.input_pipeline.tasks.files.squad import SpanExample, answer_in_context
 from bert_jax.input_pipeline.tasks.metrics import squad
-from bert_jax.input_pipeline.tasks.squad import windows_of
+from bert_jax.input_pipeline.tasks.squad import SpanTask, windows_of
+from bert_jax.input_pipeline.tokenizer import Tokenizer
+from tests.helpers import tokenizer_folders
 from tests.helpers.tokenizer_folders import wordpiece
 
 CONTEXT = "The Quick, brown   fox (it was Zoë's) jumped over 13 lazy dogs in 1999."
@@ -104,6 +107,29 @@ def test_rows_by_hand(tmp_path):
     squad_file(tmp_path, [('a ' * 40, ['fox'])])
     with pytest.raises(UserError, match='leaves no room'):
         task.features(task.examples('train'), TOKENIZER, 40)
+
+
+def test_a_long_document_has_few_windows_and_its_own_places(tmp_path):
+    """Rows of 1,024 by a tokenizer.json of bytes: windows a third of a row apart."""
+    tokenizer = Tokenizer.load(tokenizer_folders.modernbert(tmp_path / 'vocabulary'))
+    context = ' '.join(f'{i} people of Zürich,  한국 {i}.' for i in range(120))
+    answer = 'Zürich,  한국 99'
+    question = SpanExample('q', 'who of 한국?', context, ((answer, context.find(answer)),))
+    task = SpanTask('long', {})
+    found = task.features([question], tokenizer, 1024)
+    asked = len(tokenizer.encode(question.question))
+    pieces = len(tokenizer.encode(context))
+    assert pieces > 2000 and len(found['input_ids']) == -(-(pieces - (1021 - asked)) // 341) + 1
+    first, second = found['input_ids'][:2]
+    np.testing.assert_array_equal(first[asked + 2 + 341 : 1023], second[asked + 2 : 1023 - 341])
+    there = found['start_positions'] > 0
+    assert there.any()
+    for row in np.flatnonzero(there):
+        start, end = found['start_positions'][row], found['end_positions'][row]
+        begin, stop = found['starts'][row, start], found['ends'][row, end]
+        assert context[begin:stop] == answer
+    stated = dataclasses.replace(task, doc_stride=500).features([question], tokenizer, 1024)
+    assert len(stated['input_ids']) < len(found['input_ids'])
 
 
 def test_decoding_is_that_of_the_reference(tmp_path):
@@ -269,8 +295,7 @@ def _without(entry, name):
     return {key: value for key, value in entry.items() if key != name}
 
 
-@pytest.mark.parametrize('version', ['v1.1', 'v2.0'])
-@pytest.mark.parametrize('answers', ['absent', None, []])
+@pytest.mark.parametrize(('version', 'answers'), [('v1.1', None), ('v2.0', 'absent'), ('v2.0', [])])
 def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version, answers):
     """Refused for train and dev; a test split of such questions is predicted but not scored."""
     entry = {'id': '1', 'question': 'who ?'}
@@ -296,12 +321,7 @@ QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_st
     ('paragraph', 'problem'),
     [
         (None, r'data\[0\].paragraphs\[0\]: null, where an object is expected'),
-        ({'context': 'a', 'qas': ['who ?']}, r'qas\[0\]: a text, where an object is expected'),
         ({'context': 'a', 'qas': [{'question': 'a'}]}, "'id' is missing"),
-        (
-            {'context': 'a', 'qas': [QUESTION | {'id': None}]},
-            "'id' is null, where a text or a whole number is expected",
-        ),
         (
             {'context': 'a', 'qas': [QUESTION | {'question': '\ud83d'}]},
             "'question' holds half a character",
@@ -335,12 +355,8 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path, paragraph, problem):
             {'q0': '0.1', 'q1': 0.0},
             "null_odds.json: expected a JSON object of .* finite number: 'q0'",
         ),
-        ('null_odds', {'q0': float('nan'), 'q1': 0.0}, "finite number: 'q0'"),
-        ('null_odds', '{"q0": 1, "q0": 2}', "'q0' is there more than once"),
         ('nbest', {'q0': [{'text': 'fox'}]}, 'nbest.json lacks 1 of the 2'),
-        ('nbest', {'q0': [{'text': None}], 'q1': []}, "nbest.json: expected .*: 'q0'"),
         ('predictions', {'q0': None, 'q1': ''}, "id -> answer text: 'q0' has something else"),
-        ('predictions', ['fox'], 'question id -> answer text'),
         ('predictions', {'other': 'fox'}, 'none of the 1 predictions is of one of the 2 questions'),
     ],
 )

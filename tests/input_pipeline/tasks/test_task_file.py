@@ -47,25 +47,18 @@ def read(tmp_path):
             r'"labels" is a list of texts or numbers, as in \["neg", "pos"\], or.*, not 2',
         ),
         ({'labels': ['1', 1]}, 'two or more different labels'),
-        ({'files': {'train': 3}}, 'task mine: files.train: "file" is the name of a file, not 3'),
         ({'files': 'train.tsv'}, '"files" is an object of split -> file'),
-        ({'files': {'train': []}}, 'files.train is an empty list'),
         ({'files': {'a/b': 'train.tsv'}}, "the name of a split is letters.* not 'a/b'"),
-        ({'metrics': ['f1', 'f1']}, '"metrics" is a list of different names'),
         ({'header': 'no'}, '"header" is true or false, not "no"'),
-        ({'columns': {'text': True}}, '"columns" is an object of what -> the name or the place'),
         ({'columns': {'text': ['text'], 'label': 'label'}}, 'columns.text is one column, not a li'),
         ({'columns': {'text': 'text', 'lable': 'label'}}, r"unknown columns \['lable'\]"),
+        ({'dev_share': 1}, '"dev_share" must be between 0 and 1, not 1'),
+        ({'dev_seed': 1}, '"dev_seed" is for "dev_share"'),
+        ({'dev_share': 0.5, 'files': {'train': 'train.tsv', 'dev': 'train.tsv'}}, 'is no "dev"'),
         ({'kind': 'guess'}, "kind 'guess' is none of classification"),
-        ({'kind': 'pair'}, r"which column is \['text_b'\]"),
-        ({'labels': None}, r"missing entries \['labels'\]"),
-        ({'metrics': ['rouge']}, "metric 'rouge' is none of accuracy"),
-        ({'only': ['de']}, r'"only" is an object of column -> what stands there'),
         ({'colums': {}}, r"unknown entries \['colums'\]"),
-        ({'files': {'train': {'path': 'x'}}}, 'files.train=.*expected a file name'),
         (TAGS | {'columns': {'tokens': 'w'}, 'format': 'conll'}, 'columns.tokens: a column file'),
         (TAGS | {'columns': None, 'only': {'tag': 'O'}}, '"only" is for tables, not for .*a.conll'),
-        (SPAN | {'only': {'id': '1'}}, 'a.json: "only" is for tables with columns'),
     ],
 )
 def test_the_line_says_which_entry_and_what_it_must_be(read, changes, message):
@@ -91,15 +84,7 @@ def test_a_file_that_is_no_json_object(read, content, message):
 @pytest.mark.parametrize(
     ('name', 'content', 'message'),
     [
-        (
-            'train.jsonl',
-            '{"text": null, "label": "pos"}',
-            "train.jsonl:1: 'text' for 'text' is null",
-        ),
         ('train.jsonl', r'{"text": "\ud83d", "label": "pos"}', "1: 'text' holds half a character"),
-        ('train.jsonl', '[' * 100_000, 'train.jsonl: not JSON .it nests too deep'),
-        ('train.jsonl', '{"text": {"a": 1}, "label": "pos"}', "'text' is not a text or a number"),
-        ('train.jsonl', '["a"]', 'entry 0: not a JSON object'),
         ('train.csv', 'text,label\n"a,pos\n', 'not CSV'),
         ('train.tsv', 'text\ttext\tlabel\na\tb\tpos\n', "2 columns are named 'text': give the"),
         ('train.tsv', 'text\tlabel\na\tgreat\n', "train.tsv:2: unknown label 'great'; task mine"),
@@ -131,3 +116,79 @@ def test_an_unreadable_file_is_one_line(tmp_path, read):
         read({})
     with pytest.raises(UserError, match='cannot be read .no such kind of address is known'):
         load_task('squad_v1', 'xx://there').examples('dev')
+
+
+TABLES = {
+    'one.tsv': ('text\tlabel\na\tpos\nb\tpos\n', "one.tsv: it has the label 'pos' alone"),
+    'case.tsv': (
+        'text\tlabel\na\tpos\nb\tPos\n',
+        'case.tsv:3: label \'Pos\', and \'pos\' at .*case.tsv:2: spell .*"labels": {"pos": "pos"',
+    ),
+    'none.tsv': ('text\tlabel\na\tpos\nb\t\n', 'none.tsv:3: no label: fill it in'),
+    'free.tsv': (
+        'text\tlabel\n' + ''.join(f'a\tlabel {i}\n' for i in range(30)),
+        'free.tsv: 30 different labels in 30 rows: is it the column',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', TABLES)
+def test_labels_that_nobody_lists_are_refused_where_they_are_none(tmp_path, read, name):
+    text, message = TABLES[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        read({'labels': None, 'files': {'train': name}})
+
+
+def loaded(tmp_path, **description):
+    (tmp_path / 'mine.json').write_text(json.dumps(description))
+    return load_task(str(tmp_path / 'mine.json'))
+
+
+def test_labels_are_those_of_the_training_files(tmp_path):
+    rows = ['b\t10', 'c\t9', 'a\t10']
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + '\n'.join(rows))
+    (tmp_path / 'dev.tsv').write_text('text\tlabel\nb\t8')
+    (tmp_path / 'tags.conll').write_text('He O\nsaw O\nNew I-LOC\nYork I-LOC\n\nHi O\n')
+    files = {'train': 'train.tsv', 'dev': 'dev.tsv'}
+    columns = {'text': 'text', 'label': 'label'}
+    task = loaded(tmp_path, kind='classification', files=files, columns=columns)
+    assert task.labels == ('9', '10'), 'numbers by what they are'
+    with pytest.raises(UserError, match="dev.tsv:2: unknown label '8'; task mine has 9, 10"):
+        task.examples('dev')
+
+    # Several spellings of one label, and tags of entities, whatever their scheme.
+    named = {'9': 'few', '10': 'many', '8': 'few'}
+    task = loaded(tmp_path, kind='classification', files=files, columns=columns, labels=named)
+    assert task.labels == ('few', 'many')
+    assert [example.label for example in task.examples('dev')] == [0]
+    tagging = loaded(tmp_path, kind='tagging', files={'train': 'tags.conll'})
+    assert tagging.labels == ('O', 'B-LOC', 'I-LOC')
+    assert tagging.metrics == ('entity_f1',)
+
+
+def test_a_share_is_held_out_by_its_texts(tmp_path):
+    # Every text twice, with either label: both rows are on the same side.
+    rows = [f'{text}\t{label}' for text in range(100) for label in ('a', 'b')]
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + '\n'.join(rows))
+
+    def split(**entries):
+        columns = {'text': 'text', 'label': 'label'}
+        task = loaded(
+            tmp_path,
+            kind='classification',
+            files={'train': 'train.tsv'},
+            columns=columns,
+            **entries,
+        )
+        assert task.selection_split == 'dev'
+        return [[example.text for example in task.examples(s)] for s in ('train', 'dev')]
+
+    train, dev = split(dev_share=0.25)
+    assert len(train) + len(dev) == 200
+    assert 30 < len(dev) < 70
+    assert not set(train) & set(dev)
+    assert split(dev_share=0.25) == [train, dev]
+    assert split(dev_share=0.25, dev_seed=1) != [train, dev]
+    # more is held out of the same rows, and none comes back
+    assert set(dev) < set(split(dev_share=0.5)[1])

@@ -1,0 +1,359 @@
+"""Tasks that teach which texts are alike: pairs, triplets, scored pairs and plain texts.
+
+This file owns their layouts, the rows that an example becomes, one for each of its texts, and what
+a model's vectors score on them. It must not know the model, nor what is minimised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import (
+    INPUT_KEYS,
+    Arrays,
+    Example,
+    Predictions,
+    Task,
+    write_text,
+)
+from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.files.predictions import (
+    complete,
+    label_table,
+    number,
+    require_labels,
+)
+from bert_jax.input_pipeline.tasks.metrics.similarity import correlations, unit
+from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
+from bert_jax.input_pipeline.text.tables import Table, unique_id
+
+KINDS = ('embedding',)
+_SETTINGS = ('kind', 'files', 'prompts', 'score_range', *TABLE_ENTRIES)
+_BLOCK = 1024  # queries that are compared with all documents at once
+
+
+class Layout(NamedTuple):
+    """What an example of a file is made of.
+
+    Attributes:
+      columns: those of its texts, in the order of its rows.
+      metrics: what a split of such examples is scored by; none where it cannot be.
+    """
+
+    columns: tuple[str, ...]
+    metrics: tuple[str, ...] = ()
+
+
+_RANKED, _SCORED = ('accuracy', 'mrr'), ('spearman', 'pearson')
+# By the names that configs/model/sentence.py has for what a loss reads.
+LAYOUTS = {
+    'pairs': Layout(('anchor', 'positive'), _RANKED),
+    'triplets': Layout(('anchor', 'positive', 'negatives'), _RANKED),
+    'scored pairs': Layout(('text_a', 'text_b'), _SCORED),
+    'texts': Layout(('text',)),
+}
+
+
+@dataclass(frozen=True)
+class EmbeddingExample(Example):
+    """Texts that go together; the first is the query, and the others are documents.
+
+    `label` is the score of a scored pair, from 0 to 1, or None where it is unknown; other examples
+    have none.
+    """
+
+    layout: str
+    texts: tuple[str, ...]
+    label: float | None = None
+
+    def prompted(self, prompts: Mapping[str, str]) -> list[str]:
+        """Return its texts behind the prompts of a model, that of queries and that of documents."""
+        query, document = (prompts.get(name, '') for name in ('query', 'document'))
+        first, *others = self.texts
+        texts = [f'{document}{text}' for text in others]
+        return [f'{query if others else document}{first}', *texts]
+
+
+@dataclass(frozen=True)
+class EmbeddingTask(Task[EmbeddingExample]):
+    """Vectors of texts; see `Task` for the attributes.
+
+    Attributes:
+      layouts: split -> the name of its layout.
+      metrics: those of the split on which models are scored.
+      score_range: the least and the greatest score in the files.
+      prompts: (name, text) pairs; 'query' goes before the first text, 'document' before others.
+    """
+
+    name: str
+    layouts: Mapping[str, str]
+    metrics: tuple[str, ...]
+    label_keys: tuple[str, ...]
+    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    score_range: tuple[float, float] = (0.0, 1.0)
+    prompts: tuple[tuple[str, str], ...] = ()
+
+    kind = 'embedding'
+    head = 'embedding'
+    labels = ()
+    num_outputs = 0  # its outputs are as wide as the encoder
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the prompts, which are kept with the model."""
+        return {'prompts': dict(self.prompts)}
+
+    def under(self, options: Mapping[str, Any]) -> EmbeddingTask:
+        """Return the task with the prompts of a trained model."""
+        trained = options.get('prompts', {})
+        if self.prompts and dict(self.prompts) != trained:
+            raise UserError(
+                f'task {self.name}: its "prompts" are not those that the model was trained with:'
+                ' leave them out'
+            )
+        return dataclasses.replace(self, prompts=tuple(trained.items()))
+
+    def examples(self, split: str) -> list[EmbeddingExample]:
+        """Read a split. Ids are row numbers from 0 where no column holds them."""
+        self.require_split(split)
+        optional = frozenset({'score'} if split.startswith('test') else ())
+        lines: dict[str, str] = {}
+        examples: list[EmbeddingExample] = []
+        for table in self.files[split]:
+            for line, row in table.rows(optional, lists=frozenset({'negatives'})):
+                example = self._example(split, unique_id(row, line, lines), row, line)
+                if examples and len(example.texts) != len(examples[0].texts):
+                    raise UserError(
+                        f'{line}: {len(example.texts) - 2} negatives, and the first example of task'
+                        f' {self.name} has {len(examples[0].texts) - 2}: give all as many'
+                    )
+                examples.append(example)
+        if not examples:
+            raise UserError(f'{self.file_names(split)}: no examples')
+        return examples
+
+    def _example(self, split: str, name: str, row: dict[str, Any], line: str) -> EmbeddingExample:
+        layout, texts = self.layouts[split], list[str]()
+        for column in LAYOUTS[layout].columns:
+            texts += row[column] if isinstance(row[column], list) else [row[column]]
+        # An empty side would be like every other empty one.
+        if not all(map(str.strip, texts)) or len(texts) < len(LAYOUTS[layout].columns):
+            raise UserError(f'{line}: an empty text: mend or delete the row')
+        label = None
+        if 'score' in row:
+            low, high = self.score_range
+            score = number(row['score'], line)
+            if not low <= score <= high:
+                raise UserError(
+                    f'{line}: the score {score:g} is not within "score_range" [{low:g}, {high:g}]'
+                )
+            label = (score - low) / (high - low)
+        return EmbeddingExample(name, layout, tuple(texts), label)
+
+    def respelled(
+        self, example: EmbeddingExample, respell: Callable[[str], str]
+    ) -> EmbeddingExample:
+        """Return the example with all texts respelled."""
+        return dataclasses.replace(example, texts=tuple(map(respell, example.texts)))
+
+    def features(
+        self, examples: Sequence[EmbeddingExample], tokenizer: Any, max_seq_length: int
+    ) -> Arrays:
+        """Lay out [CLS] prompt text [SEP] for each of C texts of an example.
+
+        A plain text is there twice, for two draws of dropout.
+
+        Returns:
+          INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], labels [N] float32 (0 where
+          unknown), and text_numbers [N, C, 1]: equal texts of the split have the same number.
+        """
+        texts: list[str] = []
+        for example in examples:
+            prompted = example.prompted(dict(self.prompts))
+            texts += prompted if len(prompted) > 1 else prompted * 2
+
+        # All texts of all examples are rows of their own, folded back into [N, C, S].
+        N = len(examples)
+        rows = text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
+        features: Arrays = {name: rows[name].reshape(N, -1, max_seq_length) for name in INPUT_KEYS}
+        features |= {name: rows[name].reshape(N, -1).sum(axis=1) for name in ('pieces', 'left_out')}
+        features['example_index'] = np.arange(N, dtype=np.int32)
+        features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
+
+        # A prompt is no part of what is equal.
+        numbers: dict[str, int] = {}
+        of_texts = [numbers.setdefault(text, len(numbers)) for e in examples for text in e.texts]
+        features['text_numbers'] = np.array(of_texts, np.int64).reshape(N, -1, 1)
+        return features
+
+    def decode(
+        self, examples: Sequence[EmbeddingExample], features: Arrays, outputs: Arrays
+    ) -> Predictions:
+        """Return of each scored pair the cosine, and of others the rank of the positive, from 1.
+
+        Of pairs it is the rank among all documents of the split, of triplets among its own.
+        """
+        unit_NCD = unit(outputs['sentence_embedding'])
+        answers: list[Any]
+        if examples[0].layout == 'pairs':
+            answers = _ranks(unit_NCD, features['text_numbers'][..., 0]).tolist()
+        else:
+            cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
+            is_scored = examples[0].layout != 'triplets'
+            ranks = 1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)
+            answers = cosines[:, 0].tolist() if is_scored else ranks.tolist()
+        return Predictions(dict(zip((e.id for e in examples), answers, strict=True)))
+
+    def constant_loss(self, features: Arrays) -> float:
+        """Return what guessing among all documents has; of scores the variance.
+
+        The loss that a run has chosen knows its own (`Objective.constant`).
+        """
+        if features['labels'].any():
+            return float(np.var(features['labels']))
+        return float(np.log(len(features['labels'])))
+
+    def labelled(self, examples: Sequence[EmbeddingExample]) -> bool:
+        """Tell whether these examples can be scored: plain texts cannot."""
+        return all(
+            example.label is not None or LAYOUTS[example.layout].metrics == _RANKED
+            for example in examples
+        )
+
+    def score(
+        self, examples: Sequence[EmbeddingExample], predictions: Predictions
+    ) -> dict[str, float]:
+        """Return correlations of scored pairs, or how often and how high positives rank."""
+        require_labels(self, examples)
+        answers = np.array(complete(self, examples, predictions), np.float64)
+        if examples[0].label is None:
+            return {'accuracy': float((answers == 1).mean()), 'mrr': float((1 / answers).mean())}
+        truth = np.array([example.label for example in examples])
+        return correlations(truth, answers)
+
+    def write_predictions(
+        self, folder: str, examples: Sequence[EmbeddingExample], predictions: Predictions
+    ) -> None:
+        """Write predictions.tsv: an id and its cosine, or rank, a line."""
+        write_text(os.path.join(folder, 'predictions.tsv'), label_table(predictions.answers))
+
+    def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
+        """Read a file as `write_predictions` makes it, whoever wrote it."""
+        answers: dict[str, Any] = {}
+        for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
+            if row['id'] in answers:
+                raise UserError(f'{line}: id {row["id"]!r} again')
+            answers[row['id']] = number(row['answer'], line)
+        return Predictions(answers)
+
+
+def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> np.ndarray:
+    """Return the rank [N] of each pair's document among all different ones of the split.
+
+    Documents that are another positive of the same query do not count. Of equal cosines the own is
+    the last: a model that tells nothing apart ranks nothing first.
+    """
+    documents, first_M, document_N = np.unique(
+        numbers_NC[:, 1], return_index=True, return_inverse=True
+    )
+    unit_MD, positives = unit_NCD[first_M, 1], dict[int, list[int]]()
+    for query, document in zip(numbers_NC[:, 0].tolist(), document_N.tolist(), strict=True):
+        positives.setdefault(query, []).append(document)
+    ranks = np.empty(len(numbers_NC), np.int64)
+    for start in range(0, len(numbers_NC), _BLOCK):
+        stop = min(start + _BLOCK, len(numbers_NC))
+        cosines = unit_NCD[start:stop, 0] @ unit_MD.T
+        rows = np.arange(stop - start)
+        chosen = cosines[rows, document_N[start:stop]].copy()
+        for row, query in enumerate(numbers_NC[start:stop, 0].tolist()):
+            cosines[row, positives[query]] = -np.inf
+        ranks[start:stop] = 1 + (cosines >= chosen[:, None]).sum(1)
+    if len(documents) < len(numbers_NC):
+        logging.info('%d different documents of %d pairs', len(documents), len(numbers_NC))
+    return ranks
+
+
+def from_description(name: str, description: dict[str, Any], folder: str) -> EmbeddingTask:
+    """Make the task that a JSON task file describes.
+
+    The file is an object of:
+      kind      "embedding"
+      files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
+                set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
+      columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
+                JSON key that holds a list), {"text_a", "text_b", "score"}, or {"text"}; and "id",
+                which is optional. A file may have columns of its own: splits may differ
+      score_range  the least and the greatest score, as in [0, 5]; where there are scores
+      prompts   optional: {"query", "document"}, what goes before the first text, and before others
+    """
+    require_entries(name, description, _SETTINGS, ('files',))
+    texts = [column for layout in LAYOUTS.values() for column in layout.columns]
+    roles = dict.fromkeys((*texts, 'score', 'id'), False)
+    files = tables_of(name, description, folder, roles, lists=('negatives',))
+    layouts = {split: _layout(name, split, tables) for split, tables in files.items()}
+
+    low, high = _range(name, description, 'scored pairs' in layouts.values())
+    prompts = description.get('prompts', {})
+    if unknown := sorted(set(prompts) - {'query', 'document'}):
+        raise UserError(f'task {name}: prompts {unknown}: they are called query and document')
+    task = EmbeddingTask(
+        name,
+        layouts,
+        (),
+        ('labels',) if layouts.get('train') == 'scored pairs' else (),
+        files,
+        (low, high),
+        tuple(prompts.items()),
+    )
+    scored = 'dev' if 'dev' in files else 'test'
+    metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED
+    if not metrics:
+        raise UserError(
+            f'task {name}: plain texts cannot be scored: give files.{scored} columns of pairs,'
+            ' triplets or scored pairs'
+        )
+    return dataclasses.replace(task, metrics=metrics)
+
+
+def _layout(name: str, split: str, tables: Sequence[Table]) -> str:
+    """Return the layout of a split. UserError where its columns are of none, or of several."""
+    of_tables = set()
+    for table in tables:
+        columns = set(table.columns) - {'id'}
+        for layout, (texts, _) in LAYOUTS.items():
+            wanted = {*texts, *({'score'} if layout == 'scored pairs' else ())}
+            is_test = split.startswith('test') and layout == 'scored pairs'
+            if columns == wanted or (is_test and columns == set(texts)):
+                of_tables.add(layout)
+                break
+        else:
+            shown = ', '.join(sorted(columns)) or 'none'
+            raise UserError(
+                f'task {name}: files.{split} has the columns {shown}: "columns" must be anchor and'
+                ' positive, these and negatives, text_a, text_b and score, or text'
+            )
+    if len(of_tables) > 1:
+        raise UserError(f'task {name}: files.{split} mixes {" and ".join(sorted(of_tables))}')
+    return of_tables.pop()
+
+
+def _range(name: str, description: Mapping[str, Any], is_scored: bool) -> tuple[float, float]:
+    """Return the least and the greatest score; (0, 1) where there are no scores."""
+    given = description.get('score_range')
+    if not is_scored:
+        if given is not None:
+            raise UserError(f'task {name}: "score_range" is for scored pairs: leave it out')
+        return 0.0, 1.0
+    if given is None or len(given) != 2 or not given[0] < given[1]:
+        raise UserError(
+            f'task {name}: "score_range" must be the least and the greatest score, as in [0, 5]'
+        )
+    return float(given[0]), float(given[1])

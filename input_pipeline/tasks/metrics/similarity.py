@@ -1,0 +1,92 @@
+"""Scores of similarities: of pairs with a score, of pairs that match or do not, of translations.
+
+Owns what is computed of similarities and labels, equal to sentence-transformers' evaluators. The
+libraries are those of labels.py, imported where they are used. It must not know models or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_jax.configs.model.sentence import Similarity
+from bert_jax.input_pipeline.tasks.metrics.labels import matthews, pearson, spearman
+
+_TINY = 1e-12  # a vector of zeros stays one, and is like nothing
+
+
+def unit(vectors_NH: np.ndarray) -> np.ndarray:
+    """Return the vectors, float32, each scaled to length one."""
+    vectors_NH = np.asarray(vectors_NH, np.float32)
+    lengths_N1 = np.linalg.norm(vectors_NH, axis=-1, keepdims=True)
+    return vectors_NH / np.maximum(lengths_N1, _TINY)
+
+
+def compared(vectors_NH: np.ndarray, similarity: Similarity) -> np.ndarray:
+    """Return vectors whose product is the similarity."""
+    return unit(vectors_NH) if similarity == 'cosine' else np.asarray(vectors_NH, np.float32)
+
+
+def correlations(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:
+    """Return Spearman's and Pearson's correlation with the true scores (STS)."""
+    return {
+        'spearman': spearman(truth, similarities),
+        'pearson': pearson(truth, similarities),
+    }
+
+
+def matches(labels: np.ndarray, similarities: np.ndarray) -> dict[str, float]:
+    """Return how well a threshold parts pairs that match (label 1) from those that do not (0).
+
+    Accuracy and F1 each have the threshold that is best for it, half-way to the next similarity;
+    precision, recall and Matthews' correlation have that of F1. Average precision has none.
+    """
+    from sklearn.metrics import average_precision_score
+
+    order = np.argsort(-similarities, kind='stable')
+    values, positives = similarities[order], np.cumsum(labels[order] == 1)
+    # Pairs of one similarity are on the same side of any threshold.
+    ends = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
+    tp, taken, positive = positives[ends], ends + 1, int(positives[-1])
+
+    # First the threshold above all.
+    negative = len(values) - positive
+    right = np.concatenate([[negative], tp + negative - (taken - tp)])
+    best = int(right.argmax())
+    above_all = np.nextafter(values[0], np.float32(np.inf), dtype=values.dtype)
+    threshold = _between(values, ends[best - 1]) if best else above_all
+
+    precisions, recalls = tp / taken, tp / max(positive, 1)
+    f1s = 2 * precisions * recalls / np.maximum(precisions + recalls, _TINY)
+    top = int(f1s.argmax())
+    f1_threshold = _between(values, ends[top]) if f1s[top] else 0.0
+    return {
+        'accuracy': float(right[best]) / len(values),
+        'accuracy_threshold': float(threshold),
+        'f1': float(f1s[top]),
+        'f1_threshold': float(f1_threshold),
+        'precision': float(precisions[top]) if f1s[top] else 0.0,
+        'recall': float(recalls[top]),
+        'ap': float(average_precision_score(labels, similarities)) if positive else 0.0,
+        'mcc': matthews(labels, (similarities >= f1_threshold).astype(int)),
+    }
+
+
+def _between(values: np.ndarray, end: int) -> np.floating:
+    """Return the threshold that has values[:end + 1], which descend, on its side."""
+    if end == len(values) - 1:
+        return values[end]
+    middle = (values[end] + values[end + 1]) / 2
+    # a middle that is rounded to the next value would take it in
+    return values[end] if middle == values[end + 1] else middle
+
+
+def translated(texts: Sequence[str], nearest_N: np.ndarray) -> np.ndarray:
+    """Tell of each text whether its translation was nearest, or one of the same words.
+
+    Args:
+      texts: the translations [N], the N-th of the N-th text.
+      nearest_N: the index of the translation that is nearest to each text.
+    """
+    return np.array([texts[other] == text for other, text in zip(nearest_N, texts, strict=True)])

@@ -1,0 +1,56 @@
+"""The report of classes: scikit-learn's numbers in 80 columns, whatever the labels are called."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from bert_jax.input_pipeline.tasks.metrics.report import _width, confusions, scores_of_classes
+
+
+@pytest.mark.parametrize(
+    'labels',
+    [
+        ['neg', 'pos'],
+        [f'a label with a name of more than forty letters, {i}' for i in range(6)],
+        ['좋은 영화라고 생각합니다 정말로 좋은 영화라고 생각합니다', '별로예요', 'o'],
+        [f'intent_{i}' for i in range(40)],
+    ],
+)
+def test_numbers_are_scikit_learns_and_lines_fit(labels):
+    rng, C = np.random.default_rng(0), len(labels)
+    truth, predicted = rng.integers(0, C, 300), rng.integers(0, C, 300)
+    predicted[:200] = truth[:200]
+    text = scores_of_classes(labels, truth, predicted)
+    matrix = confusions(labels, truth, predicted)
+    assert max(map(_width, f'{text}\n{matrix}'.split('\n'))) <= 80
+    assert 'accuracy' in text
+
+    precision, recall, f1, support = metrics.precision_recall_fscore_support(
+        truth, predicted, zero_division=0
+    )
+    rows = text.split('\n')[2 : 2 + C]
+    for i, row in enumerate(rows):
+        written = [float(number) for number in row.split()[-4:]]
+        expected = [precision[i], recall[i], f1[i], support[i]]
+        assert written == pytest.approx(expected, abs=5e-5)
+
+    counts = metrics.confusion_matrix(truth, predicted)
+    if C < 10:
+        for row, expected in zip(matrix.split('\n')[1:], counts, strict=True):
+            assert [int(n) for n in row.split()[-C:]] == expected.tolist()
+    else:
+        wrong = counts * (1 - np.eye(C, dtype=int))
+        first = re.fullmatch(r' *(\d+) intent_(\d+) -> intent_(\d+)', matrix.split('\n')[1])
+        assert int(first[1]) == wrong.max() == wrong[int(first[2]), int(first[3])]
+
+
+def test_sets_of_labels_have_averages_and_one_class_may_be_all_there_is():
+    truth = np.array([[1, 0], [1, 1], [0, 0]])
+    text = scores_of_classes(['a', 'b'], truth, truth)
+    assert 'micro avg' in text
+    assert 'samples avg' in text
+    assert confusions(['a'] * 30, np.array([0]), np.array([0])) == 'no mistakes'

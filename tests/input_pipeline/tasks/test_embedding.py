@@ -1,0 +1,173 @@
+"""Tasks of sentence encoders: files, rows by hand, scores, batches without equal texts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks.batching import bucketed_batches, training_batches
+from tests.helpers.tokenizer_folders import wordpiece
+
+PAIRS = {'anchor': 'q', 'positive': 'd'}
+TRIPLETS = PAIRS | {'negatives': 'no'}
+SCORED = {'text_a': 'a', 'text_b': 'b', 'score': 's'}
+RANGE = {'score_range': [1, 5]}
+
+
+@pytest.fixture
+def task_of(tmp_path):
+    """Makes a task of records: {split: (columns, records)}, and entries of its own."""
+
+    def make(splits, **entries):
+        files = {}
+        for split, (columns, records) in splits.items():
+            (tmp_path / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, records)))
+            files[split] = {'file': f'{split}.jsonl', 'columns': columns}
+        path = tmp_path / 'alike.json'
+        path.write_text(json.dumps({'kind': 'embedding', 'files': files} | entries))
+        return load_task(str(path))
+
+    return make
+
+
+def test_rows_by_hand(task_of):
+    """Prompts go before texts, negatives are rows too, a plain text is there twice."""
+    tokenizer = wordpiece('abcdefghij?:')
+    task = task_of(
+        {
+            'train': (TRIPLETS, [{'q': 'a b', 'd': 'c', 'no': ['d', 'e']}]),
+            'dev': (SCORED, [{'a': 'f', 'b': 'g', 's': 2}, {'a': 'g', 'b': 'f', 's': '5'}]),
+            'plain': ({'text': 't'}, [{'t': 'a'}, {'t': 'h i'}]),
+        },
+        prompts={'query': 'j: ', 'document': '? '},
+        **RANGE,
+    )
+    rows = lambda split: [
+        [' '.join(tokenizer.tokens(ids)).removesuffix(' [PAD]') for ids in row]
+        for row in task.features(task.examples(split), tokenizer, 7)['input_ids']
+    ]
+    assert [[row.replace(' [PAD]', '') for row in example] for example in rows('train')] == [
+        [f'[CLS] {text} [SEP]' for text in ('j : a b', '? c', '? d', '? e')]
+    ]
+    assert {len(set(example)) for example in rows('plain')} == {1}
+    assert rows('plain')[1][0].startswith('[CLS] ? h i')
+    features = task.features(task.examples('dev'), tokenizer, 7)
+    assert features['labels'].tolist() == [0.25, 1.0]
+    assert features['text_numbers'][..., 0].tolist() == [[0, 1], [1, 0]]
+    assert task.metrics == ('spearman', 'pearson') and task.label_keys == ()
+    assert task.options == {'prompts': {'query': 'j: ', 'document': '? '}}
+    assert not task.labelled(task.examples('plain'))
+
+
+def vectors(*examples):
+    return {'sentence_embedding': np.array(examples, np.float32)}
+
+
+def test_scores_by_hand(task_of, tmp_path):
+    right, up, left = (1.0, 0.0), (0.0, 2.0), (-3.0, 0.0)
+    scored = [{'a': 'x', 'b': 'y', 's': score} for score in (1, 3, 5)]
+    task = task_of({'dev': (SCORED, scored)}, **RANGE)
+    examples = task.examples('dev')
+    found = task.decode(examples, {}, vectors((right, left), (right, up), (up, up)))
+    assert found.answers == {'0': -1.0, '1': 0.0, '2': 1.0}
+    assert task.score(examples, found) == pytest.approx({'spearman': 1, 'pearson': 1})
+    task.write_predictions(str(tmp_path / 'out'), examples, found)
+    assert task.read_predictions(str(tmp_path / 'out/predictions.tsv'), examples) == found
+
+    # Among all documents of the split, but for other positives of the same query.
+    pairs = [('p', 'd'), ('p', 'e'), ('r', 'f'), ('s', 'd')]
+    task = task_of({'dev': (PAIRS, [{'q': q, 'd': d} for q, d in pairs])})
+    examples = task.examples('dev')
+    features = task.features(examples, wordpiece('pqrsdef'), 5)
+    near, far = (1.0, 0.1), (1.0, 0.5)
+    found = task.decode(
+        examples, features, vectors((right, near), (right, far), (up, left), (right, near))
+    )
+    assert list(found.answers.values()) == [1, 1, 3, 1]
+    assert task.score(examples, found) == pytest.approx(
+        {'accuracy': 0.75, 'mrr': 0.25 * (3 + 1 / 3)}
+    )
+    # A model that tells nothing apart ranks nothing first.
+    alike = task.decode(examples, features, vectors(*[(right, right)] * 4))
+    assert min(alike.answers.values()) > 1
+
+    task = task_of({'dev': (TRIPLETS, [{'q': 'p', 'd': 'd', 'no': 'e'}] * 2)})
+    examples = task.examples('dev')
+    found = task.decode(examples, {}, vectors((up, right, left), (up, left, up)))
+    assert list(found.answers.values()) == [2, 2] and task.metric == 'accuracy'
+
+
+def test_equal_texts_share_no_batch():
+    """Whatever the length of rows; every example comes, and any step can be the first."""
+    rng = np.random.default_rng(0)
+    numbers = np.stack([rng.integers(0, 40, 100), 40 + rng.integers(0, 60, 100)], 1)
+    mask = (np.arange(32)[None] < rng.integers(3, 33, 100)[:, None]).astype(np.int32)
+    features = {'row': np.arange(100), 'input_mask': mask[:, None].repeat(2, 1)}
+    keys = ['row', 'input_mask']
+    for batches in (
+        lambda start: training_batches(features, keys, 8, 3, start, numbers),
+        lambda start: bucketed_batches(features, keys, 8, 3, 2, start, numbers),
+    ):
+        rows = [batch['row'] for batch in itertools.islice(batches(0), 60)]
+        assert all(len(np.unique(numbers[row])) == 16 for row in rows)
+        times = np.bincount(np.concatenate(rows), minlength=100)
+        assert times.min() > 0 and times.max() <= 9
+        assert np.array_equal(next(batches(37))['row'], rows[37])
+    plain = next(training_batches(features, keys, 100, 3))['row']
+    assert len(np.unique(numbers[plain])) < 200  # there are some
+
+    few = np.stack([np.arange(100) % 5, np.arange(100)], 1)
+    with pytest.raises(UserError, match='batch_size=8: texts .* no more than about 5 examples'):
+        list(itertools.islice(training_batches(features, keys, 8, 0, 0, few), 1))
+
+
+def test_parquet_and_the_hub_are_read(task_of, tmp_path):
+    pa = pytest.importorskip('pyarrow')
+    from pyarrow import parquet
+
+    wanted = [('a', 'b', ('c', 'd')), ('e', 'f', ('g', 'h'))]
+    (tmp_path / 'set').mkdir()
+    columns = dict(zip(('q', 'd', 'no'), map(list, zip(*wanted, strict=True)), strict=True))
+    parquet.write_table(pa.table(columns), tmp_path / 'set/train.parquet')
+    files = {'train': f'{tmp_path}/set/train.parquet', 'dev': f'hf:{tmp_path}/set:train'}
+    (tmp_path / 'alike.json').write_text(
+        json.dumps({'kind': 'embedding', 'files': files, 'columns': TRIPLETS})
+    )
+    task = load_task(str(tmp_path / 'alike.json'))
+    for split in files if _has_datasets() else ['train']:
+        read = [(t[0], t[1], t[2:]) for t in (e.texts for e in task.examples(split))]
+        assert read == wanted
+
+
+def _has_datasets() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec('datasets') is not None
+
+
+ROW = {'q': 'a', 'd': 'b', 'no': ['c'], 'a': 'a', 'b': 'b', 's': 2}
+
+
+@pytest.mark.parametrize(
+    ('columns', 'records', 'entries', 'message'),
+    [
+        (SCORED, [ROW | {'s': 6}], RANGE, r'dev.jsonl:1: the score 6 is not within .* \[1, 5\]'),
+        (SCORED, [ROW | {'s': 'x'}], RANGE, "dev.jsonl:1: the label 'x' is not a number"),
+        (SCORED, [ROW], {}, '"score_range" must be the least and the greatest score'),
+        (PAIRS, [ROW], RANGE, '"score_range" is for scored pairs'),
+        (TRIPLETS, [ROW, ROW | {'no': [' ']}], {}, 'dev.jsonl:2: an empty text'),
+        (TRIPLETS, [ROW, ROW | {'no': ['c', 'd']}], {}, 'jsonl:2: 2 negatives, .* first .* has 1'),
+        (PAIRS | {'text_a': 'a'}, [ROW], {}, '"columns" must be anchor and positive, these'),
+        ({'text': 'a'}, [ROW], {}, 'plain texts cannot be scored: give files.dev columns of'),
+        (PAIRS, [ROW], {'prompts': {'q': 'x'}}, 'they are called query and document'),
+    ],
+)
+def test_what_cannot_be(task_of, columns, records, entries, message):
+    with pytest.raises(UserError, match=message) as error:
+        task_of({'dev': (columns, records)}, **entries).examples('dev')
+    assert '\n' not in str(error.value)

@@ -1,0 +1,209 @@
+"""A table becomes a task by its looks, or the line says which option settles it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.files.found import find, is_table
+
+# Sixty rows of each: texts in any script, labels of any kind.
+N = 60
+TEXTS = [f'a sentence of some words, number {i}' for i in range(N)]
+OTHERS = [f'and what follows it, {i} times' for i in range(N)]
+MOODS = [('good', 'bad')[i % 2] for i in range(N)]
+MEASURED = [f'{i % 7 / 2:.1f}' for i in range(N)]
+PLACES = {'text': 0, 'label': 1}
+
+
+def table(*columns, header='', separator='\t'):
+    rows = [separator.join(map(str, row)) for row in zip(*columns, strict=True)]
+    return '\n'.join([header.replace(' ', separator), *rows] if header else rows) + '\n'
+
+
+def lines(**columns):
+    rows = zip(*columns.values(), strict=True)
+    return ''.join(json.dumps(dict(zip(columns, row, strict=True))) + '\n' for row in rows)
+
+
+CLEAR = {
+    'named': (
+        table(range(N), TEXTS, MOODS, header='id text label'),
+        {'kind': 'classification', 'columns': {'text': 'text', 'label': 'label'}},
+    ),
+    'without names': (
+        table(TEXTS, MOODS),
+        {'kind': 'classification', 'columns': PLACES, 'header': False},
+    ),
+    'unknown names': (
+        table(MOODS, TEXTS, header='Stimmung Satz'),
+        {'kind': 'classification', 'columns': {'text': 'Satz', 'label': 'Stimmung'}},
+    ),
+    'without blanks': (
+        table([f'今日はとても楽しい一日{i}' for i in range(N)], MOODS),
+        {'columns': PLACES, 'header': False},
+    ),
+    'pair': (
+        table(TEXTS, OTHERS, MOODS, header='premise hypothesis gold_label'),
+        {'kind': 'pair'},
+    ),
+    'counted pair': (
+        table(MOODS, range(N), TEXTS, OTHERS, header='Quality #1ID #1String #2String'),
+        {'columns': {'text': '#1String', 'text_b': '#2String', 'label': 'Quality'}},
+    ),
+    'pair without names': (
+        table(TEXTS, OTHERS, MOODS),
+        {'columns': {'text': 0, 'text_b': 1, 'label': 2}, 'header': False},
+    ),
+    'measure': (
+        table(TEXTS, OTHERS, MEASURED, header='text1 text2 score'),
+        {'kind': 'regression', 'labels': None},
+    ),
+    'numbers of classes': (
+        table(TEXTS, [i % 3 for i in range(N)], header='text label'),
+        {'kind': 'classification', 'labels': ['0', '1', '2']},
+    ),
+    'csv': (
+        table([f'"{text}"' for text in TEXTS], MOODS, header='text label', separator=','),
+        {'kind': 'classification'},
+    ),
+    'jsonl': (lines(idx=range(N), text=TEXTS, label=MOODS), {'labels': ['bad', 'good']}),
+    'tagged jsonl': (
+        lines(tokens=[['New', 'York']] * N, ner_tags=[['B-LOC', 'I-LOC'], ['O', 'O']] * (N // 2)),
+        {'kind': 'tagging', 'columns': {'tokens': 'tokens', 'tags': 'ner_tags'}},
+    ),
+    'column file': (
+        'He O\nleft O\n\nNew B-LOC\nYork I-LOC\n\n' * 9,
+        {'kind': 'tagging', 'labels': ['O', 'B-LOC', 'I-LOC'], 'columns': None},
+    ),
+}
+
+
+def written(tmp_path, name, text):
+    end = 'jsonl' if 'jsonl' in name else 'csv' if name == 'csv' else 'tsv'
+    (tmp_path / f'mine.{end}').write_text(text)
+    (tmp_path / f'dev.{end}').write_text(text)
+    return str(tmp_path / f'mine.{end}'), str(tmp_path / f'dev.{end}')
+
+
+@pytest.mark.parametrize('name', CLEAR)
+def test_what_is_clear_is_found(tmp_path, name):
+    text, expected = CLEAR[name]
+    train, dev = written(tmp_path, name, text)
+    found = find(train, dev)
+    assert {key: found.description.get(key) for key in expected} == expected
+    assert found.description['files'] == {'train': train, 'dev': dev}
+    assert found.name == 'mine'
+    assert json.loads(found.text) == found.description
+    assert len(found.task.examples('dev')) in (N, 18)
+
+
+UNCLEAR = {
+    'stars': (
+        table(TEXTS, [i % 5 + 1 for i in range(N)], header='review stars'),
+        "'stars' has 5 whole numbers, 1 to 5: give --kind=classification where",
+        {'kind': 'regression'},
+    ),
+    'two labels': (
+        table(TEXTS, MOODS, MOODS[::-1], header='text colour taste'),
+        "columns 'colour', 'taste' may each be the label: say which, as in --columns=text=NAME,lab",
+        {'columns': 'label=taste'},
+    ),
+    'two texts': (
+        table(TEXTS, OTHERS, MOODS, header='title abstract label'),
+        "'title', 'abstract' are both texts: give --columns=text=title,text_b=abstract for a pair",
+        {'columns': 'text=abstract'},
+    ),
+    'header or not': (
+        table([f'word{i}' for i in range(3)], [f'{i}th' for i in range(3)]),
+        r'does the first row name the columns \(word0, 0th\)\? Give --header=true or',
+        {},
+    ),
+    'no label': (
+        table(TEXTS, OTHERS, header='text title'),
+        "columns 'text', 'title' do not look like labels: say which",
+        {},
+    ),
+    'no text': (
+        table(range(N), MOODS, header='number label'),
+        "columns 'number' do not look like texts: say which",
+        {},
+    ),
+    'one column': (
+        table(TEXTS, MOODS, separator=';'), "one column as it is read: its first row has ';'", {}
+    ),
+    'one label': (
+        table(TEXTS, ['good'] * N, header='text label'), "it has the label 'good' alone", {}
+    ),
+    'cases': (
+        table(TEXTS, ['pos', 'Pos', 'neg'] * (N // 3), header='text label'),
+        "mine.tsv:3: label 'Pos', and 'pos' at .*spell them alike",
+        {},
+    ),
+    'nothing': ('', 'mine.tsv: no examples', {}),
+    'few rows': (
+        table(TEXTS[:8], MOODS[:8], header='text label'),
+        'of its rows would be held out to be scored: too few; name a file with --dev',
+        {'dev': 'dev.tsv'},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', UNCLEAR)
+def test_what_is_unclear_is_a_line_with_the_option_that_settles_it(tmp_path, name, monkeypatch):
+    text, message, settled = UNCLEAR[name]
+    train, _ = written(tmp_path, name, text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message) as caught:
+        find(train)
+    assert '\n' not in str(caught.value)
+    if settled:
+        assert find(train, **{'dev': train, **settled}).description['kind']
+
+
+def test_without_a_dev_file_rows_are_held_out(tmp_path):
+    rows = [f'sentence number {i}' for i in range(300)]
+    train, _ = written(tmp_path, 'tsv', table(rows, (MOODS * 5)[:300], header='text label'))
+    found = find(train)
+    assert found.description['dev_share'] == 0.1
+    assert found.task.selection_split == 'dev'
+    train_rows, dev = (found.task.examples(split) for split in ('train', 'dev'))
+    assert len(train_rows) + len(dev) == 300
+    assert 15 < len(dev) < 50
+
+
+def test_other_mistakes_and_names(tmp_path):
+    train, dev = written(tmp_path, 'tsv', CLEAR['named'][0])
+    with pytest.raises(UserError, match='--kind=span: of a table it is one of'):
+        find(train, dev, kind='span')
+    with pytest.raises(UserError, match="--columns: no column 'x' for 'label' in .*; it has id"):
+        find(train, dev, columns='label=x')
+    with pytest.raises(UserError, match='--task=.*none.tsv: no such file'):
+        find(str(tmp_path / 'none.tsv'))
+    (tmp_path / 'dev.tsv').write_text(table(TEXTS, ['great'] * N, header='text label'))
+    with pytest.raises(UserError, match="dev.tsv:2: unknown label 'great'; task mine has bad, goo"):
+        find(train, dev).task.examples('dev')
+    assert [is_table(name) for name in ('a.csv', 'a.tsv.gz', 'hf:x:train', 'a.bio')] == [True] * 4
+    assert not any(map(is_table, ('mrpc', 'a.json', 'a/b')))
+
+
+def test_parquet_and_data_sets_of_the_hub(tmp_path):
+    datasets = pytest.importorskip('datasets')
+    features = datasets.Features(
+        text=datasets.Value('string'), label=datasets.ClassLabel(names=['neg', 'pos'])
+    )
+    rows = {'text': TEXTS, 'label': [i % 2 for i in range(N)]}
+    (tmp_path / 'set').mkdir()
+    data = datasets.Dataset.from_dict(rows, features)
+    for split in ('train', 'test'):
+        data.to_parquet(str(tmp_path / f'set/{split}.parquet'))
+    found = find(str(tmp_path / 'set/train.parquet'), str(tmp_path / 'set/test.parquet'))
+    assert (found.name, found.description['labels']) == ('set', ['0', '1'])
+
+    # A data set says what its numbers mean.
+    found = find(f'hf:{tmp_path}/set:train', f'hf:{tmp_path}/set:test')
+    assert found.description['labels'] == {'0': 'neg', '1': 'pos'}
+    assert found.task.labels == ('neg', 'pos')
+    assert [example.label for example in found.task.examples('dev')[:3]] == [0, 1, 0]

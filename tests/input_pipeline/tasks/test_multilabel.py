@@ -1,0 +1,137 @@
+"""Sets of labels: how they lie in files, from which probability on they are given, their scores."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn import metrics, preprocessing
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks.files.found import find
+from bert_jax.input_pipeline.tasks.metrics.thresholds import best_thresholds
+
+SETS = [['a'], [], ['b', 'a'], ['b'], ['c'], ['a', 'b', 'c']] * 5
+TEXTS = [f'some words of text {i}' for i in range(len(SETS))]
+COLUMNS = [[int(label in each) for label in 'abc'] for each in SETS]
+FILES = {
+    'lists.jsonl': ''.join(
+        json.dumps({'text': text, 'labels': each}) + '\n'
+        for text, each in zip(TEXTS, SETS, strict=True)
+    ),
+    'parted.tsv': 'text\tlabels\n'
+    + '\n'.join(f'{text}\t{"|".join(each)}' for text, each in zip(TEXTS, SETS, strict=True)),
+    'parted.csv': 'text,labels\n'
+    + '\n'.join(f'{text},"{", ".join(each)}"' for text, each in zip(TEXTS, SETS, strict=True)),
+    'columns.csv': 'id,text,a,b,c\n'
+    + '\n'.join(
+        f'{i},{text},{",".join(map(str, row))}'
+        for i, (text, row) in enumerate(zip(TEXTS, COLUMNS, strict=True))
+    ),
+}
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_sets_are_found_and_read_as_scikit_learn_has_them(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    found = find(str(path), str(path))
+    task = found.task
+    assert (task.kind, task.labels) == ('multilabel', ('a', 'b', 'c'))
+    examples = task.examples('train')
+    expected = preprocessing.MultiLabelBinarizer(classes=['a', 'b', 'c']).fit_transform(SETS)
+    held = task._label_array(examples)
+    np.testing.assert_array_equal(held[..., 0], expected)
+    # A row of as many pieces as there are labels is not mixed up with them.
+    assert held.shape == (30, 3, 1)
+
+
+def logits(truth, noise):
+    rng = np.random.default_rng(0)
+    return (truth - 0.7) * 2 + noise * rng.standard_normal(truth.shape)
+
+
+@pytest.fixture
+def task(tmp_path):
+    (tmp_path / 'train.jsonl').write_text(FILES['lists.jsonl'])
+    (tmp_path / 'mine.json').write_text(
+        json.dumps(
+            {
+                'kind': 'multilabel',
+                'files': {'train': 'train.jsonl', 'dev': 'train.jsonl'},
+                'columns': {'text': 'text', 'label': 'labels'},
+                'labels': ['a', 'b', 'c'],
+            }
+        )
+    )
+    return load_task(str(tmp_path / 'mine.json'))
+
+
+def test_thresholds_are_chosen_once_and_scores_are_scikit_learns(tmp_path, task):
+    examples, truth = task.examples('dev'), np.array(COLUMNS)
+    outputs = {'logits': logits(truth, 0.8).astype(np.float32)}
+    predictions = task.decode(examples, {}, outputs)
+    thresholds = predictions.chosen['thresholds']
+    assert list(thresholds) == ['a', 'b', 'c']
+
+    # Of all thresholds there are, by trying each: none is better for its label.
+    shares = 1 / (1 + np.exp(-outputs['logits'].astype(float)))
+    for column, threshold in enumerate(thresholds.values()):
+        f1 = lambda t, c=column: metrics.f1_score(truth[:, c], shares[:, c] > t, zero_division=0)
+        tried = max(map(f1, np.linspace(0, 1, 500)))
+        assert f1(threshold) >= tried
+
+    # Chosen, they hold for others, and nothing more is chosen.
+    fixed = task.under(predictions.chosen)
+    again = fixed.decode(examples, {}, outputs)
+    assert (again.answers, again.chosen) == (predictions.answers, {})
+    given = shares > list(thresholds.values())
+    scores = task.score(examples, predictions)
+    assert scores == {
+        'micro_f1': pytest.approx(metrics.f1_score(truth, given, average='micro')),
+        'macro_f1': pytest.approx(metrics.f1_score(truth, given, average='macro')),
+        'subset_accuracy': pytest.approx(metrics.accuracy_score(truth, given)),
+    }
+
+    # There and back as a file, an empty set too.
+    assert () in predictions.answers.values()
+    task.write_predictions(str(tmp_path), examples, predictions)
+    read = task.read_predictions(str(tmp_path / 'predictions.tsv'), examples)
+    assert read.answers == predictions.answers
+
+
+def test_guessing_is_the_best_constant_set(task):
+    examples, truth = task.examples('dev'), np.array(COLUMNS)
+    guess = task.constant_scores(examples)['micro_f1']
+    every = [[(n >> i) & 1 for i in range(3)] for n in range(8)]
+    tried = [
+        metrics.f1_score(truth, np.tile(row, (30, 1)), average='micro', zero_division=0)
+        for row in every
+    ]
+    assert guess == pytest.approx(max(tried))
+    share = truth.mean(axis=0)
+    entropy = -(share * np.log(share) + (1 - share) * np.log(1 - share))
+    features = {'labels': truth[..., None].astype(np.float32)}
+    assert task.constant_loss(features) == pytest.approx(entropy.mean())
+
+
+def test_a_label_that_nobody_has_keeps_one_half():
+    assert best_thresholds(np.zeros((3, 1)), np.full((3, 1), 0.2)) == [0.5]
+    assert best_thresholds(np.array([[1], [0]]), np.array([[0.9], [0.1]])) == [0.5]
+    assert best_thresholds(np.array([[1], [0]]), np.array([[0.3], [0.1]])) == [pytest.approx(0.2)]
+
+
+@pytest.mark.parametrize(
+    ('record', 'message'),
+    [
+        ({'text': 'x', 'labels': ['d']}, "train.jsonl:1: unknown label 'd'; task mine has a, b, c"),
+        ({'text': 'x', 'labels': None}, "train.jsonl:1: 'labels' for 'label' is null"),
+        ({'text': 'x'}, "no 'labels' for 'label'; it has text"),
+    ],
+)
+def test_bad_rows_are_one_line(tmp_path, task, record, message):
+    (tmp_path / 'train.jsonl').write_text(json.dumps(record))
+    with pytest.raises(UserError, match=message):
+        task.examples('train')
