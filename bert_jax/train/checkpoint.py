@@ -296,7 +296,7 @@ class Checkpoints:
     def params(self, step: int) -> dict[str, Any] | None:
         """Return the parameters of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
-        params, fault = attempt(path, functools.partial(_load_params, path))
+        params, fault = attempt(path, functools.partial(_load_item, path, 'params'))
         if params is None:
             self._set_aside(step, fault)
             self._manager.reload()
@@ -435,6 +435,22 @@ def load_params(workdir: epath.PathLike, step: int | None = None) -> tuple[dict[
 
     Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
+    return _newest_whole(workdir, step, 'params')
+
+
+def load_opt_state(workdir: epath.PathLike, step: int) -> dict[str, Any]:
+    """Return the optimizer's state of a workdir's `step` as numpy arrays, by path.
+
+    Read as `load_params` reads.
+    """
+    others, _ = _newest_whole(workdir, step, 'rest')
+    return by_path(others['opt_state'])
+
+
+def _newest_whole(
+    workdir: epath.PathLike, step: int | None, item: str
+) -> tuple[dict[str, Any], int]:
+    """Return an item of the newest step that verifies, or of `step`, and that step."""
     # From the newest back, as in Checkpoints.restore, but nothing is set aside: the folder may be
     # somebody else's, or of a run that goes on. That removes a step when it has saved another, so
     # where the steps have changed meanwhile they are read again.
@@ -444,9 +460,9 @@ def load_params(workdir: epath.PathLike, step: int | None = None) -> tuple[dict[
         steps, faults = saved_steps(workdir), []
         for candidate in [s for s in reversed(steps) if step is None or s == step]:
             path = folder / str(candidate)
-            params, fault = attempt(path, functools.partial(_load_params, path))
-            if params is not None:
-                return params, candidate
+            loaded, fault = attempt(path, functools.partial(_load_item, path, item))
+            if loaded is not None:
+                return loaded, candidate
             if saved_steps(workdir) != steps:
                 break
             faults.append(f'step {candidate}: {fault}')
@@ -459,22 +475,23 @@ def load_params(workdir: epath.PathLike, step: int | None = None) -> tuple[dict[
     )
 
 
-def _load_params(folder: epath.Path) -> dict[str, Any]:
-    """Return the parameters in a checkpoint's folder; Damaged if they do not verify."""
+def _load_item(folder: epath.Path, item: str) -> dict[str, Any]:
+    """Return 'params' or 'rest' of a checkpoint as numpy arrays; Damaged if it does not verify."""
     import orbax.checkpoint as ocp
 
     can_be_listed(folder)
     promised = read_meta(folder)['fingerprints']
 
-    # Shapes come from the checkpoint itself: whoever reads parameters alone has no state to compare
+    # Shapes come from the checkpoint itself: whoever reads an item alone has no state to compare
     # with.
     reader = ocp.StandardCheckpointHandler()
-    shapes = reader.metadata(folder / 'params').tree
+    shapes = reader.metadata(folder / item).tree
     empty = jax.tree.map(lambda m: np.empty(m.shape, m.dtype), shapes)
-    params = reader.restore(folder / 'params', args=ocp.args.StandardRestore(empty))
-    # The fingerprints were taken of the whole state: compare those of its `params`.
+    read = reader.restore(folder / item, args=ocp.args.StandardRestore(empty))
+    # The fingerprints were taken of the whole state: compare those of what was read.
+    of_item = {'params': read} if item == 'params' else {'opt_state': read['opt_state']}
     compare(
-        {f'params/{name}': value for name, value in fingerprints(params).items()},
-        {name: value for name, value in promised.items() if name.startswith('params/')},
+        fingerprints(of_item),
+        {name: value for name, value in promised.items() if name.split('/')[0] in of_item},
     )
-    return params
+    return read

@@ -92,6 +92,7 @@ class Run(NamedTuple):
       profile_folder: where the traces of a profile go.
       profile_steps: how many steps of each call are traced; 0 for no trace.
       show: receives the newest metrics after each step, for a bar on a terminal.
+      forecast: receives the seconds that are left, once, as the first steps of a call measure them.
     """
 
     runtime: RuntimeConfig
@@ -105,6 +106,7 @@ class Run(NamedTuple):
     profile_folder: str = ''
     profile_steps: int = 0
     show: Callable[[LogEntry], None] = lambda line: None
+    forecast: Callable[[float], None] = lambda seconds: None
 
 
 class TrainResult(NamedTuple):
@@ -192,7 +194,7 @@ class _Training(NamedTuple):
         run, step, last = self.run, int(state.step), self.last
         profile = metrics_accumulator.Profile(run.profile_folder, run.profile_steps, step, last)
         compiled_before = self.train_step._cache_size()
-        signal, early = run.should_stop(), False
+        signal, early, is_forecast = run.should_stop(), False, False
         while step < last and signal is None and not early:
             # Time spent here is the pipeline's fault, and logged as input_wait.
             with run.metrics.waiting():
@@ -203,7 +205,11 @@ class _Training(NamedTuple):
             step += 1
             profile.after(step, sums)
             # A step late, as it was read anyway: a bar makes nothing wait.
-            run.show(self._entry(step, run.metrics.newest()))
+            entry = self._entry(step, run.metrics.newest())
+            run.show(entry)
+            if entry.eta is not None and not is_forecast:
+                is_forecast = True
+                run.forecast(entry.eta)
 
             # Evaluation comes before the line of training, because it may make this the last step,
             # and the last step always has a line; the lines themselves come in the other order.

@@ -1,16 +1,20 @@
 """What is done with a gradient: clipping, AdamW or LAMB by name, decay, freezing, layer-wise rates.
 
 Sources: google-research/bert optimization.py; ALBERT lamb_optimizer.py; MLPerf training
-lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Where blocks
+lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Wortsman et al. 2023 and ModernBERT's src/optimizer.py
+for StableAdamW; Clark et al. 2020 for layer-wise rates. Where blocks
 are stacked, a leaf under `layers` being [L, ...] (of blocks that share their weights one for each
 group, which is one variable in ALBERT's code too), nothing here may show it: trust ratios, rates
-and freezing act on each block's slice. The learning rate itself is schedule.py's.
+and freezing act on each block's slice. Where an optimizer measures whole tensors, these are of the
+family's own code: its table of names says which of our arrays it keeps in one. The learning rate
+itself is schedule.py's.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -20,9 +24,10 @@ import optax
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import embeddings
-from bert_jax.configs.schema import OptimizerConfig
-from bert_jax.mesh.sharding import path_of
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig
+from bert_jax.mesh.sharding import by_path, path_of
 from bert_jax.model import layout
+from bert_jax.model.embeddings import padded_vocab
 from bert_jax.model.threefry import FEWER_ROUNDS, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
 
@@ -32,6 +37,9 @@ _NETWORKS = [f'(^|/){kind.network}/' for kind in embeddings.EMBEDDINGS.values() 
 NOT_DECAYED = re.compile('|'.join(['(bias|scale)$', *_NETWORKS]))
 # The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
+
+# How the paths of arrays end that have a row for each entry of the vocabulary.
+OF_VOCABULARY = ('embeddings/word', 'mlm/bias', 'mlm/decoder')
 
 # One that the settings describe, or one's own.
 Optimizer: TypeAlias = OptimizerConfig | optax.GradientTransformation
@@ -57,6 +65,54 @@ LAMB = {
 def is_stacked(path: str) -> bool:
     """Whether the leaf at `path` holds all blocks, its first axis being L."""
     return '/layers/' in f'/{path}' and layout.parse(path)[1] is None
+
+
+def padding_rows(path: str, model: ModelConfig) -> int:
+    """Return how many rows of the array at `path` only pad it for the hardware."""
+    is_padded = path.endswith(OF_VOCABULARY)
+    return padded_vocab(model.vocab_size) - model.vocab_size if is_padded else 0
+
+
+def tensor_means(values: Any, model: ModelConfig | None) -> Any:
+    """Return a tree like `values` with the mean of a tensor at each leaf that is in it.
+
+    A mean is a scalar, or [L, 1, ...] of a stack. Rows that pad count for nothing; they must be 0.
+
+    Args:
+      values: a tree like a model's parameters.
+      model: the encoder's shape; None: each leaf is a tensor, and none has rows that pad.
+    """
+    sums: dict[Any, list[jax.Array]] = defaultdict(list)
+    sizes: dict[Any, int] = defaultdict(int)
+    leaves = by_path(values)
+    for path, x in leaves.items():
+        first = 1 if is_stacked(path) else 0
+        tensor, rows = _tensor(path, model), 0
+        if model is not None:
+            rows = padding_rows(path, model)
+        sums[tensor].append(jnp.sum(x, axis=tuple(range(first, x.ndim))))
+        sizes[tensor] += (x.size - rows * (x.size // x.shape[0])) // (x.shape[0] if first else 1)
+
+    def mean(path: str, x: jax.Array) -> jax.Array:
+        tensor = _tensor(path, model)
+        total = sum(sums[tensor][1:], sums[tensor][0]) / sizes[tensor]
+        return total.reshape(-1, *(1,) * (x.ndim - 1)) if is_stacked(path) else total
+
+    of_leaves = [mean(path, x) for path, x in leaves.items()]
+    return jax.tree.unflatten(jax.tree.structure(values), of_leaves)
+
+
+def _tensor(path: str, model: ModelConfig | None) -> tuple[str, int | None]:
+    """Return the name of the tensor that a leaf is in, and the number of its block, if any."""
+    at_rest, number = layout.parse(path)
+    if model is None:
+        return at_rest, number
+    try:
+        pieces = model.traits.transformers.array(at_rest).pieces
+    except KeyError:  # an array that the family's released models lack
+        return at_rest, number
+    is_fused = len(pieces) == 1 and pieces[0].parts > 1
+    return (pieces[0].name if is_fused else at_rest), number
 
 
 def decay_mask(params: Any) -> Any:
@@ -88,9 +144,7 @@ def _adam(
                 jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads),
                 jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads),
             )
-        mu, nu = jax.tree.map(
-            lambda new, old: _written(jnp.where(finite, new, old)), moments, (state.mu, state.nu)
-        )
+        mu, nu = _kept(finite, moments, state)
         updates = jax.tree.map(
             lambda m, v: m / (jnp.sqrt(v) + eps),
             *(
@@ -101,6 +155,45 @@ def _adam(
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
+
+
+def _stable_adamw(
+    config: OptimizerConfig, decay: Any, finite: Any, model: ModelConfig | None
+) -> optax.GradientTransformation:
+    """StableAdamW's direction with its decay, both divided by max(1, RMS) of each tensor.
+
+    RMS is that of g / sqrt(v) with the new v: where a gradient is larger than the moments know, the
+    tensor's rate is smaller in that step, and so is its decay. Betas are corrected, not moments.
+    """
+
+    def update(grads, state, params=None):
+        count = jnp.where(finite, optax.safe_increment(state.count), state.count)
+        t = count.astype(jnp.float32)
+        b1, b2 = (1 - (1 - b) / (1 - b**t) for b in (config.b1, config.b2))
+        moments = (
+            jax.tree.map(lambda m, g: m + (1 - b1) * (g - m), state.mu, grads),
+            jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads),
+        )
+        mu, nu = _kept(finite, moments, state)
+        ratios = jax.tree.map(lambda g, v: jnp.square(g) / jnp.maximum(v, config.eps**2), grads, nu)
+
+        def direction(m, v, w, decays, mean):
+            whole = m / (jnp.sqrt(v) + config.eps) + (decay * w if decays else 0.0)
+            return whole / jnp.maximum(1.0, jnp.sqrt(mean))
+
+        updates = jax.tree.map(
+            direction, mu, nu, params, decay_mask(params), tensor_means(ratios, model)
+        )
+        return updates, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
+
+
+def _kept(finite: Any, moments: tuple[Any, Any], state: Any) -> tuple[Any, Any]:
+    """Return new moments, or those of `state` where `finite` is false."""
+    return jax.tree.map(
+        lambda new, old: _written(jnp.where(finite, new, old)), moments, (state.mu, state.nu)
+    )
 
 
 def _written(x: jax.Array) -> jax.Array:
@@ -244,9 +337,16 @@ def _times(factors: Any) -> optax.GradientTransformation:
 
 
 def make_optimizer(
-    config: Optimizer, h: Hparams, step: Any, finite: Any = True
+    config: Optimizer,
+    h: Hparams,
+    step: Any,
+    finite: Any = True,
+    model: ModelConfig | None = None,
 ) -> optax.GradientTransformation:
     """Return the optax transformation of step `step`, from 0; it, `h`, `finite` may be traced.
+
+    model: the encoder's shape, whose family says which arrays are one tensor of its own code
+    (`tensor_means`); read by algorithm=stable_adamw alone.
 
     Frozen parameters do not count in the norm, and neither decay nor move. Where `finite` is false
     the state stays as it was, and the updates mean nothing. One's own transformation is taken as it
@@ -271,9 +371,17 @@ def make_optimizer(
 
     # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
     # ratio has both in the update that it measures.
-    adam = _adam(config.b1, config.b2, config.eps, corrected, finite)
+    decay = h.weight_decay
+    if config.decay == 'fully_decoupled':  # times the rate this is the decay times rate / peak
+        decay = decay / jnp.maximum(h.peak_lr, np.float32(1e-37))
+    is_stable = config.algorithm == 'stable_adamw'
+    if is_stable:
+        adam = _stable_adamw(config, decay, finite, model)
+    else:
+        adam = _adam(config.b1, config.b2, config.eps, corrected, finite)
     chain.append(_in_bfloat16(adam, h, step) if config.moments == 'bfloat16' else adam)
-    chain.append(optax.add_decayed_weights(h.weight_decay, mask=decay_mask))
+    if not is_stable:
+        chain.append(optax.add_decayed_weights(decay, mask=decay_mask))
     if lamb:
         chain.append(_trust_ratio(lamb, h.weight_decay))
 

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.schema import PretrainConfig
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import Phase, PretrainConfig
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.model.blocks import attend, products
 from bert_jax.model.dropout import rounded
 from bert_jax.train import losses
+from bert_jax.train.losses.distillation import distillation
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import Hparams, hparams_of
 from bert_jax.train.state import TrainState, abstract_state, create_state
@@ -61,12 +63,17 @@ class PretrainingProgram(NamedTuple):
 
 
 def pretraining_program(
-    config: PretrainConfig, inputs: InputKind, mesh: Mesh, platform: str | None = None
+    config: PretrainConfig,
+    inputs: InputKind,
+    mesh: Mesh,
+    platform: str | None = None,
+    phase: Phase | None = None,
 ) -> PretrainingProgram:
     """Make the program of a phase that reads such `inputs`; call it inside `jax.set_mesh(mesh)`.
 
-    platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here. UserError where
-    runtime.attention names a kernel that cannot be had.
+    platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here. phase: whose batch may
+    grow; by default one whose batch does not. UserError where runtime.attention names a kernel that
+    cannot be had.
     """
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
@@ -75,7 +82,10 @@ def pretraining_program(
     nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
     model = pretraining_model(config, kernel)
     matmul_dtype = products.read_in_training(runtime, platform)
-    objective = losses.pretraining_objective(model.clone(matmul_dtype=matmul_dtype), nsp)
+    method = distillation(config.distillation)
+    plain = lambda model: losses.pretraining_objective(model, nsp)
+    objective_of = method.objective if method else plain
+    objective = objective_of(model.clone(matmul_dtype=matmul_dtype))
     step = make_train_step(
         objective,
         config.optimizer,
@@ -85,6 +95,8 @@ def pretraining_program(
         sharding.shards_update(runtime, mesh),
         jnp.dtype(runtime.compute_dtype),
         exchange.is_all_to_all(runtime, mesh),
+        config.model,
+        grows=phase is not None and phase.batch_warmup_from is not None,
     )
     # The state's shardings are known without computing it; the jitted step gives its result the
     # same.
@@ -93,7 +105,7 @@ def pretraining_program(
         kernel,
         objective,
         jit_train_step(step, state, platform),
-        jax.jit(make_eval_step(losses.pretraining_objective(model, nsp))),
+        jax.jit(make_eval_step(objective_of(model))),
         state,
         hparams_of(config.optimizer, config.seed, config.total_steps),
     )
@@ -156,6 +168,10 @@ def argument_shapes(
 
     Of rows that come masked and are not packed.
     """
+    if config.distillation.teacher:
+        raise UserError(
+            'distillation.teacher: what a teacher takes is not counted: leave it out of a plan'
+        )
     # The columns as the records' reader gives them (input_pipeline/records/fields.py), for a
     # program that is compiled where there are no records.
     B, T, P = batch_size, inputs.seq_len, inputs.predictions

@@ -67,6 +67,8 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
             # Warm-up, a stable rate, and a decay over the last share of the steps alone.
             decay_steps = config.decay_fraction * h.total_steps
             share_left = jnp.clip((h.total_steps - t) / decay_steps, 0.0, 1.0)
+            if config.decay_shape == 'one_minus_sqrt':
+                share_left = 1.0 - jnp.sqrt(1.0 - share_left)
         case 'constant':
             share_left = jnp.ones(())
     decayed = h.end_lr + (h.peak_lr - h.end_lr) * share_left

@@ -6,23 +6,26 @@ The state holds no random key and no stream position: both follow from (seed, st
 from __future__ import annotations
 
 import functools
+import math
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
-from bert_jax.model.embeddings import first_words, padded_vocab
+from bert_jax.model.embeddings import first_words
 from bert_jax.model.partition import shardings
 from bert_jax.model.peft.method import is_added, neutral
 from bert_jax.model.peft.registry import method_of
-from bert_jax.train.optimizer import Optimizer, make_optimizer
+from bert_jax.train.optimizer import Optimizer, make_optimizer, padding_rows
 from bert_jax.train.schedule import Hparams
 
 
@@ -104,13 +107,10 @@ def parameter_count(params: Any, config: ModelConfig) -> int:
 
     config: the model's. Rows that pad the vocabulary's tables for the hardware are none.
     """
-    padding = padded_vocab(config.vocab_size) - config.vocab_size
-    count = 0
-    for path, leaf in by_path(params).items():
-        count += leaf.size
-        if path.endswith(('embeddings/word', 'mlm/bias', 'mlm/decoder')):
-            count -= padding * (leaf.size // leaf.shape[0])
-    return count
+    return sum(
+        leaf.size - padding_rows(path, config) * math.prod(leaf.shape[1:])
+        for path, leaf in by_path(params).items()
+    )
 
 
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
@@ -221,6 +221,37 @@ def load_params_into(
     return {**params, **placed}
 
 
+def load_moments(state: TrainState, source: Mapping[str, Any], name: str) -> TrainState:
+    """`state` with both moments and the count of updates of another run; its own step stays.
+
+    source: {path in that run's optimizer state: numpy array}. `name` is the source's in UserError,
+    where names or shapes do not match.
+    """
+    given: dict[str, Any] = {'mu': {}, 'nu': {}}
+    count: Any = None
+    for path, leaf in source.items():
+        # Behind the number of the transformation, which clipping and freezing change.
+        _, _, below = path.partition('/')
+        moment, _, leaf_path = below.partition('/')
+        if moment in given:
+            given[moment][leaf_path] = leaf
+        elif moment == 'count' and not leaf_path:
+            count = leaf
+    trees = {moment: traverse_util.unflatten_dict(of, sep='/') for moment, of in given.items()}
+
+    def placed(entry: Any) -> Any:
+        if not isinstance(entry, optax.ScaleByAdamState):
+            return entry
+        moments = load_params_into({'mu': entry.mu, 'nu': entry.nu}, trees, name)
+        counted = jax.device_put(np.asarray(count, entry.count.dtype), entry.count.sharding)
+        return optax.ScaleByAdamState(counted, moments['mu'], moments['nu'])
+
+    opt_state = jax.tree.map(
+        placed, state.opt_state, is_leaf=lambda x: isinstance(x, optax.ScaleByAdamState)
+    )
+    return state._replace(opt_state=opt_state)
+
+
 def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> TrainState:
     """`state` with its frozen arrays as they are in `params`; as it was where it has none.
 
@@ -237,20 +268,25 @@ def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> Trai
 
 
 def load_encoder(
-    state: TrainState, encoder: Mapping[str, Any], config: ModelConfig, name: str
+    state: TrainState,
+    encoder: Mapping[str, Any],
+    config: ModelConfig,
+    name: str,
+    shared: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> TrainState:
     """`state` with the weights of a source's encoder; what is no weight of BERT's stays fresh.
 
-    encoder: numpy arrays, all blocks in one stack; config: the model of the state. `name` is the
-    source's in UserError, where names or shapes do not match.
+    encoder: numpy arrays, all blocks in one stack; config: the model of the state; shared: of other
+    parts that go along, by name. `name` is the source's in UserError, where names or shapes do not
+    match.
     """
     # In the model's own layout: blocks that are frozen whole stand in a stack of their own.
     below = config.tuning.frozen_layers or 0
     layers = encoder['layers']
     if below:
         cut = {
-            layout.BELOW: jax.tree.map(lambda leaf: leaf[:below], layers),
-            'layers': jax.tree.map(lambda leaf: leaf[below:], layers),
+            layout.BELOW: layout.cut(layers, 0, below),
+            'layers': layout.cut(layers, below, None),
         }
         encoder = {**encoder, **cut}
     trained, frozen = split({'encoder': encoder}, config)
@@ -264,4 +300,6 @@ def load_encoder(
         return load_params_into(leaves, given, name, 'encoder')
 
     state = state._replace(params=placed(state.params, trained))
+    for part in shared:
+        state = state._replace(params=load_params_into(state.params, shared, name, part))
     return state if frozen is None else state._replace(frozen=placed(state.frozen, frozen))

@@ -17,9 +17,9 @@ from absl import logging
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
-from bert_jax.configs.schema import OptimizerConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.exchange import is_by_parts, lacks_sparse_cores, per_data_shard
-from bert_jax.mesh.sharding import constrain_rows
+from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import GENERATORS, DropoutRng, Generator
 from bert_jax.model.partition import places_of
 from bert_jax.train.losses import Batch, MetricSums, Objective
@@ -43,15 +43,6 @@ def _add(a: Any, b: Any) -> Any:
     return jax.tree.map(jnp.add, a, b)
 
 
-def _split(batch: Any, parts: int) -> Any:
-    """[B, ...] -> [parts, B / parts, ...]; each part has rows of all devices: none moves."""
-
-    def cut(x):
-        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
-
-    return jax.tree.map(cut, batch)
-
-
 def make_train_step(
     objective: Objective,
     optimizer: Optimizer,
@@ -61,6 +52,8 @@ def make_train_step(
     shard_optimizer: bool = False,
     dtype: DTypeLike = jnp.float32,
     all_to_all: bool = False,
+    encoder: ModelConfig | None = None,
+    grows: bool = False,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """Return step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
@@ -75,10 +68,11 @@ def make_train_step(
       accumulation: the micro-batches of a step, one after the other.
       masking: where given, the batch comes unmasked, and each step draws its own masks.
       dropout_rng: the generator of dropout's masks, one of GENERATORS.
-      shard_optimizer: whether the state's weights and moments are split over `data`, as
-        sharding.shards_update says.
+      shard_optimizer: whether weights and moments are split over `data` (sharding.shards_update).
       dtype: of the objective's arithmetic, in which weights are then gathered.
       all_to_all: how gradients are then added up, as exchange.is_all_to_all says.
+      encoder: the encoder's shape, for an optimizer that measures whole tensors.
+      grows: whether the last micro-batches may hold no rows (`example_weights` of 0): passed over.
     """
     generator = GENERATORS[dropout_rng]
 
@@ -86,14 +80,11 @@ def make_train_step(
         # A mask of dropout and of tokens is named by (seed, stream, step, row): nothing random is
         # carried from step to step, and a resumed run draws the same.
         key = _key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
-        rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
+        rows_B, count = _numbers(batch, accumulation if grows else None)
 
-        # Masks come before the micro-batches are cut: which tokens are predicted must not depend on
-        # how the batch is summed.
+        # Before the micro-batches are cut: masks must not depend on how the batch is summed.
         if masking is not None:
-            masking_key = _key(h.seed, _MASKING_STREAM, state.step)
-            masked = masking.draw(batch, masking_key, constrain_rows(rows_B))
-            batch = jax.tree.map(constrain_rows, masked)
+            batch = _masked(masking, batch, _key(h.seed, _MASKING_STREAM, state.step), rows_B)
 
         # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
         # its share of the batch's, and accumulation changes nothing but memory.
@@ -103,15 +94,32 @@ def make_train_step(
         # Rows lie along the first axis, [B, ...], or below the micro-batches' [n, B / n, ...].
         rows, cut = (batch, rows_B), P('data')
         if accumulation > 1:
-            summed, rows = _total(summed, state.params), _split(rows, accumulation)
+            summed, rows = _total(summed, state.params), split_rows(rows, accumulation)
             cut = P(None, 'data')
-        if is_by_parts(accumulation, shard_optimizer, dropout_rng):
+        if not objective.whole_batch and is_by_parts(accumulation, shard_optimizer, dropout_rng):
             places = places_of(state.params, shard_optimizer)
             summed = per_data_shard(summed, places, cut, dtype, all_to_all)
-        grads, sums = summed(state.params, (key, denominators, state.frozen), rows)
-        return _applied(state, grads, sums, _loss(sums, denominators), optimizer, h)
+        grads, sums = summed(state.params, (key, denominators, state.frozen, count), rows)
+        return _applied(state, grads, sums, _loss(sums, denominators), optimizer, h, encoder)
 
     return train_step
+
+
+def _masked(masking: DynamicMasking, batch: Batch, key: jax.Array, rows_B: jax.Array) -> Batch:
+    """Return the batch with masks of this step's own."""
+    masked = masking.draw(batch, key, constrain_rows(rows_B))
+    return jax.tree.map(constrain_rows, masked)
+
+
+def _numbers(batch: Batch, parts: int | None) -> tuple[jax.Array, jax.Array | None]:
+    """Return the number of each row [B]; of a batch that grows also how many parts hold rows."""
+    rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
+    if parts is None:
+        return rows_B, None
+    # Numbered as in a batch of just these rows: how they are cut must not show.
+    weighted = jnp.sum(batch['example_weights'] > 0, dtype=jnp.uint32)
+    count = weighted // (len(rows_B) // parts)
+    return rows_B // parts * count + rows_B % parts, count
 
 
 def _loss(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:
@@ -123,12 +131,12 @@ def _loss(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:
 def _gradient(objective: Objective, generator: Generator) -> Callable[..., Any]:
     """Return a function of (params, shared, rows) -> (gradients, metric sums).
 
-    shared is what all micro-batches have in common: (key of dropout, denominators, frozen weights);
-    rows is (batch, its rows' numbers).
+    shared is what all micro-batches have in common: (key of dropout, denominators, frozen weights,
+    how many micro-batches hold rows); rows is (batch, its rows' numbers).
     """
 
     def loss(params, shared, micro):
-        (key, denominators, frozen), (rows, row_numbers) = shared, micro
+        (key, denominators, frozen, _), (rows, row_numbers) = shared, micro
         sums = objective.sums(
             joined(params, frozen),
             jax.tree.map(constrain_rows, rows),
@@ -140,7 +148,10 @@ def _gradient(objective: Objective, generator: Generator) -> Callable[..., Any]:
 
 
 def _total(gradient: Callable[..., Any], state_params: Any) -> Callable[..., Any]:
-    """Return `gradient` summed over micro-batches, one after the other."""
+    """Return `gradient` summed over micro-batches, one after the other.
+
+    Over the first ones alone where `shared` says how many, which is traced.
+    """
 
     def total(params, shared, micros):
         # In the dtype of the weights, whatever they were gathered in.
@@ -149,6 +160,12 @@ def _total(gradient: Callable[..., Any], state_params: Any) -> Callable[..., Any
         # Zeros of the right shapes are where the sums begin.
         shapes = jax.eval_shape(gradient, params, shared, first_micro)
         zeros = jax.tree.map(jnp.zeros_like, shapes)
+        if (count := shared[-1]) is not None:
+            at = lambda i: jax.tree.map(
+                lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), micros
+            )
+            add_at = lambda i, sofar: _add(sofar, gradient(params, shared, at(i)))
+            return jax.lax.fori_loop(jnp.zeros_like(count), count, add_at, zeros)
         add_next = lambda sofar, micro: (_add(sofar, gradient(params, shared, micro)), None)
         return jax.lax.scan(add_next, zeros, micros)[0]
 
@@ -162,6 +179,7 @@ def _applied(
     loss: jax.Array,
     optimizer: Optimizer,
     h: Hparams,
+    encoder: ModelConfig | None,
 ) -> tuple[TrainState, MetricSums]:
     """Return the state after an update by `grads`, if all is finite, and the step's metrics."""
     # Of the whole batch: the norm of the gradient before it is clipped, and whether it and the loss
@@ -171,9 +189,8 @@ def _applied(
 
     # The update is computed in any case and taken only where all is finite: the choice is made on
     # the device, so that the host need not look at this step before it sends the next.
-    updates, opt_state = make_optimizer(optimizer, h, state.step, finite).update(
-        grads, state.opt_state, state.params
-    )
+    transformation = make_optimizer(optimizer, h, state.step, finite, encoder)
+    updates, opt_state = transformation.update(grads, state.opt_state, state.params)
     keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
     params = keep(optax.apply_updates(state.params, updates), state.params)
     if not isinstance(optimizer, OptimizerConfig):  # those by settings keep their own state

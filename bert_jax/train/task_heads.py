@@ -3,7 +3,7 @@
 A head is what stands on the encoder for a purpose. A row names its model, its weights, what
 training minimises, what leaves the device, and what other programs call it; training, conversion
 and serving read it and know no head by name. Owns that correspondence and nothing else: models
-are in model/heads.py, losses in losses.py. What a head is asked and answers in words is
+are in model/heads.py, losses in losses/. What a head is asked and answers in words is
 bert_jax/inference/served_heads.py's, the one other table; docs/architecture.md says how to add one.
 
 Dims: B batch, T position, K best positions.
@@ -21,9 +21,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.families import FAMILIES
+from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.model import heads
 from bert_jax.train import losses
+from bert_jax.train.losses.embedding import embedding_objective
 
 
 class Part(NamedTuple):
@@ -42,6 +44,7 @@ class Part(NamedTuple):
 
 PARTS = {
     'pooler': Part('encoder/pooler/'),
+    'head': Part('head/'),
     'mlm': Part('mlm/'),
     'nsp': Part('nsp/'),
     'classifier': Part('classifier/', of_task=True),
@@ -51,7 +54,7 @@ PARTS = {
 # The axes of the inputs, int32: b rows, t positions, p masked positions, c choices.
 _ROWS = dict.fromkeys(('input_ids', 'input_mask', 'segment_ids'), 'b, t')
 _MASKED = _ROWS | {'masked_lm_positions': 'b, p'}
-_CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
+_OF_CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
 
 
 def _best_positions(
@@ -73,6 +76,36 @@ def _best_positions(
     return best
 
 
+class Training(NamedTuple):
+    """How a model is trained, as far as objectives read it.
+
+    Attributes:
+      embedding: of a sentence encoder.
+      targets: of classes.
+    """
+
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    targets: losses.ClassTargets = losses.ClassTargets()
+
+
+# (model, how it is trained) -> what is minimised.
+MakeObjective = Callable[[Any, Training], losses.Objective]
+
+
+def _of_model(make: Callable[[Any], losses.Objective]) -> MakeObjective:
+    """Return what makes an objective that the model alone decides."""
+    return lambda model, training: make(model)
+
+
+def _classes(model: Any, training: Training) -> losses.Objective:
+    return losses.classification_objective(model, training.targets)
+
+
+_CHOICES = _of_model(
+    lambda model: losses.classification_objective(model, read=losses.among_choices)
+)
+
+
 @dataclass(frozen=True)
 class Head:
     """A row of the table.
@@ -87,6 +120,7 @@ class Head:
       problem_type: what transformers is told besides the class, or None.
       labelled: whether the outputs are called by labels.
       objective: what fine-tuning minimises; None where no task has this head.
+      has_targets: whether the objective reads weights of classes and smoothing.
       decoded: (result, batch, n_best) -> the arrays that a task decodes.
       google: the parts by which a checkpoint of google-research/bert is known to have this head;
         () where the reference has no such head.
@@ -99,7 +133,8 @@ class Head:
     inputs: Mapping[str, str] = dataclasses.field(default_factory=lambda: _ROWS)
     problem_type: str | None = None
     labelled: bool = False
-    objective: Callable[[Any], losses.Objective] | None = None
+    objective: MakeObjective | None = None
+    has_targets: bool = False
     decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = (
         lambda logits, batch, n_best: {'logits': logits}
     )
@@ -109,6 +144,14 @@ class Head:
         """Tell whether a family has such a head: not each has those for pairs of texts."""
         named = self.architecture.removeprefix('Bert')
         return 'nsp' not in self.parts or named in FAMILIES[family].pairs
+
+    def of(self, family: str) -> Head:
+        """Return the head as a family has it: with its pooler, or with the head that all share."""
+        if not FAMILIES[family].shared_head:
+            return self
+        parts = tuple(part for part in self.parts if part != 'pooler')
+        is_bare = set(self.parts) <= {'pooler'}
+        return dataclasses.replace(self, parts=parts if is_bare else ('head', *parts))
 
     def class_in(self, family: str) -> str:
         """Return the class of transformers for a family."""
@@ -122,16 +165,19 @@ class Head:
         head_dropout: float = 0.0,
         remat: str = 'none',
         scan: bool = False,
+        sentence: SentenceConfig | None = None,
     ) -> Any:
         """Make the encoder of `config` with this head, layers computed in `dtype`.
 
-        `outputs` (labels or numbers) and `head_dropout` are used where the head has such a choice;
-        `remat` and `scan` are those of RuntimeConfig.
+        `outputs` (labels or numbers), `head_dropout` and `sentence` are used where the head has
+        such a choice; `remat` and `scan` are those of RuntimeConfig.
         """
-        # Heads differ in these two fields alone; the rest is EncoderModel's.
+        # Heads differ in these three fields alone; the rest is EncoderModel's.
         fields = {field.name for field in dataclasses.fields(self.module)}
-        offered = {'outputs': outputs, 'head_dropout': head_dropout}
-        taken: dict[str, Any] = {name: offered[name] for name in offered.keys() & fields}
+        offered = {'outputs': outputs, 'head_dropout': head_dropout, 'sentence': sentence}
+        taken: dict[str, Any] = {
+            name: value for name, value in offered.items() if name in fields and value is not None
+        }
         return self.module(config, dtype, remat, scan, **taken)
 
 
@@ -147,7 +193,8 @@ _CLASSIFIER = Head(
     architecture='BertForSequenceClassification',
     outputs=_RESULT,
     labelled=True,
-    objective=losses.classification_objective,
+    objective=_classes,
+    has_targets=True,
     google=('classifier',),
 )
 # By the name that tasks have for a head. Of the rows of one class the first stands for it; of the
@@ -161,16 +208,22 @@ HEADS = {
             'start_logits': lambda logits_BT2, config: logits_BT2[..., 0],
             'end_logits': lambda logits_BT2, config: logits_BT2[..., 1],
         },
-        objective=losses.span_objective,
+        objective=_of_model(losses.span_objective),
         decoded=_best_positions,
         google=('span',),
     ),
     'classifier': _CLASSIFIER,
     'regressor': dataclasses.replace(
-        _CLASSIFIER, problem_type='regression', objective=losses.regression_objective
+        _CLASSIFIER,
+        problem_type='regression',
+        objective=_of_model(losses.regression_objective),
+        has_targets=False,
     ),
     'multi_label': dataclasses.replace(
-        _CLASSIFIER, problem_type='multi_label_classification', objective=None
+        _CLASSIFIER,
+        problem_type='multi_label_classification',
+        objective=_of_model(losses.multi_label_objective),
+        has_targets=False,
     ),
     'tokens': Head(
         module=heads.Tokens,
@@ -178,15 +231,16 @@ HEADS = {
         architecture='BertForTokenClassification',
         outputs=_RESULT,
         labelled=True,
-        objective=losses.token_objective,
+        objective=_of_model(losses.token_objective),
     ),
     'choice': Head(
         module=heads.Choice,
         parts=('pooler', 'classifier'),
         architecture='BertForMultipleChoice',
         outputs=_RESULT,
-        inputs=_CHOICES,
-        objective=losses.classification_objective,
+        inputs=_OF_CHOICES,
+        objective=_CHOICES,
+        decoded=lambda scores, batch, n_best: {'logits': losses.among_choices(scores, batch)},
     ),
     'pretraining': Head(
         module=heads.Pretraining,
@@ -218,10 +272,18 @@ HEADS = {
         outputs={'last_hidden_state': lambda result, config: result[0], 'pooler_output': _SECOND},
         google=('pooler',),
     ),
+    'embedding': Head(
+        module=heads.SentenceEncoder,
+        parts=(),
+        architecture='BertModel',
+        outputs={'sentence_embedding': lambda result, config: result},
+        objective=lambda model, training: embedding_objective(model, training.embedding),
+        decoded=lambda vectors, batch, n_best: {'sentence_embedding': vectors},
+    ),
 }
 # The same by the classes of transformers, of all families.
 CLASSES = {
-    head.class_in(family): head
+    head.class_in(family): head.of(family)
     for family in FAMILIES
     for head in reversed(HEADS.values())
     if head.is_in(family)
@@ -230,7 +292,7 @@ CLASSES = {
 
 def pretraining_head(config: ModelConfig) -> Head:
     """Return the head that pre-training trains, without pairs that for masked words alone."""
-    return HEADS['pretraining' if config.traits.pairs else 'masked_words']
+    return HEADS['pretraining' if config.traits.pairs else 'masked_words'].of(config.family)
 
 
 def of_task(parts: Iterable[str]) -> tuple[str, ...]:
@@ -239,21 +301,35 @@ def of_task(parts: Iterable[str]) -> tuple[str, ...]:
 
 
 def make_model(
-    head: str, config: ModelConfig, outputs: int, head_dropout: float, runtime: RuntimeConfig
+    head: str,
+    config: ModelConfig,
+    outputs: int,
+    head_dropout: float,
+    runtime: RuntimeConfig,
+    sentence: SentenceConfig | None = None,
 ) -> Any:
     """Make the encoder of `config` with the head of that name, computed as `runtime` says.
 
     What its products read is runtime.compute_dtype: training may multiply otherwise (`products`).
-    outputs: how many labels or numbers the task has. KeyError for an unknown name.
+    outputs: how many labels or numbers the task has. sentence: what makes a vector of a text, where
+    the head does. KeyError for an unknown name.
     """
     dtype = jnp.dtype(runtime.compute_dtype)
     return HEADS[head].model(
-        config, dtype, outputs, head_dropout, runtime.remat, runtime.scan_layers
+        config, dtype, outputs, head_dropout, runtime.remat, runtime.scan_layers, sentence
     )
 
 
-def make_objective(head: str, model: Any) -> losses.Objective:
+def make_objective(
+    head: str,
+    model: Any,
+    embedding: EmbeddingConfig | None = None,
+    targets: losses.ClassTargets | None = None,
+) -> losses.Objective:
     """Return what fine-tuning a model with the head of that name minimises.
+
+    `embedding` says how a sentence encoder is trained, `targets` how classes are; other heads do
+    not read them.
 
     Raises:
       KeyError: no task has that head.
@@ -261,12 +337,13 @@ def make_objective(head: str, model: Any) -> losses.Objective:
     objective = HEADS[head].objective
     if objective is None:
         raise KeyError(head)
-    return objective(model)
+    training = Training(embedding or EmbeddingConfig(), targets or losses.ClassTargets())
+    return objective(model, training)
 
 
 def passes(head: str, config: ModelConfig) -> int:
     """Count the passes of a batch in a training step: two for AdaMix's consistency loss."""
-    has_classes = HEADS[head].objective is losses.classification_objective
+    has_classes = HEADS[head].objective in (_classes, _CHOICES)
     return 2 if has_classes and config.tuning.consistent else 1
 
 

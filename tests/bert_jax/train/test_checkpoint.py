@@ -21,7 +21,7 @@ from bert_jax.train import checkpoint_faults
 from bert_jax.train.checkpoint import (
     Checkpoints,
     NoRoom,
-    _load_params,
+    _load_item,
     fingerprints,
     load_params,
     saved_steps,
@@ -296,7 +296,7 @@ def test_a_fault_that_may_pass_is_waited_for_and_no_checkpoint_is_touched(
 
     monkeypatch.setattr(checkpoint_faults, 'PAUSES', (0.0, 0.0, 0.0))
     monkeypatch.setattr(Checkpoints, '_restore_step', failing(Checkpoints._restore_step))
-    monkeypatch.setattr('bert_jax.train.checkpoint._load_params', failing(_load_params))
+    monkeypatch.setattr('bert_jax.train.checkpoint._load_item', failing(_load_item))
     restored, _ = checkpoints.restore(make(seed=2))
     assert int(restored.step) == 2 and caplog.text.count('trying again in') == 2
     times[0] = 2
@@ -355,12 +355,12 @@ def test_a_step_that_a_running_run_removes_while_it_is_read_is_not_missed(tmp_pa
     saved(tmp_path, steps=(1,))[1].close()
     folder = tmp_path / 'checkpoints'
 
-    def overtaken(path):
+    def overtaken(path, item):
         if path.name == '1' and not (folder / '2').exists():
             (folder / '1').rename(folder / '2')
-        return _load_params(path)
+        return _load_item(path, item)
 
-    monkeypatch.setattr('bert_jax.train.checkpoint._load_params', overtaken)
+    monkeypatch.setattr('bert_jax.train.checkpoint._load_item', overtaken)
     assert load_params(tmp_path)[1] == 2
     with pytest.raises(UserError, match='none there'):
         load_params(tmp_path, 1)

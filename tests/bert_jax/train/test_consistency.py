@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import losses, task_heads
@@ -37,11 +38,17 @@ def labelled():
     return batch | {'example_weights': np.array([1, 1, 1, 0], np.float32)}
 
 
+@functools.cache  # one program for all seeds
+def compiled(model, head: str):
+    objective = task_heads.make_objective(head, model)
+    return jax.jit(objective.sums), objective.weights
+
+
 def train_sums(model, params, batch, seed: int = 0, head: str = 'classifier'):
     """(sums, denominators) of a pass in training."""
-    objective = task_heads.make_objective(head, model)
+    sums, weights = compiled(model, head)
     rng = DropoutRng(jax.random.key(seed), jnp.arange(4, dtype=jnp.uint32))
-    return jax.jit(objective.sums)(params, batch, rng), objective.weights(batch)
+    return sums(params, batch, rng), weights(batch)
 
 
 def softmax(x):

@@ -5,18 +5,22 @@ Also schedules, rates by layer, and freezing.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
+from bert_jax.configs.model.families import FAMILIES, bert
+from bert_jax.configs.model.families.names import Piece
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, PretrainConfig
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model import heads
+from bert_jax.model import heads, layout
 from bert_jax.train import schedule
 from bert_jax.train.optimizer import decay_mask, layer_rates, make_optimizer
 from bert_jax.train.state import init_params
@@ -182,6 +186,123 @@ def test_moments_in_bfloat16_keep_their_mean():
     assert len(np.unique(np.asarray(moments.nu['pooler/kernel'], np.float32))) > 3
 
 
+# Our arrays -> the tensors of code that fuses some of them, [outputs, inputs] as torch has them.
+FUSED = {
+    'Wqkv.weight': ['query/kernel', 'key/kernel', 'value/kernel'],
+    'Wqkv.bias': ['query/bias', 'key/bias', 'value/bias'],
+    'Wi.weight': ['intermediate/kernel', 'gate/kernel'],
+    'norm.weight': ['output_norm/scale'],
+}
+WORDS, WIDTH, WIDE = 5, 4, 6
+
+
+def to_tensors(tree: dict) -> dict[str, np.ndarray]:
+    """The tensors of that code, in float64, of a tree with stacked blocks: without padding."""
+    blocks = tree['encoder']['layers']
+    leaf = lambda name, i: np.array(blocks[name.split('/')[0]][name.split('/')[1]][i], np.float64)
+    tensors = {
+        f'{i}.{name}': np.concatenate([leaf(part, i).T for part in parts])
+        for name, parts in FUSED.items()
+        for i in range(L)
+    }
+    tensors['words'] = np.array(tree['encoder']['embeddings']['word'][:WORDS], np.float64)
+    tensors['bias'] = np.array(tree['mlm']['bias'][:WORDS], np.float64)
+    return tensors
+
+
+@pytest.mark.parametrize('is_stacked', [True, False])
+@pytest.mark.parametrize('decay', ['decoupled', 'fully_decoupled'])
+def test_stable_adamw_equals_the_published_algorithm_on_its_own_tensors(
+    decay, is_stacked, monkeypatch
+):
+    """Wqkv and Wi are one tensor each, and rows that pad the word table are in none."""
+    pieces = {
+        'encoder/layers/query': Piece('{}.Wqkv', 0, 3),
+        'encoder/layers/key': Piece('{}.Wqkv', 1, 3),
+        'encoder/layers/value': Piece('{}.Wqkv', 2, 3),
+        'encoder/layers/intermediate': Piece('{}.Wi', 0, 2),
+        'encoder/layers/gate': Piece('{}.Wi', 1, 2),
+    }
+    fused = dataclasses.replace(bert.FAMILY.transformers, arrays=bert.ARRAYS | pieces)
+    monkeypatch.setitem(FAMILIES, 'bert', dataclasses.replace(bert.FAMILY, transformers=fused))
+    model = ModelConfig(WORDS, WIDTH, L, 1, WIDE)
+    config = OptimizerConfig(
+        'stable_adamw', 0.02, 'linear', 5, b2=0.98, clip_norm=None, weight_decay=0.1, decay=decay
+    )
+    shapes = {f'{name}/kernel': (L, WIDTH, WIDTH) for name in ('query', 'key', 'value')}
+    shapes |= {f'{name}/bias': (L, WIDTH) for name in ('query', 'key', 'value')}
+    shapes |= {f'{name}/kernel': (L, WIDTH, WIDE) for name in ('intermediate', 'gate')}
+    shapes |= {'output_norm/scale': (L, WIDTH)}
+
+    def draw_tree(scale: float) -> dict:
+        flat = {
+            f'encoder/layers/{name}': RNG.normal(0, scale * RNG.uniform(0.1, 9), shape)
+            for name, shape in shapes.items()
+        }
+        flat['encoder/embeddings/word'] = np.zeros((128, WIDTH))
+        flat['encoder/embeddings/word'][:WORDS] = RNG.normal(0, scale, (WORDS, WIDTH))
+        flat['mlm/bias'] = np.zeros(128)
+        flat['mlm/bias'][:WORDS] = RNG.normal(0, scale, WORDS)
+        flat = {name: x.astype(np.float32) for name, x in flat.items()}
+        return traverse_util.unflatten_dict(flat, sep='/')
+
+    h = schedule.hparams_of(config, 0, 20)
+    update = jax.jit(
+        lambda grads, state, params, step: make_optimizer(config, h, step, model=model).update(
+            grads, state, params
+        )
+    )
+    params = draw_tree(1.0)
+    want = to_tensors(params)
+    m, v = ({name: np.zeros_like(x) for name, x in want.items()} for _ in range(2))
+    params = layout.for_program(params, is_stacked)
+    state, shrunk = make_optimizer(config, h, 0, model=model).init(params), set()
+    for t in range(1, 21):
+        # Now and then a gradient is much larger than those before.
+        grads = draw_tree(50.0 if t % 6 == 5 else 0.5)
+        updates, state = update(layout.for_program(grads, is_stacked), state, params, t - 1)
+        params = jax.tree.map(np.add, params, updates)
+        lr = 0.02 * ((t - 1) / 5 if t <= 5 else (21 - t) / 15)
+        for name, g in to_tensors(grads).items():
+            b1, b2 = (1 - (1 - b) / (1 - b**t) for b in (config.b1, config.b2))
+            m[name] += (1 - b1) * (g - m[name])
+            v[name] = b2 * v[name] + (1 - b2) * g * g
+            rms = math.sqrt(np.mean(g * g / np.maximum(v[name], config.eps**2)))
+            lr_t = lr / max(1, rms)
+            if rms > 1.5:
+                shrunk.add(name)
+            if g.ndim > 1:
+                by = lr_t / 0.02 if decay == 'fully_decoupled' else lr_t
+                want[name] *= 1 - by * 0.1
+            want[name] -= lr_t * m[name] / (np.sqrt(v[name]) + config.eps)
+        for name, got in to_tensors(layout.stacked(params)).items():
+            np.testing.assert_allclose(got, want[name], rtol=1e-4, atol=2e-6, err_msg=name)
+    assert shrunk == want.keys()
+    assert not np.any(params['encoder']['embeddings']['word'][WORDS:])
+
+
+def test_fully_decoupled_decay_does_not_depend_on_the_peak():
+    """Without a gradient AdamW only decays: by rate / peak * weight_decay."""
+    w, lost = {'pooler/kernel': np.ones((2, 2), np.float32)}, {}
+    for decay in ('decoupled', 'fully_decoupled'):
+        for peak in (0.5, 0.25):
+            config = OptimizerConfig(
+                'adamw', peak, 'linear', 0, weight_decay=0.125, decay=decay, clip_norm=None
+            )
+            optimizer = make_optimizer(config, schedule.hparams_of(config, 0, 10), 5)
+            zeros = jax.tree.map(np.zeros_like, w)
+            updates, _ = optimizer.update(zeros, optimizer.init(w), w)
+            lost[decay, peak] = -float(updates['pooler/kernel'][0, 0])
+    assert lost == {
+        ('decoupled', 0.5): 0.5 * 0.5 * 0.125,
+        ('decoupled', 0.25): 0.5 * 0.25 * 0.125,
+        ('fully_decoupled', 0.5): 0.5 * 0.125,
+        ('fully_decoupled', 0.25): 0.5 * 0.125,
+    }
+    with pytest.raises(UserError, match='OptimizerConfig.decay=.*: must be decoupled: in lamb'):
+        OptimizerConfig('lamb_albert', decay='fully_decoupled')
+
+
 MODEL = ModelConfig(vocab_size=300, hidden_size=8, num_layers=4, num_heads=2, intermediate_size=16)
 
 
@@ -241,6 +362,36 @@ def test_learning_rate(change, at, want):
     assert float(
         schedule.learning_rate(config, schedule.hparams_of(config, 0, 100), at)
     ) == pytest.approx(want, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('fraction', 'at', 'want'),
+    [
+        # Over 64 steps from 36 on, down to 0.2: 0.2 + 0.8 (1 - sqrt(done / 64)).
+        (0.64, 36, 1.0),
+        (0.64, 37, 0.9),
+        (0.64, 40, 0.8),
+        (0.64, 52, 0.6),
+        (0.64, 72, 0.4),
+        (0.64, 100, 0.2),
+        (0.64, 999, 0.2),
+        # Over all 100, as a phase of its own has it.
+        (1.0, 0, 1.0),
+        (1.0, 25, 0.6),
+        (1.0, 81, 0.28),
+    ],
+)
+def test_decay_by_one_minus_sqrt(fraction, at, want):
+    config = OptimizerConfig(
+        peak_lr=1.0,
+        end_lr=0.2,
+        schedule='wsd',
+        warmup_steps=0,
+        decay_fraction=fraction,
+        decay_shape='one_minus_sqrt',
+    )
+    rate = schedule.learning_rate(config, schedule.hparams_of(config, 0, 100), at)
+    assert float(rate) == pytest.approx(want, abs=1e-6)
 
 
 @pytest.mark.parametrize('name', ['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'])

@@ -111,7 +111,7 @@ def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write, chan
     config = apply(recipe(task.name, task.kind), settings)
     data = TaskData(task, source.load_source(encoder), task_identity(task, name, str(tmp_path)))
     ready = machine.ready(config.runtime, data.source.model)
-    fine_tuner = finetuner.FineTuner(Approach(data), ready)
+    fine_tuner = finetuner.FineTuner(Approach(data, ready), ready)
     result, _ = fine_tuner.run(config, str(tmp_path / 'run'))
     full = 100.0 if name == 'squad_v2' else 1.0
     assert all(result['metrics'][metric] == full for metric in task.metrics), result['metrics']

@@ -15,7 +15,7 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.model import heads
@@ -33,7 +33,7 @@ from tests.helpers.numpy_bert import (
 )
 from tests.helpers.tiny import tiny_config
 
-SMALL = tiny_config(num_layers=4)
+SMALL = tiny_config(num_layers=3)
 BASE = ModelConfig()
 LARGE = ModelConfig(hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096)
 EVERY_METHOD = (
@@ -46,7 +46,7 @@ EVERY_METHOD = (
     {'method': 'ia3'},
     {'method': 'ia3', 'vectors': 'peft'},
     {'method': 'adamix', 'width': 5},
-    {'method': 'spafit', 'rank': 3, 'frozen_layers': 1, 'bias_layers': 2},
+    {'method': 'spafit', 'rank': 3, 'frozen_layers': 1, 'bias_layers': 1},
 )
 
 
@@ -258,8 +258,8 @@ def test_experts_are_drawn_by_step_and_not_by_row():
         ({'rank': 4}, 'it is of lora, spafit'),
         ({'method': 'lora', 'matrices': 'query,queries'}, 'must be different ones of query'),
         ({'method': 'lora', 'rank': 17}, 'tuning.rank=17: more than the 16 columns'),
-        ({'method': 'spafit', 'frozen_layers': 2, 'bias_layers': 2}, 'leave nothing of 4 blocks'),
-        ({'method': 'ia3', 'frozen_layers': 4}, 'leave nothing of 4 blocks to ia3'),
+        ({'method': 'spafit', 'frozen_layers': 2, 'bias_layers': 1}, 'leave nothing of 3 blocks'),
+        ({'method': 'ia3', 'frozen_layers': 3}, 'leave nothing of 3 blocks to ia3'),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

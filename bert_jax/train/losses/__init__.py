@@ -9,12 +9,13 @@ Dims: B batch, P masked positions, V vocabulary, C classes, T positions, F forms
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.model.blocks.vocabulary import Factors
 from bert_jax.model.dropout import DropoutRng
@@ -33,10 +34,16 @@ class Objective:
     Attributes:
       sums: (params, batch, dropout_rng) -> every metric of a (micro-)batch, the losses included.
       weights: batch -> the denominator of each loss, from the batch alone.
+      whole_batch: whether the loss of an example depends on others, so that no device may compute
+        its own rows alone.
+      constant: (features, examples of a batch) -> the loss of a constant answer; None: as the task
+        says.
     """
 
     sums: Callable[[Any, Batch, DropoutRng | None], MetricSums]
     weights: Callable[[Batch], dict[str, jax.Array]]
+    whole_batch: bool = False
+    constant: Callable[[Mapping[str, np.ndarray], int], float] | None = None
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -76,9 +83,20 @@ def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
 
 
-def _masked_lm(
-    mlm_BPV: jax.Array | Factors, labels_BP: jax.Array, weights_BP: jax.Array
-) -> MetricSums:
+def masked_lm_weight(batch: Batch) -> jax.Array:
+    """Return the number of masked tokens of a batch, and 1e-5.
+
+    That is the original's: too little to be seen in the loss, and a batch without any masked token
+    has loss 0 and not 0 / 0.
+    """
+    return jnp.sum(batch['masked_lm_weights'] * batch['example_weights'][:, None]) + 1e-5
+
+
+def masked_lm_sums(mlm_BPV: jax.Array | Factors, batch: Batch) -> MetricSums:
+    """Return loss and accuracy of the words at masked positions, of their logits or factors."""
+    # A masked place counts by its own weight (0 where a row has fewer than P) and by its row's.
+    labels_BP = batch['masked_lm_ids']
+    weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
     if isinstance(mlm_BPV, Factors):
         sums, weight = mlm_BPV.weighted_sums(labels_BP, weights_BP), jnp.sum(weights_BP)
         return {'mlm_loss': (sums[0], weight), 'mlm_accuracy': (sums[1], weight)}
@@ -105,10 +123,7 @@ def pretraining_objective(model: Any, nsp: bool) -> Objective:
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
         mlm_BPV, nsp_logits = model.apply({'params': params}, batch, dropout_rng)
-
-        # A masked place counts by its own weight (0 where a row has fewer than P) and by its row's.
-        weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        metrics = _masked_lm(mlm_BPV, batch['masked_lm_ids'], weights_BP)
+        metrics = masked_lm_sums(mlm_BPV, batch)
         if nsp:
             # Each class by itself too: a head that always gives one answer has half of all right,
             # which the mean alone would not show. Label 0: B follows A.
@@ -123,11 +138,7 @@ def pretraining_objective(model: Any, nsp: bool) -> Objective:
         return metrics
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
-        rows_B = batch['example_weights']
-
-        # 1e-5 is the original's: too little to be seen in the loss, and a batch without any masked
-        # token has loss 0 and not 0 / 0.
-        denominators = {'mlm_loss': jnp.sum(batch['masked_lm_weights'] * rows_B[:, None]) + 1e-5}
+        denominators = {'mlm_loss': masked_lm_weight(batch)}
         if nsp:
             denominators['nsp_loss'] = jnp.maximum(jnp.sum(example_weights(batch)), 1.0)
         return denominators
@@ -139,7 +150,7 @@ def _example_weights(batch: Batch) -> jax.Array:
     return batch['example_weights']
 
 
-def _mean_objective(
+def mean_objective(
     model: Any,
     measures: Callable[[jax.Array, Batch], dict[str, jax.Array]],
     weigh: Callable[[Batch], jax.Array] = _example_weights,
@@ -160,17 +171,66 @@ def _mean_objective(
     return Objective(sums, lambda batch: {'loss': jnp.maximum(jnp.sum(weigh(batch)), 1.0)})
 
 
-def _class_measures(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
+@dataclass(frozen=True)
+class ClassTargets:
+    """How classes are learnt.
+
+    Attributes:
+      weights: of each class; () for all alike.
+      smoothing: the share of a target that all classes have alike.
+    """
+
+    weights: tuple[float, ...] = ()
+    smoothing: float = 0.0
+
+    def weigh(self, batch: Batch) -> jax.Array:
+        """Return what each example counts."""
+        if not self.weights:
+            return _example_weights(batch)
+        return _example_weights(batch) * jnp.array(self.weights)[batch['labels']]
+
+    def losses(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """Return the loss of each example, by which `weigh` is multiplied; as torch has both."""
+        losses = cross_entropy(logits, labels)
+        if not self.smoothing:
+            return losses
+        # The even part has each class by its own weight, and the example's is taken out again.
+        weights = jnp.array(self.weights or (1.0,) * logits.shape[-1])
+        even = -jnp.mean(jax.nn.log_softmax(logits) * weights[None], axis=-1)
+        return (1 - self.smoothing) * losses + self.smoothing * even / weights[labels]
+
+    def constant(self, labels: np.ndarray, classes: int) -> float:
+        """Return the least loss of one constant answer to examples with these labels."""
+        counts = np.bincount(labels, minlength=classes)
+        weights = np.array(self.weights or (1.0,) * classes)
+        weighed, even = weights * counts, weights * counts.sum() / classes
+        target = ((1 - self.smoothing) * weighed + self.smoothing * even) / weighed.sum()
+        shares = target / target.sum()
+        return float(-(target * np.log(np.where(shares > 0, shares, 1))).sum())
+
+
+def class_measures(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
+    """Return the loss of each of some classes, and whether the label has the largest logit."""
     return {'loss': cross_entropy(logits, labels), 'accuracy': _correct(logits, labels)}
 
 
-def classification_objective(model: Any) -> Objective:
+def classification_objective(
+    model: Any,
+    targets: ClassTargets | None = None,
+    read: Callable[[jax.Array, Batch], jax.Array] = lambda logits, batch: logits,
+) -> Objective:
     """Make the objective of classes: mean cross-entropy over examples (run_classifier.py:607).
 
-    batch['labels'] int32 [B]: a class or a choice. AdaMix with `consistency` computes a batch of
-    training twice and adds the mean disagreement of the two answers; the labels are for the first.
+    batch['labels'] int32 [B]: a class or a choice. `targets`: their weights and smoothing; then the
+    mean is over weights, and accuracies are of examples as before. AdaMix with `consistency`
+    computes a batch of training twice and adds the mean disagreement of the two answers; the labels
+    are for the first. `read`: makes the logits of the model's outputs.
     """
-    plain = _mean_objective(model, lambda logits, batch: _class_measures(logits, batch['labels']))
+    plain = mean_objective(
+        model, lambda logits, batch: class_measures(read(logits, batch), batch['labels'])
+    )
+    if targets and targets != ClassTargets():
+        return _weighted_classes(model, targets)
     if not model.config.tuning.consistent:
         return plain
 
@@ -181,9 +241,10 @@ def classification_objective(model: Any) -> Objective:
         second_key = jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
         second_rng = dataclasses.replace(dropout_rng, key=second_key)
         logits_BC, others_BC = (
-            model.apply({'params': params}, batch, rng) for rng in (dropout_rng, second_rng)
+            read(model.apply({'params': params}, batch, rng), batch)
+            for rng in (dropout_rng, second_rng)
         )
-        values = _class_measures(logits_BC, batch['labels'])
+        values = class_measures(logits_BC, batch['labels'])
         values['consistency_loss'] = disagreement(logits_BC, others_BC)
         return {name: _weighted(value, _example_weights(batch)) for name, value in values.items()}
 
@@ -194,11 +255,56 @@ def classification_objective(model: Any) -> Objective:
     return Objective(sums, weights)
 
 
+def among_choices(scores_BC: jax.Array, batch: Batch) -> jax.Array:
+    """Return the scores of choices, far below any other where an example has no such choice.
+
+    There its row is of one token.
+    """
+    is_there_BC = batch['input_mask'][..., 1] > 0
+    return jnp.where(is_there_BC, scores_BC, -1e9)
+
+
+def _weighted_classes(model: Any, targets: ClassTargets) -> Objective:
+    """Make the objective of classes with weights, or smoothed targets."""
+
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        logits_BC = model.apply({'params': params}, batch, dropout_rng)
+        losses_B = targets.losses(logits_BC, batch['labels'])
+        right_B = _correct(logits_BC, batch['labels'])
+        return {
+            'loss': _weighted(losses_B, targets.weigh(batch)),
+            'accuracy': _weighted(right_B, _example_weights(batch)),
+        }
+
+    def weights(batch: Batch) -> dict[str, jax.Array]:
+        # Weights may add up to less than 1, and to 0 in a batch of filling rows alone.
+        total = jnp.sum(targets.weigh(batch))
+        return {'loss': jnp.where(total > 0, total, 1.0)}
+
+    constant = lambda features, _: targets.constant(features['labels'], model.outputs)
+    return Objective(sums, weights, constant=constant)
+
+
 def regression_objective(model: Any) -> Objective:
     """Make the objective of numbers: mean squared error; batch['labels'] float32 [B]."""
-    return _mean_objective(
+    return mean_objective(
         model, lambda scores_B1, batch: {'loss': jnp.square(scores_B1[:, 0] - batch['labels'])}
     )
+
+
+def multi_label_objective(model: Any) -> Objective:
+    """Make the objective of sets of labels: mean binary cross-entropy over labels and examples.
+
+    batch['labels'] float32 [B, C, 1], 1 where an example has the label.
+    """
+
+    def measures(logits_BC: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        # -y log p - (1 - y) log(1 - p) of a sigmoid p, without either logarithm of 0.
+        held_BC = batch['labels'][..., 0]
+        losses_BC = jax.nn.softplus(logits_BC) - logits_BC * held_BC
+        return {'loss': jnp.mean(losses_BC, axis=-1)}
+
+    return mean_objective(model, measures)
 
 
 def span_objective(model: Any) -> Objective:
@@ -211,7 +317,7 @@ def span_objective(model: Any) -> Objective:
 
     def measures(logits_BT2: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         start, end = (
-            _class_measures(logits_BT2[..., i], batch[name])
+            class_measures(logits_BT2[..., i], batch[name])
             for i, name in enumerate(('start_positions', 'end_positions'))
         )
         # Right only where both ends are.
@@ -220,7 +326,7 @@ def span_objective(model: Any) -> Objective:
             'accuracy': start['accuracy'] * end['accuracy'],
         }
 
-    return _mean_objective(model, measures)
+    return mean_objective(model, measures)
 
 
 def token_objective(model: Any) -> Objective:
@@ -229,9 +335,9 @@ def token_objective(model: Any) -> Objective:
     batch['label_ids'] int32 [B, T]; batch['label_weights'] float32 [B, T], 1 at the first piece of
     each word (paper section 5.3), 0 within a word, at [CLS], [SEP] and padding.
     """
-    return _mean_objective(
+    return mean_objective(
         model,
-        lambda logits_BTC, batch: _class_measures(logits_BTC, batch['label_ids']),
+        lambda logits_BTC, batch: class_measures(logits_BTC, batch['label_ids']),
         lambda batch: batch['label_weights'] * batch['example_weights'][:, None],
     )
 

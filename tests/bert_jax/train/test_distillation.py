@@ -1,0 +1,162 @@
+"""What a student of pre-training minimises, beside numpy's figures of the same papers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.distillation import DistillationConfig
+from bert_jax.model import heads
+from bert_jax.train.losses.distillation import METHODS, Outputs, distillation
+from bert_jax.train.state import init_params
+from tests.helpers.tiny import tiny_config
+
+B, T, P = 3, 8, 2
+MODERN = {
+    'family': 'modernbert', 'norm': 'pre', 'positions': 'rotary', 'use_bias': False,
+    'type_vocab_size': 0, 'feed_forward': 'geglu',
+}  # fmt: skip
+SHAPES = {
+    'bert': {},
+    'albert': {'family': 'albert', 'num_groups': 1, 'embedding_size': 8},
+    'modernbert': MODERN,
+}
+
+
+def batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    lengths = np.array([8, 5, 7])
+    return {
+        'input_ids': rng.integers(5, 100, (B, T), dtype=np.int32),
+        'input_mask': (np.arange(T) < lengths[:, None]).astype(np.int32),
+        'segment_ids': np.zeros((B, T), np.int32),
+        'masked_lm_positions': np.array([[1, 3], [2, 0], [4, 5]], np.int32),
+        'masked_lm_ids': rng.integers(5, 100, (B, P), dtype=np.int32),
+        'masked_lm_weights': np.array([[1, 1], [1, 0], [1, 1]], np.float32),
+        'example_weights': np.array([1, 1, 0], np.float32),  # the last row only fills up
+    }
+
+
+def model_of(shape: str, seed: int, **changes):
+    model = heads.Pretraining(tiny_config(initializer_range=0.3, **SHAPES[shape], **changes))
+    return model, jax.jit(lambda: init_params(model, seed))()
+
+
+def learnt(method: str, student, teacher, rows, **settings):
+    """The objective's loss, its sums and the gradient."""
+    of = METHODS[method](DistillationConfig(teacher='there', method=method, **settings))
+    rows = rows | of.columns(*teacher, rows)
+    objective = of.objective(student[0])
+
+    def loss(params):
+        sums, weights = objective.sums(params, rows, None), objective.weights(rows)
+        return sum(sums[name][0] / weights[name] for name in weights), sums
+
+    (value, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(student[1])
+    return float(value), {name: float(a / b) for name, (a, b) in sums.items()}, gradient
+
+
+def test_distilbert_is_its_three_losses():
+    rows, student, teacher = batch(), model_of('bert', 0), model_of('bert', 1)
+    value, sums, _ = learnt('distilbert', student, teacher, rows)
+    ours, theirs = (Outputs(*each, rows) for each in (student, teacher))
+    kept = (rows['masked_lm_weights'] * rows['example_weights'][:, None]) > 0
+    p, q = (special.log_softmax(np.asarray(o.logits_BPV)[kept] / 2, -1) for o in (theirs, ours))
+    soft = 4 * (np.exp(p) * (p - q)).sum(-1).mean()
+    mlm = -special.log_softmax(np.asarray(ours.logits_BPV), -1)[kept]
+    mlm = mlm[np.arange(kept.sum()), rows['masked_lm_ids'][kept]].mean()
+    real = (rows['input_mask'] * rows['example_weights'][:, None]) > 0
+    a, b = (np.asarray(o.hidden[-1])[real] for o in (ours, theirs))
+    cosine = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+    wanted = {'soft_loss': soft, 'cosine_loss': (1 - cosine).mean(), 'mlm_loss': mlm}
+    for name, number in wanted.items():
+        np.testing.assert_allclose(sums[name], number, rtol=1e-5, err_msg=name)
+    whole = 5 * soft + 2 * mlm + (1 - cosine).mean()
+    np.testing.assert_allclose(value, whole, rtol=1e-4)
+
+
+def test_minilm_is_the_divergence_of_three_relations():
+    rows, teacher = batch(), model_of('bert', 1, hidden_size=32)
+    student = model_of('bert', 0, num_layers=1)
+    value, _, gradient = learnt('minilm', student, teacher, rows, relation_heads=4, teacher_block=0)
+    real = rows['input_mask'] > 0
+
+    def relations(model, params, number, row):
+        """[3, R, T, T] of one row, from the states that the block reads."""
+        states = np.asarray(Outputs(model, params, rows).hidden[number])[row, real[row]]
+        block = jax.tree.map(lambda leaf: np.asarray(leaf)[number], params['encoder']['layers'])
+        for name in ('query', 'key', 'value'):
+            x = states @ block[name]['kernel'] + block[name]['bias']
+            x = x.reshape(len(states), 4, -1).swapaxes(0, 1)
+            yield special.log_softmax(x @ x.swapaxes(1, 2) / np.sqrt(x.shape[-1]), -1)
+
+    total, tokens = 0.0, 0
+    for row in (0, 1):
+        both = zip(relations(*teacher, 0, row), relations(*student, 0, row), strict=True)
+        total += sum((np.exp(p) * (p - q)).sum(-1).mean(0).sum() for p, q in both)
+        tokens += real[row].sum()
+    np.testing.assert_allclose(value, total / tokens, rtol=1e-4)
+    # The head over the vocabulary learns nothing: no masked-LM loss is in the sum.
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient['mlm']))
+
+
+@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('shape', SHAPES)
+def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it(shape, method):
+    rows, teacher, other = batch(), model_of(shape, 1), model_of(shape, 2)
+    settings = {'masked_lm_weight': 0.0, 'relation_heads': 2}
+    value, _, gradient = learnt(method, teacher, teacher, rows, **settings)
+    assert abs(value) < 1e-5
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4
+    assert learnt(method, other, teacher, rows, **settings)[0] > 0.01
+
+
+def test_texts_of_a_packed_row_have_no_relations():
+    """A row of two texts: what the second says changes nothing of the first one's relations."""
+    of = METHODS['minilm'](DistillationConfig(teacher='there', relation_heads=2))
+    model, params = model_of('bert', 0)
+    packs = np.array([[1, 1, 1, 2, 2, 2, 2, 0]], np.int32)
+    ids = np.arange(10, 18, dtype=np.int32)[None]
+
+    def loss(ids):
+        rows = {
+            'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'pack_ids': packs,
+            'position_ids': np.array([[0, 1, 2, 0, 1, 2, 3, 0]], np.int32),
+            'cls_positions': np.array([[0, 3]], np.int32),
+            'masked_lm_positions': np.zeros((1, 1), np.int32),
+            'example_weights': np.ones(1, np.float32),
+        }  # fmt: skip
+        rows |= of.columns(model, model_of('bert', 1)[1], rows)
+        first = rows | {'example_weights': np.ones(1, np.float32)}
+        first['pack_ids'] = np.where(packs == 1, 1, 0)
+        return float(of.losses(Outputs(model, params, rows), first)['relation_loss'][0])
+
+    changed = ids.copy()
+    changed[0, 4:] += 30
+    assert loss(ids) == pytest.approx(loss(changed), rel=1e-5)
+    changed[0, 1] += 30
+    assert loss(ids) != pytest.approx(loss(changed), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ('settings', 'teacher', 'said'),
+    [
+        ({}, {'hidden_size': 32}, 'states of two widths have no cosine'),
+        ({'method': 'minilm'}, {}, 'relation_heads=12 does not divide the hidden size of the'),
+        (
+            {'method': 'minilm', 'relation_heads': 2, 'teacher_block': 2},
+            {},
+            'teacher_block=2: the teacher has blocks 0 to 1',
+        ),
+    ],
+)
+def test_shapes_that_do_not_go_together(settings, teacher, said):
+    method = distillation(DistillationConfig(teacher='there', **settings))
+    with pytest.raises(UserError, match=said):
+        method.check(tiny_config(), dataclasses.replace(tiny_config(), **teacher))

@@ -1,0 +1,219 @@
+"""Losses of sentence encoders: their formulas in numpy, on any mesh, in chunks, with padding rows.
+
+tests/parity compares them with sentence-transformers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
+from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
+from bert_jax.mesh import construction, sharding
+from bert_jax.model import partition
+from bert_jax.train import task_heads
+from bert_jax.train.losses.embedding import LOSSES, embedding_objective
+from bert_jax.train.schedule import hparams_of
+from bert_jax.train.state import fresh_state, joined, split
+from bert_jax.train.step import make_train_step
+from tests.helpers.numpy_bert import make_batch, noisy_params
+from tests.helpers.tiny import tiny_config
+
+SHAPE = tiny_config(num_layers=1, num_heads=4)
+ROWS, TEXTS, LENGTH = 16, 3, 16
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def numpy_loss(name: str, vectors, labels, scale: float = 20.0) -> float:
+    """Of vectors [B, C, D] that all count."""
+    v = unit(np.asarray(vectors, np.float64))
+    if name == 'cosine':
+        return np.mean([(a @ b - label) ** 2 for (a, b), label in zip(v, labels, strict=True)])
+    if name == 'cosent':
+        cosines = [a @ b for a, b in v]
+        pairs = [(i, j) for i in range(len(v)) for j in range(len(v)) if labels[i] > labels[j]]
+        return np.log(1 + sum(np.exp(scale * (cosines[j] - cosines[i])) for i, j in pairs))
+    documents = [text for example in v for text in example[1:]]
+    losses = [
+        np.log(sum(np.exp(scale * (example[0] @ text)) for text in documents))
+        - scale * (example[0] @ example[1])
+        for example in v
+    ]
+    return np.mean(losses)
+
+
+# mse is compared in tests/parity alone.
+@pytest.mark.parametrize('name', [name for name in LOSSES if name != 'mse'])
+def test_formulas_and_rows_without_weight(name):
+    rng = np.random.default_rng(0)
+    texts = 2 if name in ('cosent', 'cosine') else 3
+    vectors = rng.normal(size=(7, texts, 8)).astype(np.float32)
+    labels = np.array([0.1, 0.5, 0.5, 1.0, 0.0, 0.9, 0.3], np.float32)
+    model = SimpleNamespace(apply=lambda variables, batch, _: variables['params'])
+    weights = np.array([1, 1, 0, 1, 1, 0, 1], np.float32)
+    batch = {'input_ids': vectors, 'labels': labels, 'example_weights': weights}
+    kept = weights > 0
+
+    def value(config, params):
+        objective = embedding_objective(model, config)
+        return objective.sums(params, batch, None)['loss'][0] / objective.weights(batch)['loss']
+
+    wanted = numpy_loss(name, vectors[kept], labels[kept])
+    loss, gradient = jax.value_and_grad(functools.partial(value, EmbeddingConfig(loss=name)))(
+        vectors
+    )
+    assert float(loss) == pytest.approx(wanted, rel=1e-5)
+    # What only fills up a batch is no candidate either.
+    assert not gradient[~kept].any() and np.abs(gradient[kept]).max(axis=(1, 2)).min() > 1e-5
+
+    cut = EmbeddingConfig(loss=name, matryoshka='8,3', matryoshka_weights='1,0.5')
+    short = numpy_loss(name, vectors[kept][..., :3], labels[kept])
+    assert float(value(cut, vectors)) == pytest.approx(wanted + short / 2, rel=1e-5)
+
+
+def test_what_guessing_has():
+    """Vectors that are all alike, cosines at random from 0 to 1, the best constant."""
+    labels = np.array([0, 0.5, 0.5, 1], np.float32)
+    for name, texts in (('multiple_negatives', 4), ('simcse', 2)):
+        features = {'input_ids': np.zeros((4, texts, 9)), 'labels': labels}
+        alike = numpy_loss(name, np.ones((4, texts, 5)), labels)
+        assert LOSSES[name].constant(features, 4, 20.0) == pytest.approx(alike)
+    twelve, draws = {'labels': np.repeat(labels, 3)}, np.arange(0.5, 500) / 500
+    mean = np.exp(7 * (draws[:, None] - draws[None])).mean()
+    differ = 1 - np.mean(twelve['labels'][:, None] == twelve['labels'][None])
+    wanted = np.log(1 + differ * 6 * mean)
+    assert LOSSES['cosent'].constant(twelve, 4, 7.0) == pytest.approx(wanted, rel=1e-3)
+    vectors = np.random.default_rng(0).normal(size=(5, 2, 3, 1))
+    guess = np.mean((vectors - vectors.mean((0, 1))) ** 2)
+    assert LOSSES['mse'].constant({'teacher_vectors': vectors}, 4, 1.0) == pytest.approx(guess)
+    assert LOSSES['cosine'].constant(twelve, 4, 20.0) == pytest.approx(np.var(labels))
+
+
+def training_batch(texts: int) -> dict[str, np.ndarray]:
+    rows = make_batch(SHAPE, ROWS * texts, LENGTH)
+    names = ('input_ids', 'input_mask', 'segment_ids')
+    batch = {name: rows[name].reshape(ROWS, texts, LENGTH) for name in names}
+    labels = np.random.default_rng(1).random(ROWS).astype(np.float32)
+    weights = np.append(np.ones(ROWS - 1), 0).astype(np.float32)
+    return batch | {'labels': labels, 'example_weights': weights}
+
+
+def stepped(config: EmbeddingConfig, mesh: dict | None = None, shards=False):
+    """(loss, parameters) and the moments after a step with dropout."""
+    runtime = RuntimeConfig(**(mesh or {'data_parallel': 1}))
+    model = task_heads.make_model('embedding', SHAPE, 0, 0.0, runtime, SentenceConfig())
+    batch = training_batch(2 if config.loss in ('cosent', 'cosine') else TEXTS)
+    optimizer = OptimizerConfig('adamw', peak_lr=1e-3, schedule='constant', warmup_steps=0)
+    step = make_train_step(
+        task_heads.make_objective('embedding', model, config),
+        dataclasses.replace(optimizer, weight_decay=0.0),
+        shard_optimizer=shards,
+    )
+    state = fresh_state(jax.device_put(noisy_params(model)), optimizer)
+    count = math.prod((mesh or {'data_parallel': 1}).values())
+    devices = construction.make_mesh(runtime, jax.devices()[:count])
+    with jax.set_mesh(devices):
+        placed = jax.device_put(state, partition.shardings(state, devices, shards))
+        h = hparams_of(optimizer, 3, 10)
+        after, metrics = jax.jit(step)(placed, sharding.place(batch, devices, ROWS), h)
+    moments = [leaf for leaf in jax.tree.leaves(jax.device_get(after.opt_state)) if leaf.ndim]
+    return float(metrics['loss'][0]), moments
+
+
+def assert_same(got, wanted):
+    assert got[0] == pytest.approx(wanted[0], rel=1e-5)
+    for leaf, other in zip(got[1], wanted[1], strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-6)
+    assert max(np.abs(leaf).max() for leaf in wanted[1]) > 1e-2
+
+
+def test_candidates_are_those_of_all_devices_and_of_all_chunks():
+    """A step's loss and gradients do not depend on the mesh, nor on chunks, with dropout on."""
+    # Where weights are split over `data` each device would take the gradients of its own rows.
+    wanted = stepped(EmbeddingConfig())
+    assert_same(stepped(EmbeddingConfig(), {'data_parallel': 8}, shards=True), wanted)
+    chunked = EmbeddingConfig(chunk_size=4)
+    assert_same(stepped(chunked, {'fsdp': 2, 'model_parallel': 2}), wanted)
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        ({'matryoshka': '16,x'}, 'embedding.matryoshka=16,x: must be numbers'),
+        ({'loss': 'mse'}, 'loss=mse copies vectors of a teacher: name it, with embedding.teacher'),
+        ({'teacher': 'a'}, 'multiple_negatives learns from no teacher: leave out'),
+        (
+            {'loss': 'mse', 'teacher': 'a', 'matryoshka': '16'},
+            'matryoshka=16 cuts vectors, and embedding.loss=mse copies whole ones: leave it out',
+        ),
+        ({'matryoshka': '16,0'}, 'matryoshka=.*: must be numbers from 1'),
+        ({'matryoshka': '16', 'matryoshka_weights': '1,2'}, 'as many as matryoshka has'),
+        ({'truncate_dim': 17}, 'truncate_dim=17 is beyond the 16 numbers that the encoder has'),
+        (
+            {'matryoshka': '16', 'truncate_dim': 8},
+            '16 is beyond the 8 numbers that embedding.truncate_dim leaves',
+        ),
+        ({'chunk_size': 3}, 'embedding.chunk_size=3 does not divide a batch of 8'),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(UserError, match=message):
+        config = EmbeddingConfig(**settings)
+        config.check_width(16)
+        config.check_batch(8, 1)
+
+
+def test_batches_that_cannot_be():
+    for loss, batch_size, accumulation, message in (
+        ('simcse', 1, 1, 'batch_size=1: embedding.loss=simcse compares the examples'),
+        ('multiple_negatives', 8, 2, 'accumulation=2 cuts .* set embedding.chunk_size'),
+        ('cosent', 8, 2, 'accumulation=2 cuts the batch that embedding.loss=cosent compares'),
+    ):
+        with pytest.raises(UserError, match=message):
+            EmbeddingConfig(loss=loss).check_batch(batch_size, accumulation)
+    EmbeddingConfig(loss='cosine').check_batch(8, 2)
+
+
+MODERNBERT = {
+    'family': 'modernbert',
+    'norm': 'pre',
+    'use_bias': False,
+    'positions': 'rotary',
+    'local_window': 8,
+    'feed_forward': 'geglu',
+    'type_vocab_size': 0,
+    'hidden_act': 'gelu_erf',
+}
+
+
+@pytest.mark.parametrize(
+    ('family', 'method'), [({}, 'lora'), (MODERNBERT, 'pfeiffer')], ids=['bert', 'modernbert']
+)
+def test_all_that_is_trained_has_gradients(family, method):
+    shape = tiny_config(num_layers=1, hidden_dropout=0.0, attention_dropout=0.0, **family)
+    shape = shape.tuned(TuningConfig(method=method))
+    model = task_heads.make_model('embedding', shape, 0, 0.0, RuntimeConfig(), SentenceConfig())
+    trained, frozen = split(jax.device_put(noisy_params(model)), shape)
+    objective = task_heads.make_objective('embedding', model, EmbeddingConfig(chunk_size=8))
+    batch = training_batch(TEXTS)
+    batch['segment_ids'] = np.zeros_like(batch['segment_ids'])
+
+    def loss(params):
+        return objective.sums(joined(params, frozen), batch, None)['loss'][0]
+
+    gradients = jax.jit(jax.grad(loss))(trained)
+    # Every array that is trained, and nothing but the encoder's.
+    assert set(gradients) == {'encoder'} and len(jax.tree.leaves(gradients)) >= 4
+    assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(gradients))
