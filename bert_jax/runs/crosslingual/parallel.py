@@ -14,8 +14,8 @@ from bert_jax.input_pipeline.text.whole_text import plain_name, read_json, read_
 from bert_jax.runs.crosslingual.languages import named
 
 
-def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
-    """Read the texts of --input=LANGUAGE=FILE, by language, in their order.
+def read_parallel(given: Sequence[str], flag: str = 'input') -> dict[str, list[str]]:
+    """Read the texts of --FLAG=LANGUAGE=FILE, by language, in their order.
 
     A file ending in .conllu has its sentences (the lines "# text = ..."), one in .json its
     paragraphs (SQuAD's format, as of XQuAD), any other a text a line.
@@ -23,25 +23,25 @@ def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
     Raises:
       UserError: there are fewer than two languages, or files do not have as many texts.
     """
-    texts = {language: _texts(path) for language, path in named('input', given).items()}
+    texts = {language: _texts(path) for language, path in named(flag, given).items()}
     if len(texts) < 2:
-        raise UserError('--input: name the files of two languages or more')
+        raise UserError(f'--{flag}: name the files of two languages or more')
 
     # One by one, so they must be as many; what an empty line would stand for nobody knows.
     (first, of_first), *others = texts.items()
     for language, translations in others:
         if len(translations) != len(of_first):
             raise UserError(
-                f'--input={language}: {len(translations)} texts, and {first} has {len(of_first)}:'
+                f'--{flag}={language}: {len(translations)} texts, and {first} has {len(of_first)}:'
                 ' the Nth text of a file must be the translation of the Nth of the others'
             )
     for language, lines in texts.items():
         if empty := [number for number, text in enumerate(lines, start=1) if not text.strip()]:
             raise UserError(
-                f'--input={language}: text {empty[0]} is empty: leave it out of all files'
+                f'--{flag}={language}: text {empty[0]} is empty: leave it out of all files'
             )
     if len(of_first) < 2:
-        raise UserError(f'--input={first}: one text only: there is nothing to choose from')
+        raise UserError(f'--{flag}={first}: one text only: there is nothing to choose from')
     return texts
 
 

@@ -83,7 +83,7 @@ def _row(
     named = task_identity(first.task, first.given, first.data_dir)
     cache = str(Workdir(workdir).features)
     data = TaskData(first.task, source, named, cache, train)
-    fine_tuner = FineTuner(Approach(data), ready)
+    fine_tuner = FineTuner(Approach(data, ready), ready)
     folder = os.path.join(workdir, '+'.join(row))
     runs = sweep.run_sweep([(fine_tuner, point) for point in points], folder)
     failed = sum(bool(run.get('failed')) for run in runs)

@@ -1,9 +1,10 @@
-"""A frozen encoder's output of every layer for every word of a split, kept on disk (section 5.3).
+"""What a frozen encoder gives, kept on disk: states of words (section 5.3), and vectors of texts.
 
-Owns the files and the numbers of the words. A word's state is that of its first piece, as in
-fine-tuning, and the encoder reads the same rows as there. A folder is named by the weights and the
-rows, so another encoder, tokenizer, task or length has another one. Must not know what the states
-are for.
+States are of every layer for every word of a split. Owns the files and the numbers of the words. A
+word's state is that of its first piece, as in fine-tuning, and the encoder reads the same rows as
+there. A folder is named by the weights and the rows, so another encoder, tokenizer, task or length
+has another one. A file of vectors is named by the model and the texts. Must not know what either is
+for.
 
 Dims: L + 1 layers (0 is the embeddings), W words, H width; B rows, T pieces, K chosen layers.
 """
@@ -14,6 +15,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +23,23 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.conversion import serving
 from bert_jax.input_pipeline.progress import Progress
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, trim
+from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.mesh import sharding
 from bert_jax.model import partition
-from bert_jax.model.hidden_states import make_features
-from bert_jax.runs.finetuning.data_collator import DataCollator, bucket_by_length, run
+from bert_jax.model.pooling import make_features
+from bert_jax.runs.finetuning.data_collator import (
+    DataCollator,
+    Result,
+    bucket_by_length,
+    gather,
+    run,
+)
 from bert_jax.runs.sources.source import Source
 
 _VERSION = 1  # of what the files hold for the same weights and rows
@@ -160,6 +172,80 @@ class WordStates:
             for row in rows:
                 file.seek(int(row))
                 file.write(b'\1')
+
+
+def text_vectors(
+    folder: str,
+    source: Source,
+    texts: Sequence[str],
+    mesh: jax.sharding.Mesh,
+    between: Callable[[], None],
+) -> np.ndarray:
+    """Return the vectors [N, D] float32 that a model gives of texts, from a file or made now.
+
+    A model that is no sentence encoder gives the mean of its last states.
+
+    Args:
+      folder: where the file is, whole or not at all; '' or remote: nothing is kept.
+      source: the model.
+      texts: the texts.
+      mesh: the devices.
+      between: called between batches; it may raise.
+    """
+    facts = repr((_VERSION, source.fingerprint(), list(texts)))
+    name = f'vectors-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.npy'
+    path = Path(folder, name) if folder and '://' not in folder else None
+    if path and path.exists():
+        try:
+            return np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            logging.warning('%s is damaged (%s): the vectors are made again', path, error)
+
+    sentence = source.bert.sentence or SentenceConfig()
+    model = source.bert._replace(sentence=sentence).under('embedding')
+    length = min(sentence.max_seq_length or source.model.max_position, source.model.max_position)
+    rows = trim(text_rows(texts, [None] * len(texts), source.tokenizer, length))
+    inputs = {name: rows[name] for name in INPUT_KEYS}
+    logging.info('%d texts through %s', len(texts), source.where)
+    encode = jax.jit(serving.forward(model), out_shardings=sharding.replicated(mesh))
+    params = partition.put(serving.nested(serving.used_weights(model)), mesh)
+
+    made, finished = list[Result](), 0
+    plan = bucket_by_length(inputs, _LENGTHS, mesh)
+    with Progress('encode', len(texts), 'texts') as progress:
+        for result in run(encode, params, inputs, plan, DataCollator(mesh)):
+            made.append(Result(result.rows, jax.device_get(result.outputs)))
+            finished += len(result.rows)
+            progress.update(finished)
+            between()
+    vectors = gather(made, len(texts))['sentence_embedding']
+    if not np.isfinite(vectors).all():
+        raise UserError(
+            f'{source.where}: its vectors are not finite numbers: its weights are damaged'
+        )
+    if path:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(path, durable=False) as file:
+                np.save(file, vectors)
+        except OSError as error:
+            logging.warning('%s: the vectors are not kept (%s)', path, error.strerror or error)
+    return vectors
+
+
+def narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
+    """Return vectors [N, D] projected on their first `width` principal components, float32.
+
+    They are not centred: that would change their cosines. All of D stay as they are.
+    """
+    if vectors.shape[1] == width:
+        return vectors
+    _, axes = np.linalg.eigh(np.cov(vectors.astype(np.float64), rowvar=False))
+    chosen = axes[:, ::-1][:, :width]
+    # An axis has two directions: the one in which its largest number is positive.
+    rows = np.abs(chosen).argmax(0)
+    chosen = chosen * np.sign(chosen[rows, np.arange(width)])
+    return (vectors @ chosen).astype(np.float32)
 
 
 @functools.cache

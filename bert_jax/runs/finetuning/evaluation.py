@@ -59,7 +59,7 @@ def fitting_features(
     # Trimmed to the longest row there is: padding beyond it would only cost time.
     features = trim(task_features.features_of(task, examples, source.tokenizer, length, cache))
     segments, rows = int(features['segment_ids'].max(initial=0)) + 1, source.model.type_vocab_size
-    if segments > rows:
+    if not source.model.reads_segments(segments):
         raise UserError(
             f'task {task.name}: its inputs are of {segments} segments, and {source.where} knows'
             f' {rows} (type_vocab_size={rows}): take a model with type_vocab_size={segments} or'
@@ -140,6 +140,8 @@ def record(
     hash of its configuration.
     """
     # Predictions first: eval/SPLIT.json is the mark that all of it is there.
+    if predictions.chosen:
+        write_note(workdir.chosen_file, predictions.chosen, 2)
     task.write_predictions(str(workdir.predictions(split)), examples, predictions)
     result = {
         'task': task.name,
@@ -151,6 +153,14 @@ def record(
 
     # `result` wins over `facts`: what is measured now replaces what was noted before.
     return write_result(workdir, split, facts | result)
+
+
+def report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir) -> str:
+    """Return the detailed scores of the predictions that a workdir has of a split, as text."""
+    file = workdir.predictions(split) / 'predictions.tsv'
+    if not file.exists() or not task.labelled(examples):
+        return ''
+    return task.report(examples, task.read_predictions(str(file), examples))
 
 
 class TaskEvaluator:
@@ -205,6 +215,7 @@ class TaskEvaluator:
                 f'--task={task.name}: its examples have {texts[asked]}, and those that'
                 f' --workdir={workdir} was trained on have {texts[trained]}'
             )
+        task = task.under(data.get('options', {}) | workdir.chosen())
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split
         self.name = self.split if self.own else f'{task.name}-{self.split}'
@@ -216,9 +227,8 @@ class TaskEvaluator:
         runtime, params = construction.of_devices_here(config.runtime), self._source.params
         mesh = construction.make_mesh(runtime)
         self._params = partition.put(params, mesh, runtime.scan_layers)
-        model = task_heads.make_model(
-            task.head, self._source.model, task.num_outputs, config.head_dropout, runtime
-        )
+        of_head = task.head, self._source.model, task.num_outputs, config.head_dropout
+        model = task_heads.make_model(*of_head, runtime, self._source.bert.sentence)
         self._compilations: collections.Counter = collections.Counter()
         self._predict = split_predictor(task, model, mesh, self._compilations)
         self._inputs = word_vectors.inputs(self._source.model, self._source.tokenizer)
@@ -240,7 +250,11 @@ class TaskEvaluator:
 
 
 def evaluate(
-    workdir: str, task: str | None = None, data_dir: str | None = None, split: str | None = None
+    workdir: str,
+    task: str | None = None,
+    data_dir: str | None = None,
+    split: str | None = None,
+    show: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Predict and score a split with a fine-tuned workdir; return what eval/SPLIT.json says.
 
@@ -249,6 +263,7 @@ def evaluate(
       task: another task with the same head and labels; None: the one it was fine-tuned on.
       data_dir: the folder of the task's files; None: as in fine-tuning.
       split: None: dev, or test where the task has no dev.
+      show: is given the scores of each class as text, where there are classes.
 
     Raises:
       UserError: the workdir is none, or its model does not fit the task.
@@ -263,4 +278,8 @@ def evaluate(
         earlier = read_json(str(before))
         if {name: earlier.get(name) for name in facts} == facts:
             facts = earlier | facts
-    return trained.record(trained.name, facts)
+    result = trained.record(trained.name, facts)
+    text = report(trained.task, trained.name, trained.examples, trained.workdir)
+    if show and text:
+        show(text)
+    return result

@@ -41,14 +41,14 @@ class FeatureBased(Approach):
             )
 
         # By max_seq_length, then split: rows of another length give words other contexts.
-        super().__init__(data)
-        self._machine = machine
+        super().__init__(data, machine)
         self._words: dict[int, dict[str, WordStates]] = {}
 
     def check(self, config: Any) -> None:
         """Raise UserError where the encoder has too few layers for `features`."""
         # Asks and throws away: the layers are named by the setting, counted by the encoder.
         layers_of(config.features, self.data.source.model.num_layers)
+        self.check_targets(config)
 
     def features(self, config: Any) -> tuple[Arrays, Arrays]:
         """Return a row for each sentence; compute the states of the words that the run needs."""

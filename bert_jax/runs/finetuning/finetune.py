@@ -14,11 +14,12 @@ from absl import logging
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
 from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.runs.finetuning import machine, sweep
+from bert_jax.input_pipeline.tasks.files.found import FoundTask
+from bert_jax.runs.finetuning import evaluation, machine, sweep
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.feature_based import FeatureBased
 from bert_jax.runs.finetuning.finetuner import FineTuner
-from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.runs.finetuning.task_data import TaskData, keep, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -29,14 +30,16 @@ class FinetuneResult(NamedTuple):
     Attributes:
       runs: what eval/SPLIT.json of each says; of a sweep also its 'name' and 'settings'.
       text: the same in words: a line, or the table of a sweep.
+      report: of one run the scores of each class, as text; '' where there are no classes.
     """
 
     runs: list[dict[str, Any]]
     text: str
+    report: str = ''
 
 
 def finetune(
-    task: str,
+    task: str | FoundTask,
     data_dir: str,
     init_from: str,
     workdir: str,
@@ -47,7 +50,7 @@ def finetune(
     """Fine-tune an encoder on a task and score the dev split, or take what is done already.
 
     Args:
-      task: a task's name, or a path that ends in .json.
+      task: a task's name, a path that ends in .json, or what was found of a table.
       data_dir: the folder of the task's files; '' for a .json task whose files are where it is.
       init_from: the encoder, any source that `source.read_source` takes.
       workdir: the folder of the run, or of all runs of a sweep.
@@ -61,10 +64,12 @@ def finetune(
       UserError: there can be no such run.
     """
     points = [Point('', {}, runs)] if isinstance(runs, FinetuneConfig) else runs
-    loaded, cache = load_task(task, data_dir), str(Workdir(workdir).features)
-
+    loaded = task.task if isinstance(task, FoundTask) else load_task(task, data_dir)
+    folder = Workdir(workdir)
     # The folder is this call's, so two sweeps cannot mix their runs in it.
-    with Workdir(workdir).lock():
+    with folder.lock():
+        if isinstance(task, FoundTask):
+            task = keep(task, folder)
         # Two approaches side by side take any encoder that both can read as it is.
         on_features = any(isinstance(point.config, FeatureConfig) for point in points)
         load = source.load_source if on_features else source.load_plain
@@ -75,20 +80,30 @@ def finetune(
         )  # fmt: skip
 
         # Shared by all runs: the task's features, the mesh, compiled programs.
-        data = TaskData(loaded, encoder, task_identity(loaded, task, data_dir), cache)
+        data = TaskData(
+            loaded, encoder, task_identity(loaded, task, data_dir), str(folder.features)
+        )
         ready = machine.ready(points[0].config.runtime, encoder.model)
-        approaches: dict[bool, Approach] = {False: Approach(data)}
-        if on_features:
-            approaches[True] = FeatureBased(data, ready)
-        runners = {key: FineTuner(each, ready, profile_steps) for key, each in approaches.items()}
+        runners = _runners(data, ready, on_features, profile_steps)
 
         # One run into the folder itself, or a grid into its runs/.
         if isinstance(runs, FinetuneConfig):
             result, done_before = runners[on_features].run(runs, workdir)
-            finished = FinetuneResult([result], sweep.describe(result, done_before))
+            of_classes = evaluation.report(loaded, data.split, data.scored, folder)
+            finished = FinetuneResult([result], sweep.describe(result, done_before), of_classes)
         else:
             pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)
             finished = FinetuneResult(rows, sweep.table(rows, loaded.metric))
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return finished
+
+
+def _runners(
+    data: TaskData, ready: machine.Machine, on_features: bool, profile_steps: int
+) -> dict[bool, FineTuner]:
+    """Return {whether the encoder is frozen: what carries out such runs}."""
+    approaches: dict[bool, Approach] = {False: Approach(data, ready)}
+    if on_features:
+        approaches[True] = FeatureBased(data, ready)
+    return {key: FineTuner(each, ready, profile_steps) for key, each in approaches.items()}

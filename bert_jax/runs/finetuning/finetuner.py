@@ -39,6 +39,7 @@ from bert_jax.runs.supervision.watchdog import watchdog
 from bert_jax.runs.workdir import metrics, notes, plots, running
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop, schedule, task_heads
+from bert_jax.train.losses import Objective
 from bert_jax.train.state import (
     TrainState,
     fresh_state,
@@ -105,14 +106,16 @@ class FineTuner:
             self.approach.models(config)
 
         # From here on it is. A run that is done is taken as it is.
-        was_there = workdir.create_or_resume(config, data.identity)
+        was_there = workdir.create_or_resume(
+            config, {**data.identity, **self.approach.identity(config)}
+        )
         if was_there and result_file.exists():
             return read_object(result_file, 'the result of the run'), True
         started = time.perf_counter()
         data.source.tokenizer.save(workdir.tokenizer_folder)
 
         # Noted before the first step, and so on the pictures of a run that is stopped too.
-        chance = data.task.constant_loss(self.approach.features(config)[0])
+        chance = self._constant_loss(config)
         guess = {'loss': chance, **data.task.constant_scores(data.scored)}
         notes.note_guess(folder, notes.Guess(0, guess))
 
@@ -152,6 +155,19 @@ class FineTuner:
         self.total_steps(config)
         self._machine.check(config)
         self.approach.check(config)
+
+    def _constant_loss(self, config: FinetuneConfig) -> float:
+        """Return the training loss of a constant answer: the objective's own, or the task's."""
+        features, _ = self.approach.features(config)
+        _, trained = self.approach.models(config)
+        constant = self._objective(config, trained).constant
+        if constant is None:
+            return self.data.task.constant_loss(features)
+        return constant(features, config.batch_size)
+
+    def _objective(self, config: FinetuneConfig, trained: Any) -> Objective:
+        head, targets = self.data.task.head, self.approach.targets(config)
+        return task_heads.make_objective(head, trained, config.embedding, targets)
 
     def total_steps(self, config: FinetuneConfig) -> int:
         """Count the steps of a run of `config`. UserError where that is none."""
@@ -300,7 +316,9 @@ class FineTuner:
         # One token through `inputs` shows which arrays the model reads, and of which rank.
         model, trained = self.approach.models(config)
         token = self.approach.inputs(config, 'train', {'input_ids': np.zeros((1, 1), np.int32)})
-        key = (fixed, config.runtime, trained, *(array.shape for array in token.values()))
+        shapes = (array.shape for array in token.values())
+        targets = self.approach.targets(config)
+        key = (fixed, config.runtime, trained, config.embedding, targets, *shapes)
         if key not in self._programs:
             self._programs[key] = self._made(config, fixed, model, trained, token)
         return self._programs[key]
@@ -315,7 +333,7 @@ class FineTuner:
     ) -> Programs:
         """Make the programs of `programs`; nothing is compiled yet."""
         # Seeds come as an argument, so that a sweep over them compiles `init` once.
-        mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
+        mesh, runtime = self._machine.mesh, config.runtime
         for line in self._departures(config):
             logging.warning('%s', line)
         shards = sharding.shards_update(runtime, mesh)
@@ -329,7 +347,7 @@ class FineTuner:
         state = jax.eval_shape(init, np.uint32(0))
         shardings = partition.shardings(state, mesh, shards)
         step = make_train_step(
-            task_heads.make_objective(head, trained),
+            self._objective(config, trained),
             fixed,
             runtime.accumulation,
             dropout_rng=runtime.dropout_rng,
@@ -337,6 +355,7 @@ class FineTuner:
             dtype=jnp.dtype(runtime.compute_dtype),
             # Only where it is named: small batches leave too little work to hide it behind.
             all_to_all=exchange.is_all_to_all(runtime, mesh, may_choose=False),
+            encoder=self.data.source.model,
         )
 
         # The state is donated: the step writes over the old one, which is not needed any more.

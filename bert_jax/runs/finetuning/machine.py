@@ -57,6 +57,8 @@ class Machine(NamedTuple):
         sharding.check_divides(
             self.mesh, config.batch_size, config.runtime.accumulation, 'batch_size'
         )
+        if chunk := config.embedding.chunk_size:
+            sharding.check_divides(self.mesh, chunk, 1, 'embedding.chunk_size')
 
     def heed(self) -> None:
         """Raise Stopped after a signal."""

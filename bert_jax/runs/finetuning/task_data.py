@@ -16,12 +16,16 @@ from absl import logging
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tasks import Task
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
+from bert_jax.input_pipeline.tasks.files.found import FoundTask
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
 from bert_jax.runs.finetuning.evaluation import fitting_features
 from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir.workdir import Workdir
 
 
 def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
@@ -39,6 +43,34 @@ def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
         'labels': list(task.labels),
         'options': task.options,
     }
+
+
+def keep(task: FoundTask, workdir: Workdir) -> str:
+    """Write what was found of a table as the task file of a run, and log it; return its path.
+
+    Raises:
+      UserError: the folder holds a run on another task.
+    """
+    file = workdir.task_file(task.name)
+    if (workdir.config_file.exists() or workdir.swept()) and file.exists():
+        # More splits may have been added to it, to be scored.
+        kept = read_object(file)
+        ours = set(task.description['files'])
+        files = {split: path for split, path in kept.get('files', {}).items() if split in ours}
+        if differing := [
+            name
+            for name in sorted({*kept, *task.description})
+            if (kept | {'files': files}).get(name) != task.description.get(name)
+        ]:
+            raise UserError(
+                f'--workdir={workdir} holds a run on another task: {file} differs in'
+                f' {", ".join(differing)}; use another folder, or --task={file}'
+            )
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(file, task.text)
+    logging.info('found this task, kept as %s:\n%s', file, task.text.rstrip())
+    return os.fspath(file)
 
 
 class TaskData:
@@ -134,8 +166,13 @@ class TrainingRows:
         """Take, of the `features` of the whole split, the rows of these `examples`."""
         # An example may have several rows (windows of a context): all of them are trained on.
         rows = np.flatnonzero(np.isin(features['example_index'], examples))
-        self._config, self._keys = config, [*INPUT_KEYS, *label_keys]
+        taught = ('teacher_vectors',) if config.embedding.reads.teacher else ()
+        self._config, self._keys = config, [*INPUT_KEYS, *label_keys, *taught]
         self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
+
+        # Where other examples are negatives a text must not be its own.
+        is_apart = config.embedding.reads.in_batch and 'text_numbers' in features
+        self._distinct = features['text_numbers'][rows, :, 0] if is_apart else None
 
     def batches(self, start: int, keys: Sequence[str] = ()) -> Iterator[Arrays]:
         """Yield endless batches of what a model reads, with labels, from step `start` (from 0) on.
@@ -146,8 +183,8 @@ class TrainingRows:
         config = self._config
         arguments = self._arrays, keys or self._keys, config.batch_size, config.seed
         if config.length_buckets == 1:
-            return training_batches(*arguments, start)
-        return bucketed_batches(*arguments, config.length_buckets, start)
+            return training_batches(*arguments, start, self._distinct)
+        return bucketed_batches(*arguments, config.length_buckets, start, self._distinct)
 
     def read_by(self, step: int) -> str:
         """Say which training examples step number `step` (from 1) has read."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -91,23 +93,53 @@ def baselines(
     )
 
 
-def logged_baselines(directory: str, examples: int, tokenizer: Tokenizer) -> Baselines:
+def logged_baselines(directory: str, examples: int, tokenizer: Tokenizer, nsp: bool) -> Baselines:
     """Count and log the baselines over the first `examples` held-out records (0: all).
 
-    Frequencies are of enough training records to settle the third digit.
+    Frequencies are of enough training records to settle the third digit. `nsp`: whether pairs are
+    distinguished.
     """
     # As many held-out records as an evaluation reads, or the two would not compare.
     guess = baselines(directory, examples, _TRAIN_EXAMPLES, tokenizer)
     logging.info(
-        'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f; '
-        'most frequent label nsp_accuracy %.3f, nsp_loss %.3f',
+        'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f%s',
         guess.unigram_nll,
         math.exp(guess.unigram_nll),
         guess.unigram_accuracy,
-        guess.nsp_accuracy,
-        guess.nsp_nll,
+        f'; most frequent label nsp_accuracy {guess.nsp_accuracy:.3f}, nsp_loss {guess.nsp_nll:.3f}'
+        if nsp
+        else '',
     )
     return guess
+
+
+def verdict(lines: Sequence[Mapping[str, Any]]) -> str | None:
+    """Say how the last evaluation of a run compares with guessing, in a sentence.
+
+    Args:
+      lines: those of the run's metrics.jsonl.
+
+    Returns:
+      None where no evaluation was compared with guessing. For a run below guessing it says how many
+      more steps that takes at the pace of the last two evaluations: a lower bound, for the pace of
+      learning falls.
+    """
+    compared = [line for line in lines if line.get('nats_gained') is not None]
+    if not compared:
+        return None
+    last = compared[-1]
+    gained, loss = last['nats_gained'], last['mlm_loss']
+    figures = f'(held-out mlm_loss {loss:.2f}, guessing {loss + gained:.2f})'
+    if gained > 0:
+        return f'{gained:.2f} nats better than guessing by word frequencies {figures}'
+
+    advice = 'train longer'
+    before = [line for line in compared if line['step'] < last['step']]
+    if before and gained > before[-1]['nats_gained']:
+        pace = (gained - before[-1]['nats_gained']) / (last['step'] - before[-1]['step'])
+        steps = float(f'{-gained / pace:.1g}')
+        advice += f', by about {steps:,.0f} steps at least'
+    return f'no better than guessing by word frequencies {figures}: {advice}'
 
 
 def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:

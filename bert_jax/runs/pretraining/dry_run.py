@@ -16,6 +16,7 @@ from bert_jax.costs import flops, memory, overheads
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import sharding
 from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import schedule
 from bert_jax.train.program import pretraining_program
@@ -29,11 +30,13 @@ def report(
     The line has batch, FLOPs, memory of the step on one device, size of a checkpoint.
     """
     # A real batch, and not shapes alone: it is placed as in training, so the layouts are the same.
-    program = pretraining_program(config, records.kind(), mesh)
+    program = pretraining_program(config, records.kind(), mesh, phase=phase)
     size, rows = phase.batch_size, sharding.local_rows(mesh, phase.batch_size)
     stream = RecordStream(records.directory, 'train', size, config.seed, 'numpy', rows)
     inputs = word_vectors.inputs(config.model, records.tokenizer)
     batch = sharding.place(inputs(next(stream.batches())), mesh, size)
+    if teacher := Teacher.of(config, [records], mesh):
+        batch = teacher(batch)
 
     # Compiled and not run: the state is a tree of shapes, which takes no memory.
     with jax.set_mesh(mesh):

@@ -1,6 +1,6 @@
 """The MLM and NSP measures on held-out records: of a model in training, and of a workdir.
 
-Owns that evaluation alone; what is measured is in bert_jax/train/losses.py.
+Owns that evaluation alone; what is measured is in bert_jax/train/losses.
 """
 
 from __future__ import annotations

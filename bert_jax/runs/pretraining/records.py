@@ -134,11 +134,39 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     return chosen
 
 
-def order_settings(workdir: str | None) -> list[str]:
-    """Return the record_order of the run that has a checkpoint in `workdir`, as changed settings.
+def settings_of_records(
+    preset: schema.PretrainConfig, directories: Sequence[str], named_shape: bool
+) -> list[str]:
+    """Return what a preset takes from its records: vocabulary, lengths and positions.
 
-    Nothing where it is the default. So the command that began a run before there was a choice goes
-    on with it.
+    Args:
+      preset: the preset, whose own values are for records that nobody has named.
+      directories: those of --data.
+      named_shape: whether the model's shape is another one's, so that lengths alone are taken.
+    """
+    manifests = [Manifest.load(directory) for directory in directories]
+    if not manifests:
+        return []
+    settings, model = {}, preset.model
+    lengths = [manifest.seq_len for manifest in manifests]
+    # Phases find their records by length; of other lengths the first are those of the first phase.
+    if len(lengths) == len(preset.phases) and set(lengths) != {p.seq_len for p in preset.phases}:
+        settings = {f'phases.{i}.seq_len': length for i, length in enumerate(lengths)}
+        if not named_shape and max(lengths) > model.max_position:
+            settings['model.max_position'] = max(lengths)
+    if not named_shape and not model.holds(entries := manifests[0].vocab_size):
+        settings['model.vocab_size'] = entries
+    changes = [f'{name}={value}' for name, value in settings.items()]
+    if changes:
+        logging.info('of --data: %s', ', '.join(changes))
+    return changes
+
+
+def begun_settings(workdir: str | None) -> list[str]:
+    """Return settings of the run that has a checkpoint in `workdir`, which its command may not say.
+
+    So the command that began a run before these followed from the rest goes on with it: the order
+    of records where it is not the default, and the warm-up.
     """
     if workdir is None:
         return []
@@ -149,10 +177,11 @@ def order_settings(workdir: str | None) -> list[str]:
     begun = folder.config()
     if not isinstance(begun, schema.PretrainConfig) or not folder.newest_step():
         return []
-    if begun.record_order == schema.PretrainConfig.record_order:
-        return []
-    logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
-    return [f'record_order={begun.record_order}']
+    settings = [f'optimizer.warmup_steps={begun.optimizer.warmup_steps}']
+    if begun.record_order != schema.PretrainConfig.record_order:
+        logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
+        settings.append(f'record_order={begun.record_order}')
+    return settings
 
 
 def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: str) -> None:
@@ -189,7 +218,7 @@ def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: 
 
     # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.
     segments = 1 if manifest.objective == 'full_sentences' else 2
-    if model.type_vocab_size < segments:  # jax would read the last row there is
+    if not model.reads_segments(segments):  # jax would read the last row there is
         raise UserError(
             f'{flag} has pairs of segments (--objective={manifest.objective}), but'
             f' model.type_vocab_size={model.type_vocab_size}: --set'

@@ -12,19 +12,24 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_jax.configs import schema
-from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.model.embeddings import OF_WORDS
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.input_pipeline.records.shards import Manifest
-from bert_jax.runs.sources import fitting, source, word_network
+from bert_jax.runs.sources import fitting, source, tiling, word_network
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
 
 
-def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> list[str]:
+def shape_settings(
+    init_from: str,
+    data: Sequence[str],
+    workdir: str | None,
+    init_by: fitting.InitBy = 'weights',
+) -> list[str]:
     """Return the model of `init_from` as changes of a configuration, its vocabulary that of `data`.
 
-    Dropouts and initializer_range are not among them. A run with a checkpoint in `workdir` keeps
-    the model that it has.
+    Dropouts and initializer_range are not among them, nor are the sizes that `init_by` makes.
+    A run with a checkpoint in `workdir` keeps the model that it has.
 
     UserError where `init_from` names no model that can be read.
     """
@@ -42,8 +47,7 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
             shape = dataclasses.replace(shape, vocab_size=entries)
     # All of them: what a saved file leaves out as a default the preset may have otherwise.
     names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
-    settings = [
-        f'model.{name}={getattr(shape, name)}' for name in names if name not in fitting.FREE
-    ]
+    chosen = (*fitting.FREE, *tiling.SIZES.get(init_by, ()))
+    settings = [f'model.{name}={getattr(shape, name)}' for name in names if name not in chosen]
     logging.info('%s: %s', init_from, ', '.join(settings))
     return settings

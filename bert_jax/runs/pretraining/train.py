@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,8 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
+from bert_jax.input_pipeline import progress
+from bert_jax.input_pipeline.records.growth import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import determinism, processes, sharding
@@ -26,7 +29,10 @@ from bert_jax.model.blocks import attend
 from bert_jax.runs.finetuning.machine import mesh_of
 from bert_jax.runs.pretraining import baselines, dry_run, held_out, same_run
 from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import notes, running, word_vectors
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
     PretrainingProgram,
@@ -45,7 +51,11 @@ from bert_jax.train.state import (
 from bert_jax.train.task_heads import pretraining_head
 
 if TYPE_CHECKING:
+    from bert_jax.runs.sources import fitting
     from bert_jax.runs.sources.source import Source
+
+_WITH_MOMENTS = 'weights_and_moments'
+_DAY = 86_400  # seconds
 
 
 class PretrainResult(NamedTuple):
@@ -64,7 +74,21 @@ class PretrainResult(NamedTuple):
         if self.signal is not None:
             return running.exit_code(self.signal, checkpoint.standing(self.workdir, self.step))
         logging.info('done: %d steps', self.step)
+        for line in self.summary():
+            logging.info('%s', line)
         return 0
+
+    def summary(self) -> list[str]:
+        """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
+        folder = Workdir(self.workdir)
+        compared = baselines.verdict(read_metrics(folder.metrics_file))
+        lines = [compared] if compared else []
+        lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
+        return [
+            *lines,
+            f'next: bert-fill-mask --workdir={folder} "..." shows what it has learnt;'
+            f' bert-finetune --task=TASK --init_from={folder} --workdir=DIR trains it on a task',
+        ]
 
 
 def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
@@ -96,6 +120,7 @@ def pretrain(
     workdir: str,
     *,
     init_from: str | None = None,
+    init_by: fitting.InitBy = 'weights',
     print_map: bool = False,
     profile_steps: int = 0,
 ) -> PretrainResult:
@@ -106,6 +131,7 @@ def pretrain(
       records: those of each phase (records.match_phases).
       workdir: folder of the run, which all processes share.
       init_from: the source of the first weights.
+      init_by: how they are made of it; weights_and_moments takes its optimizer's moments too.
       print_map: whether the names of its arrays are printed.
       profile_steps: see loop.Run.
 
@@ -115,7 +141,10 @@ def pretrain(
     mesh, tokenizer = prepare(config, records), records[0].tokenizer
     with running.locked(workdir) as folder:
         # Before the workdir is this run's: a source that does not fit leaves no trace.
-        start, identity = starting_point(config, tokenizer, workdir, init_from, print_map)
+        start, identity = starting_point(config, tokenizer, workdir, init_from, print_map, init_by)
+        teacher = Teacher.of(config, records, mesh)
+        if teacher:
+            identity = {**identity, 'teacher_fingerprint': teacher.fingerprint}
         processes.compare(
             lambda: same_run.before_the_first_step(folder, start),
             'give all the same --workdir and --init_from, as one folder that all of them share',
@@ -129,15 +158,13 @@ def pretrain(
             lambda: same_run.claimed(folder),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
         )
-        fresh = _first_state(config, tokenizer, mesh, start, workdir, init_from)
+        fresh = _first_state(config, tokenizer, mesh, start, workdir, init_from, init_by)
         _log_sizes(config, fresh, mesh, workdir)
         with running.opened_for_phases(workdir, fresh, config, mesh, profile_steps) as (run, state):
             if start and not int(state.step):
-                logging.info(
-                    'weights of %s at step %d; optimizer and schedule are new',
-                    start.where, start.step,
-                )  # fmt: skip
-            return _train_phases(config, records, mesh, workdir, run, state)
+                is_new = 'schedule is' if init_by == _WITH_MOMENTS else 'optimizer and schedule are'
+                logging.info('weights of %s at step %d; %s new', start.where, start.step, is_new)
+            return _train_phases(config, records, mesh, workdir, run, state, teacher)
 
 
 def starting_point(
@@ -146,6 +173,7 @@ def starting_point(
     workdir: str,
     init_from: str | None,
     print_map: bool,
+    init_by: fitting.InitBy = 'weights',
 ) -> tuple[Source | None, dict[str, Any]]:
     """Read what `init_from` names, made fit for this run; return it, and its entry of data.json.
 
@@ -156,14 +184,22 @@ def starting_point(
     model = config.model
     if not init_from:
         return None, {}
-    from bert_jax.runs.sources import fitting, source, word_network
+    from bert_jax.runs.sources import fitting, moments, source, word_network
 
+    # Older runs do not say it, whose weights were taken as they are.
+    by = {} if init_by == 'weights' else {'init_by': init_by}
+    if by and (config.tuning.method != 'full' or word_network.is_workdir(init_from)):
+        raise UserError(f'--init_by={init_by} is for a whole model that is trained whole')
     if config.tuning.method == 'full':
         # Nor is what has no encoder: `_first_state` takes its network.
         if checkpoint.saved_steps(workdir) or word_network.is_workdir(init_from):
-            return None, {'init_from': init_from}
-        start = fitting.for_pretraining(init_from, tokenizer, model, config.seed, print_map)
-        return start, {'init_from': init_from}
+            return None, {'init_from': init_from, **by}
+        if init_by == _WITH_MOMENTS:
+            moments.check(init_from, tokenizer, config)
+        start = fitting.for_pretraining(
+            init_from, tokenizer, model, config.seed, print_map, init_by
+        )
+        return start, {'init_from': init_from, **by}
 
     # The trained weights belong to these alone: as source.py reads them again with the workdir.
     start = source.load_plain(init_from, print_map)
@@ -186,12 +222,18 @@ def _first_state(
     start: Source | None,
     workdir: str,
     init_from: str | None,
+    init_by: fitting.InitBy,
 ) -> TrainState:
     """Make the state that a run without a checkpoint begins with: of `start`, or fresh."""
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state = fresh_state(config, mesh)
     if start:
-        return _with_weights(state, start, config.encoder)
+        state = _with_weights(state, start, config.encoder)
+        if init_by == _WITH_MOMENTS:
+            from bert_jax.runs.sources import moments
+
+            state = moments.put_into(state, str(init_from), start.step)
+        return state
     if init_from and not checkpoint.saved_steps(workdir):
         from bert_jax.runs.sources import word_network
 
@@ -230,6 +272,7 @@ def _train_phases(
     workdir: str,
     run: loop.Run,
     state: TrainState,
+    teacher: Teacher | None,
 ) -> PretrainResult:
     """Train the phases that are left, to the last step or to a signal."""
     # `first`: the run's steps before this phase. What surrounds the steps is opened once for all
@@ -238,7 +281,8 @@ def _train_phases(
     # A phase that was done before the resume is passed over; one that was cut is gone on with.
     for number, phase in enumerate(config.phases):
         if int(state.step) < first + phase.steps and signal is None:
-            phase_training = PhaseTraining(config, number, first, records[number], mesh, workdir)
+            of_phase = number, first, records[number], mesh, workdir, teacher
+            phase_training = PhaseTraining(config, *of_phase)
             ended = phase_training.train(run, state)
             state, signal = ended.state, ended.signal
         first += phase.steps
@@ -265,6 +309,7 @@ class PhaseTraining:
     records: Records
     mesh: jax.sharding.Mesh
     workdir: str
+    teacher: Teacher | None = None
 
     @property
     def settings(self) -> schema.Phase:
@@ -274,7 +319,9 @@ class PhaseTraining:
     def train(self, run: loop.Run, state: TrainState) -> loop.TrainResult:
         """Train from `state`, which is of this phase, to its end or to a signal."""
         # Compiled when first called; the evaluation needs it too.
-        program = pretraining_program(self.config, self.records.kind(), self.mesh)
+        program = pretraining_program(
+            self.config, self.records.kind(), self.mesh, phase=self.settings
+        )
         # What guessing scores is logged before the first step, with which it will be compared.
         evaluation = self.evaluation(program, run)
 
@@ -293,7 +340,7 @@ class PhaseTraining:
 
         # prefetch: the next batch is read and placed while the device works on this one.
         return loop.train(
-            run,
+            run._replace(forecast=self.forecast),
             program.train_step,
             state,
             loop.prefetch(train.batches(step - self.first), self.place),
@@ -302,9 +349,20 @@ class PhaseTraining:
             name=f'phase {self.number}',
             labels={'phase': self.number},
             evaluation=evaluation,
-            costs=StepCosts(self.flops),
+            costs=StepCosts(self.flops, sizes=self.sizes(step - self.first)),
             read_by=read_by,
         )
+
+    def forecast(self, seconds: float) -> None:
+        """Log how long the rest of the run will take, and what to do where that is days."""
+        smaller = ''
+        if seconds > _DAY and jax.default_backend() == 'cpu':
+            smaller = (
+                ': on a CPU take --config=bert_mini_cpu (about an hour on two cores), a smaller'
+                ' preset or fewer --steps'
+            )
+        if processes.is_lead_process():
+            logging.info('at this rate the run takes %s%s', progress.clock(seconds), smaller)
 
     def evaluation(self, program: PretrainingProgram, run: loop.Run) -> loop.Evaluation | None:
         """Make the evaluation on held-out records, compared with guessing; None without any."""
@@ -313,11 +371,12 @@ class PhaseTraining:
 
         # Guessing is measured on the same records as the model.
         stream, batches = self.stream('eval'), self.config.runtime.eval_batches
+        nsp = self.records.kind().nsp and self.config.pair_loss
         guess = baselines.logged_baselines(
-            self.records.directory, self.settings.batch_size * batches, self.records.tokenizer
+            self.records.directory, self.settings.batch_size * batches, self.records.tokenizer, nsp
         )
         if processes.is_lead_process():
-            scores = guess.by_metric(self.records.kind().nsp and self.config.pair_loss)
+            scores = guess.by_metric(nsp)
             notes.note_guess(
                 self.workdir, notes.Guess(self.first, scores, self.records.lasting_path())
             )
@@ -335,10 +394,13 @@ class PhaseTraining:
 
             # Best is the lowest masked-LM loss; a loss that is not finite can be no best.
             measures = held_out.measure_languages(program.eval_step, params, watched())
-            loss = measures['mlm_loss']
+            line = {'split': 'eval', **measures}
+            if 'mlm_loss' in measures:
+                line['nats_gained'] = guess.unigram_nll - measures['mlm_loss']
+            # A student may learn a teacher's relations alone.
+            loss = measures.get('mlm_loss', measures.get('relation_loss', math.nan))
             # losses of different lengths do not compare: a later phase's are always better
             score = (float(self.number), -loss) if math.isfinite(loss) else None
-            line = {'split': 'eval', **measures, 'nats_gained': guess.unigram_nll - loss}
             return loop.EvalResult(line, score)
 
         return loop.Evaluation(self.config.runtime.eval_every, evaluate)
@@ -355,11 +417,26 @@ class PhaseTraining:
             self.config.runtime.decoder,
             rows=sharding.local_rows(self.mesh, self.settings.batch_size),
             order=self.config.record_order,
+            growth=self.growth,
         )
+
+    @property
+    def growth(self) -> Growth | None:
+        """Return how the batch grows; None where it does not."""
+        phase, parts = self.settings, self.config.runtime.accumulation
+        if phase.batch_warmup_from is None or phase.batch_warmup_steps is None:
+            return None
+        return Growth(phase.batch_warmup_from, phase.batch_warmup_steps, phase.batch_size, parts)
+
+    def sizes(self, step: int) -> Iterator[int] | None:
+        """Return the rows of each batch from a step of the phase on; None where none grows."""
+        growth = self.growth
+        return growth and map(growth.size, itertools.count(step))
 
     def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:
         """Put a batch of this process's rows on the devices, as one of all rows."""
-        return sharding.place(self._inputs(batch), self.mesh, self.settings.batch_size)
+        placed = sharding.place(self._inputs(batch), self.mesh, self.settings.batch_size)
+        return self.teacher(placed) if self.teacher else placed
 
     @functools.cached_property
     def _inputs(self) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -7,6 +7,7 @@ it lacks is made, is source.py's.
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 from absl import logging
@@ -14,43 +15,67 @@ from flax import traverse_util
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.model.embeddings import padded_vocab
+from bert_jax.runs.sources import tiling
 from bert_jax.runs.sources.source import Source, complete, plain, read_source
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train.task_heads import pretraining_head
+from bert_jax.train.optimizer import OF_VOCABULARY
+from bert_jax.train.task_heads import HEADS, pretraining_head
 
-# Arrays with a row for each entry of the vocabulary.
-_OF_VOCABULARY = {'encoder/embeddings/word', 'mlm/bias', 'mlm/decoder'}
 # Settings of the model that training may choose again, whatever it begins with.
-FREE = ('hidden_dropout', 'attention_dropout', 'initializer_range')
+FREE = (
+    'hidden_dropout', 'attention_dropout', 'attention_output_dropout', 'initializer_range',
+    'initialization',
+)  # fmt: skip
+# Those that a run may set otherwise, and that are the source's where it does not.
+RESETTABLE = ('rope_theta', 'local_rope_theta')
+# How weights are made of a source's (`--init_by`).
+InitBy = Literal['weights', 'weights_and_moments', 'tiling', 'layers']
+
+
+_RESIZED = {'tiling': tiling.tiled, 'layers': tiling.shallower}
 
 
 def for_pretraining(
-    name: str, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int, print_map: bool = False
+    name: str,
+    tokenizer: Tokenizer,
+    config: schema.ModelConfig,
+    seed: int,
+    print_map: bool = False,
+    init_by: InitBy = 'weights',
 ) -> Source:
     """Read what pre-training goes on from, with the vocabulary of `tokenizer`.
+
+    With init_by=tiling its matrices are tiled to the sizes of `config`; with init_by=layers as many
+    of its blocks are taken as `config` has.
 
     UserError where the source is a model of another shape, or the vocabulary is not the source's or
     an extension of it.
     """
-    return as_pretraining(plain(read_source(name, print_map)), tokenizer, config, seed)
+    return as_pretraining(plain(read_source(name, print_map)), tokenizer, config, seed, init_by)
 
 
 def as_pretraining(
-    source: Source, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int
+    source: Source,
+    tokenizer: Tokenizer,
+    config: schema.ModelConfig,
+    seed: int,
+    init_by: InitBy = 'weights',
 ) -> Source:
     """Return `for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_embedding(with_vocabulary(source, tokenizer), config)
+    if resize := _RESIZED.get(init_by):
+        source = resize(source, config)
 
     # All differences in one message, in the form in which they can be added to the command.
     names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
     if differ := [
         f'--set model.{name}={getattr(source.model, name)}'
         for name in names
-        if getattr(source.model, name) != getattr(config, name) and name not in FREE
+        if getattr(source.model, name) != getattr(config, name) and name not in (*FREE, *RESETTABLE)
     ]:
         raise UserError(
             f'--init_from={source.where} is of another model than --set asks for: leave those'
@@ -58,7 +83,8 @@ def as_pretraining(
         )
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
-    parts = tuple(dict.fromkeys(('pooler', *pretraining_head(config).parts)))
+    bare = HEADS['encoder'].of(config.family).parts
+    parts = tuple(dict.fromkeys((*bare, *pretraining_head(config).parts)))
     if unused := [part for part in source.bert.parts if part not in parts]:
         logging.info('%s: its %s is not used', source.where, ', '.join(unused))
     source = complete(source, parts, seed)
@@ -117,7 +143,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     # What is computed from the vocabulary is computed again.
     config = dataclasses.replace(source.model, vocab_size=size)
     flat = traverse_util.flatten_dict(source.params, sep='/')
-    flat |= {path: grown(flat[path]) for path in _OF_VOCABULARY & flat.keys()}
+    flat |= {path: grown(flat[path]) for path in flat if path.endswith(OF_VOCABULARY)}
     params = word_vectors.filled_in(traverse_util.unflatten_dict(flat, sep='/'), config, tokenizer)
 
     # How many start from a real guess is worth a line: a mean of all rows says nothing yet.

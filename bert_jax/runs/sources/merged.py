@@ -1,25 +1,29 @@
-"""A tuned run's workdir with its weights folded into the encoder's, as a workdir of its own.
+"""A run's weights made one: tuned ones folded into the encoder's, or the mean of its checkpoints.
 
-Owns what of a run stays in the new folder, and which runs have nothing to fold. How weights fold is
-bert_jax/conversion/tuned.py's.
+Owns what of a run stays in the new folder, and which runs have nothing to fold or to average. How
+weights fold is bert_jax/conversion/tuned.py's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.configs.schema import Config, FinetuneConfig
 from bert_jax.conversion import peft
 from bert_jax.conversion.tuned import folded
 from bert_jax.model.peft.registry import method_of
 from bert_jax.runs.sources.source import fold, read_source
 from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.checkpoint import Checkpoints, load_params
+from bert_jax.train.checkpoint import Checkpoints, load_params, saved_steps
 from bert_jax.train.state import TrainState
 
 
@@ -56,14 +60,57 @@ def merge(folder: str, output: str) -> str:
     else:
         params, step, tuning = source.params, source.step, source.model.tuning
 
-    # Settings, data and tokenizer are the run's, so that every command knows its task.
-    data = workdir.data() | {'merged_from': os.path.abspath(folder)}
-    with new_folder(output) as written:
-        merged = Workdir(written)
-        merged.create_or_resume(dataclasses.replace(config, tuning=tuning), data)
-        workdir.tokenizer().save(merged.tokenizer_folder)
-        with Checkpoints(written) as checkpoints:
-            state = TrainState(params, {}, jnp.int32(step), jnp.int32(0))
-            checkpoints.save(state, {'kind': 'finetune'})
+    data = {'merged_from': os.path.abspath(folder)}
+    _write(output, workdir, dataclasses.replace(config, tuning=tuning), data, params, step)
     became = f'one adapter, the mean of {experts}' if experts else 'plain weights'
     return f'{output}: {method} folded into {became}'
+
+
+def average(folder: str, output: str, steps: Sequence[int]) -> str:
+    """Write the workdir `output`: that in `folder` with the mean of its checkpoints of `steps`.
+
+    -> what it is now, in words. UserError where a step has no checkpoint that is whole.
+    """
+    named = ','.join(map(str, steps))
+    workdir = Workdir(folder)
+    workdir.check(flag='workdir')
+    config = workdir.config()
+    if config.tuning.method != 'full':
+        raise UserError(
+            f'--workdir={folder} holds tuned weights ({config.tuning.method}) alone, whose mean is'
+            ' not that of what they make: fold them first (bert-merge without --average)'
+        )
+    if len(steps) < 2 or len(set(steps)) < len(steps):
+        raise UserError(f'--average={named}: name two steps or more, each once')
+    saved = saved_steps(workdir)
+    if missing := [step for step in steps if step not in saved]:
+        raise UserError(
+            f'--average={named}: {folder} has no checkpoint of step {missing[0]}, but of'
+            f' {", ".join(map(str, saved)) or "none"}; runtime.keep_every keeps them'
+        )
+
+    # One after the other, in float64, and rounded once: the order of the steps does not show.
+    total = None
+    for step in steps:
+        params, _ = load_params(workdir, step)
+        wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+        total = wide if total is None else jax.tree.map(np.add, total, wide)
+    mean = jax.tree.map(lambda x, like: (x / len(steps)).astype(like.dtype), total, params)
+    data = {'averaged_from': os.path.abspath(folder), 'averaged_steps': list(steps)}
+    _write(output, workdir, config, data, mean, max(steps))
+    return f'{output}: the mean of the weights at steps {named.replace(",", ", ")}'
+
+
+def _write(
+    output: str, workdir: Workdir, config: Config, data: dict[str, Any], params: Any, step: int
+) -> None:
+    """Write the workdir `output` with the parameters, and with all else as in `workdir`."""
+    # Settings, data and tokenizer are the run's, so that every command knows its task.
+    kind = 'finetune' if isinstance(config, FinetuneConfig) else 'pretrain'
+    with new_folder(output) as written:
+        made = Workdir(written)
+        made.create_or_resume(config, workdir.data() | data)
+        workdir.tokenizer().save(made.tokenizer_folder)
+        with Checkpoints(written) as checkpoints:
+            state = TrainState(params, {}, jnp.int32(step), jnp.int32(0))
+            checkpoints.save(state, {'kind': kind})

@@ -31,8 +31,8 @@ from etils import epath
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.configs.model import TuningConfig
-from bert_jax.conversion import google, hub, huggingface, peft
+from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
 from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.input_pipeline.tokenizer import Tokenizer
@@ -46,6 +46,8 @@ from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, pretraining_head
 
 # For messages: what a path could have been.
+# Fields of a model that came later than fingerprints.
+_LATER = ('sentence', 'chosen')
 _KINDS = (
     'a workdir of bert-pretrain or bert-finetune, a Hugging Face BERT or peft directory, or a'
     ' Google checkpoint with its bert_config.json'
@@ -85,8 +87,11 @@ class Source(NamedTuple):
         A path and a step do not name a model: other weights may lie in the same folder tomorrow.
         """
         # Everything but the arrays, whose repr would leave out most of their numbers.
-        facts = (self.bert._replace(params={}), self.tokenizer.fingerprint)
-        digest = hashlib.sha256(repr(facts).encode())
+        fields = self.bert._replace(params={})._asdict().items()
+        # Models that lack a field which came later keep the digits they had before it.
+        given = (f'{name}={value!r}' for name, value in fields if value or name not in _LATER)
+        facts = f'(Model({", ".join(given)}), {self.tokenizer.fingerprint!r})'
+        digest = hashlib.sha256(facts.encode())
 
         # Path, shape and type before the bytes: two layouts of the same bytes are two models.
         for path, array in jax.tree_util.tree_flatten_with_path(self.params)[0]:
@@ -113,7 +118,8 @@ def shape_of(name: str) -> schema.ModelConfig:
 
 def load_source(name: str, print_map: bool = False) -> Source:
     """Read a source; where it has no pooler make a fresh one, which the log names."""
-    return complete(read_source(name, print_map), ('pooler',))
+    source = read_source(name, print_map)
+    return complete(source, HEADS['encoder'].of(source.model.family).parts)
 
 
 def read_source(name: str, print_map: bool = False) -> Source:
@@ -188,6 +194,8 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
         return _read_adapter(name, folder, print_map)
     elif huggingface.is_directory(folder):
         reading, step = huggingface.read(folder), 0
+        if sentence_transformers.is_directory(folder):
+            reading = sentence_transformers.with_sentence(folder, reading)
     elif '://' not in name and epath.Path(name).is_file():
         raise UserError(f'{name} is a file: name its folder; expected {_KINDS}')
     else:
@@ -358,9 +366,12 @@ def _read_workdir(
         if data['head'] in HEADS:
             head = HEADS[data['head']]
             architecture, problem = head.class_in(model.family), head.problem_type
-        bert = Model(
-            model, params, architecture, tuple(data['labels']), config.head_dropout, problem
-        )
+        of_head = tuple(data['labels']), config.head_dropout, problem
+        bert = Model(model, params, architecture, *of_head)._replace(chosen=workdir.chosen())
+        if data['head'] == 'embedding':
+            prompts = workdir.data(options=dict)['options'].get('prompts', {})
+            sentence = config.embedding.sentence(prompts, config.max_seq_length)
+            bert = bert._replace(sentence=sentence)
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
     names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]

@@ -4,11 +4,13 @@ Owns the names of what lies in it, whether a resumed run is the same run, and th
 that is no workdir. Must not know what a run does. What writes the files says how they are made:
 
   config.json, data.json     which run it is: its settings, and what it reads
+  task/NAME.json             its task, where that was found in a table
   tokenizer/                 a copy of its tokenizer
   checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
   metrics.jsonl, plots/      bert_jax/runs/workdir: metrics.py, plots.py
   starts.json, guessing.json  notes.py there: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ has the answers
+  chosen.json                options of the task that were chosen on the scored split
   noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness)
   features/, profile/        what is slow to make, and what was asked for
 
@@ -70,6 +72,10 @@ class Workdir(os.PathLike[str]):
         """Return what the run reads."""
         return self.path / 'data.json'
 
+    def task_file(self, name: str) -> epath.Path:
+        """Return the task file of a task that was found in a table."""
+        return self.path / 'task' / f'{name}.json'
+
     @property
     def tokenizer_folder(self) -> epath.Path:
         """Return a copy of the run's tokenizer."""
@@ -107,6 +113,15 @@ class Workdir(os.PathLike[str]):
     def predictions(self, split: str) -> epath.Path:
         """Return the folder of the predictions on a split, in the task's official format."""
         return self.path / 'predictions' / split
+
+    @property
+    def chosen_file(self) -> epath.Path:
+        """Return the options of the task that were chosen on the scored split."""
+        return self.path / 'chosen.json'
+
+    def chosen(self) -> dict[str, Any]:
+        """Return those options; {} where there are none. UserError where they are damaged."""
+        return read_object(self.chosen_file, MEND) if self.chosen_file.exists() else {}
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep a second process out; see bert_jax/runs/workdir/folder.py."""

@@ -188,23 +188,22 @@ def task_file(tmp_path):
 @pytest.mark.slow
 def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
     where = (f'--task={task_file}', f'--init_from={encoder}', f'--workdir={tmp_path}/run')
-    settings = ('--set=max_seq_length=32', '--set=batch_size=8', '--set=epochs=4')
+    settings = ('--set=max_seq_length=32', '--set=batch_size=8', '--set=epochs=2')
     small = ('--seeds=0,1', *settings, '--profile=1', '--set_bilstm=lstm_width=8')
     command = ('feature_based', *where)
     refused = binary(*command, *small)
     assert refused.returncode == 2
     assert 'features=second_to_last needs an encoder of 2 layers or more' in refused.stderr
-    run = binary(*command, *small, '--approaches=finetune,last,sum_all')
+    run = binary(*command, *small, '--approaches=finetune,last')
     assert run.returncode == 0, run.stderr
     lines = [line.split() for line in run.stdout.splitlines()]
-    assert [line[:2] for line in lines[:4]] == [
+    assert [line[:2] for line in lines[:3]] == [
         ['approach', 'runs'],
         ['finetune', '2'],
         ['last', '2'],
-        ['sum_all', '2'],
     ]
     report = json.loads((tmp_path / 'run/sweep.json').read_text())
-    for line in lines[1:4]:
+    for line in lines[1:3]:
         scores = [
             row['metrics']['entity_f1']
             for row in report['runs']
@@ -217,8 +216,8 @@ def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
     with pytest.raises(UserError, match=f'holds a BiLSTM .* a frozen encoder.* which is {encoder}'):
         source.load_source(last)
     traced = (tmp_path / 'run/runs').glob('*/profile/**/*.xplane.pb')
-    assert len({file.relative_to(tmp_path).parts[2] for file in traced}) == 6
-    again = binary(*command, *small, '--approaches=finetune,last,sum_all')
+    assert len({file.relative_to(tmp_path).parts[2] for file in traced}) == 4
+    again = binary(*command, *small, '--approaches=finetune,last')
     assert again.stdout == run.stdout and 'compilations: none' in again.stderr
     for mistake, message in {
         '--approaches=first': "--approaches: 'first' is none of finetune, embeddings",

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.runs.pretraining.baselines import baselines
+from bert_jax.runs.pretraining.baselines import baselines, logged_baselines
 from tests.helpers.records import encoded
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
@@ -89,3 +89,11 @@ def test_baselines(record_folder):
     first_two = baselines(str(record_folder), examples=2)
     assert (first_two.masked, first_two.examples, first_two.nsp_accuracy) == (3, 2, 1.0)
     assert first_two.unigram_accuracy == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize('nsp', [False, True])
+def test_pairs_are_logged_only_where_they_are_trained_on(record_folder, caplog, nsp):
+    tokenizer = Tokenizer.load(record_folder / 'tokenizer')
+    with caplog.at_level('INFO'):
+        logged_baselines(str(record_folder), 0, tokenizer, nsp)
+    assert 'mlm_accuracy 0.500' in caplog.text and ('nsp' in caplog.text) == nsp

@@ -11,7 +11,7 @@ from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.conversion import google, huggingface
 from bert_jax.runs.pretraining.source_shape import shape_settings
-from bert_jax.runs.sources import fitting, source
+from bert_jax.runs.sources import fitting, source, tiling
 from tests.helpers.pages import ROOT
 
 GOLDEN = str(ROOT / 'tests/golden/huggingface')
@@ -28,6 +28,13 @@ def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog
     assert config.model == dataclasses.replace(there, **free) != preset.model
     assert dataclasses.replace(config, model=preset.model) == apply(preset, [SHORT])
     assert f'model.hidden_size={there.hidden_size}' in caplog.text
+
+
+def test_tiling_leaves_the_sizes_to_the_configuration():
+    there = huggingface.read(GOLDEN).model.config
+    tiles = shape_settings(GOLDEN, [], None, 'tiling')
+    left_out = {s for s in shape_settings(GOLDEN, [], None) if s not in tiles}
+    assert left_out == {f'model.{name}={getattr(there, name)}' for name in tiling.SIZES['tiling']}
 
 
 @pytest.mark.parametrize('kind', ['google', 'huggingface', 'workdir'])

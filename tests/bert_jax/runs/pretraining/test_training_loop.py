@@ -13,6 +13,7 @@ import shutil
 import signal
 from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -265,6 +266,76 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
     with pytest.raises(UserError, match='has adapters .houlsby., which are no weights of BERT'):
         source.load_plain(str(folder / 'adapters'))
     assert source.read_source(str(folder / 'adapters')).model.tuning.width == 3
+
+
+def test_a_phase_that_is_a_run_of_its_own_goes_on_with_weights_and_moments(folder):
+    short = ['optimizer.algorithm=stable_adamw', 'optimizer.warmup_steps=1', 'phases.0.steps=2']
+    flags = [f'--init_from={folder}/first', '--init_by=weights_and_moments']
+    said, log = pretrain(
+        folder, (0, 'first', short), (0, 'second', short + flags), (0, 'second', short + flags[:1])
+    )
+    assert said[:2] == ['0', '0'], log
+    assert "(data.init_by: 'weights_and_moments' -> None)" in said[2]
+    assert 'step 2; schedule is new' in log
+    assert checkpoint.load_opt_state(folder / 'second', 2)['1/count'] == 4
+
+
+def test_a_student_goes_on_where_it_was_stopped_and_keeps_its_teacher(folder):
+    """The same lines, and the same weights to the bit; no other teacher is taken."""
+    pretrain(folder, (0, 'teacher', ['phases.0.steps=2', 'optimizer.warmup_steps=1']))
+    short = ['phases.0.steps=6', 'optimizer.warmup_steps=2', 'runtime.log_every=1']
+    learns = [*short, f'distillation.teacher={folder}/teacher', 'model.num_layers=2']
+    said, log = pretrain(
+        folder,
+        (0, 'not-run', [*learns, '--dry_run']),
+        (0, 'student', learns),
+        (3, 'cut-student', learns),
+        (0, 'cut-student', learns),
+        (0, 'cut-student', [*learns, f'distillation.teacher={folder}/student']),
+    )
+    assert said[:4] == ['0', '0', '143', '0'], log
+    assert 'teacher' in said[4] and said[4].startswith('2')
+    whole = without_times(folder / 'student/metrics.jsonl')
+    assert {'soft_loss', 'cosine_loss', 'mlm_loss'} <= whole[-1].keys()
+    assert without_times(folder / 'cut-student/metrics.jsonl') == whole
+    params, _ = checkpoint.load_params(folder / 'student')
+    resumed, _ = checkpoint.load_params(folder / 'cut-student')
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, resumed))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'line'),
+    [
+        (['model.hidden_size=32'], 'states of two widths have no cosine'),
+        (['distillation.method=minilm'], 'relation_heads=12 does not divide the hidden size'),
+        (['tuning.method=lora', '--init_from=teacher'], 'a student takes tuning.method=full'),
+        (['distillation.teacher=nowhere'], 'nowhere'),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused_before_the_run_begins(folder, changes, line):
+    if not (folder / 'teacher').exists():
+        pretrain(folder, (0, 'teacher', ['phases.0.steps=2', 'optimizer.warmup_steps=1']))
+    changes = [c.replace('=teacher', f'={folder}/teacher') for c in changes]
+    said, _ = pretrain(folder, (0, 'none', [f'distillation.teacher={folder}/teacher', *changes]))
+    assert said[0].startswith('2') and line in said[0]
+    assert not (folder / 'none').exists()
+
+
+def test_a_batch_that_grows_goes_on_where_it_was_stopped(folder):
+    """Inside the second of three sizes: the same lines, and the same weights to the bit."""
+    grows = ['phases.0.batch_size=24', 'phases.0.batch_warmup_from=8', 'phases.0.steps=8']
+    grows += ['phases.0.batch_warmup_steps=3', 'optimizer.warmup_steps=2', 'runtime.log_every=1']
+    grows += ['runtime.accumulation=3']
+    said, log = pretrain(
+        folder, (0, 'grown', grows), (4, 'cut-grown', grows), (0, 'cut-grown', grows)
+    )
+    assert said == ['0', '143', '0'], log
+    whole = without_times(folder / 'grown/metrics.jsonl')
+    assert without_times(folder / 'cut-grown/metrics.jsonl') == whole
+    params, _ = checkpoint.load_params(folder / 'grown')
+    resumed, _ = checkpoint.load_params(folder / 'cut-grown')
+    same = jax.tree.map(np.array_equal, params, resumed)
+    assert jax.tree.all(same)
 
 
 def test_two_programs_are_compiled_before_the_first_step_is_logged(folder, binary):

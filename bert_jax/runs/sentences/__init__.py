@@ -1,0 +1,1 @@
+"""What vectors of whole texts are worth: retrieval, similarity, pairs, translations."""

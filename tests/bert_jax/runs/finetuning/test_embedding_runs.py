@@ -1,0 +1,212 @@
+"""Runs that train a sentence encoder: what they learn, resume and refuse, and what is done then."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets.finetune import recipe
+from bert_jax.inference import Bert, Predictor
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.runs.finetuning import encoder_cache, evaluation, finetuner, machine
+from bert_jax.runs.finetuning.approach import Approach
+from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.runs.sources import source
+from bert_jax.train import checkpoint
+from tests.helpers.encoder import ENCODER_WORDS
+from tests.helpers.finetuning import stopping_after
+
+pytestmark = pytest.mark.usefixtures('signal_handlers')
+KINDS, COLOURS = ENCODER_WORDS[:6], ENCODER_WORDS[-6:]
+SETTINGS = (
+    'batch_size=4', 'max_seq_length=16', 'steps=30', 'optimizer.peak_lr=3e-3',
+    'optimizer.algorithm=adamw', 'runtime.log_every=10', 'runtime.model_parallel=2',
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Tasks in which each word has a colour that is its own: pairs, and plain texts."""
+    rng = np.random.default_rng(0)
+    rows = {'train': 40, 'dev': 12}
+    for split, count in rows.items():
+        lines = []
+        for _ in range(count):
+            number = rng.integers(6)
+            alike = {'query': f'the {KINDS[number]}', 'colour': COLOURS[number]}
+            lines.append(alike | {'score': int(rng.integers(6))})
+        (tmp_path / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    files = {split: f'{split}.jsonl' for split in rows}
+    pairs = {
+        'kind': 'embedding',
+        'files': files,
+        'columns': {'anchor': 'query', 'positive': 'colour'},
+        'prompts': {'query': 'who is ', 'document': 'a '},
+    }
+    (tmp_path / 'pairs.json').write_text(json.dumps(pairs))
+    scored = {'text_a': 'query', 'text_b': 'colour', 'score': 'score'}
+    (tmp_path / 'scored.json').write_text(
+        json.dumps(pairs | {'columns': scored, 'score_range': [0, 5], 'prompts': {}})
+    )
+    texts = {split: {'file': name, 'columns': {'text': 'query'}} for split, name in files.items()}
+    (tmp_path / 'texts.json').write_text(
+        json.dumps(pairs | {'files': texts | {'dev': files['dev']}})
+    )
+    return tmp_path
+
+
+def configuration(*changes):
+    return apply(recipe('alike', 'embedding'), [*SETTINGS, *changes])
+
+
+def tuner_of(task_file, encoder):
+    task = load_task(str(task_file))
+    data = TaskData(task, source.load_source(encoder), task_identity(task, str(task_file), ''))
+    ready = machine.ready(configuration().runtime, data.source.model)
+    return finetuner.FineTuner(Approach(data, ready), ready)
+
+
+def test_a_run_learns_and_is_used(folder, encoder):
+    run = str(folder / 'run')
+    changes = (
+        'steps=60',
+        'embedding.matryoshka=32,8',
+        'embedding.pooling=weighted_mean',
+        'embedding.normalize=true',
+    )
+    tuner = tuner_of(folder / 'pairs.json', encoder)
+    result, _ = tuner.run(configuration(*changes), run)
+    assert result['metrics']['accuracy'] > 0.9 and not result['failed']
+    assert result['chance_loss'] == pytest.approx(2 * np.log(4)) and result['train_loss'] < 1
+    assert evaluation.evaluate(run)['metrics'] == result['metrics']
+    # Another task with the same head, without prompts of its own, is asked with the model's.
+    scored = evaluation.evaluate(run, str(folder / 'scored.json'))
+    assert set(scored['metrics']) == {'spearman', 'pearson'}
+
+    bert = Bert.load(run)
+    queries = bert.embed([f'the {word}' for word in KINDS], prompt='query')
+    colours = bert.embed(COLOURS, prompt='document')
+    assert queries.shape == (6, 32)
+    np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, rtol=1e-5)
+    assert ((queries @ colours.T).argmax(1) == np.arange(6)).all()
+    with pytest.raises(UserError, match='gives vectors and no answers: .*bert-nearest'):
+        Predictor.from_workdir(run)
+
+
+def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
+    teaching = (
+        'embedding.loss=mse', f'embedding.teacher={encoder}', 'embedding.pooling=max',
+        'batch_size=8', 'runtime.accumulation=2', 'hidden_dropout=0', 'attention_dropout=0',
+    )  # fmt: skip
+    tuner = tuner_of(folder / 'texts.json', encoder)
+    tuner.data.cache = str(folder / 'kept')
+    tuner.run(configuration(*teaching), str(folder / 'run'))
+    features, _ = tuner.approach.features(configuration(*teaching))
+    # A plain text is there once, and has what the teacher gives of it, under its own prompts.
+    texts = [example.texts[0] for example in tuner.data.train]
+    teacher = Bert.load(encoder)
+    wanted = teacher.embed(texts)
+    before, after = teacher.embed(texts, pool='max'), Bert.load(str(folder / 'run')).embed(texts)
+    assert np.square(after - wanted).mean() < np.square(before - wanted).mean() / 5
+    assert features['input_ids'].shape[:2] == (40, 1)
+    np.testing.assert_allclose(features['teacher_vectors'][:, 0, :, 0], wanted, atol=1e-5)
+
+    # Kept for the next run, of another width too, whose vectors are projected.
+    (file,) = (folder / 'kept').iterdir()
+    assert np.load(file).shape == (6, 32)
+    monkeypatch.setattr(encoder_cache.serving, 'forward', None)
+    again = tuner_of(folder / 'texts.json', encoder)
+    again.data.cache = str(folder / 'kept')
+    narrow = configuration(*teaching, 'embedding.truncate_dim=3')
+    vectors = again.approach.features(narrow)[0]['teacher_vectors'][:, 0, :, 0]
+    axes = PCA(3).fit(np.load(file)).components_
+    theirs = wanted @ axes.T
+    np.testing.assert_allclose(vectors @ vectors.T, theirs @ theirs.T, rtol=1e-3, atol=1e-3)
+    assert again.approach.identity(narrow) == tuner.approach.identity(narrow)
+    assert not again.approach.identity(configuration())
+
+    # What an engine that was killed might leave is made again.
+    monkeypatch.undo()
+    file.write_bytes(file.read_bytes()[:300])
+    source_of = source.read_source(encoder)
+    made = encoder_cache.text_vectors(
+        str(folder / 'kept'), source_of, list(dict.fromkeys(texts)), tuner._machine.mesh, list
+    )
+    np.testing.assert_array_equal(made, np.load(file))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'embedding.truncate_dim': 33}, 'gives vectors of 32 numbers, and the student gives 33'),
+        ({'embedding.teacher': 'nowhere'}, 'nowhere'),
+    ],
+)
+def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
+    teaching = {'embedding.loss': 'mse', 'embedding.teacher': encoder} | changes
+    approach = tuner_of(folder / 'pairs.json', encoder).approach
+    with pytest.raises(UserError, match=message) as error:
+        approach.features(configuration(*(f'{name}={value}' for name, value in teaching.items())))
+    assert '\n' not in str(error.value)
+
+
+def test_a_signal_loses_nothing(folder, encoder):
+    """Taken up by another process, the weights are those of an undisturbed run, to the bit."""
+    config = configuration('embedding.loss=simcse', 'steps=9', 'runtime.checkpoint_every=4')
+    tuner = tuner_of(folder / 'texts.json', encoder)
+    tuner.run(config, str(folder / 'whole'))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped):
+        stopping_after(6, patch)
+        tuner.run(config, str(folder / 'stopped'))
+    assert checkpoint.saved_steps(folder / 'stopped') == [6]
+    tuner_of(folder / 'texts.json', encoder).run(config, str(folder / 'stopped'))
+    whole, stopped = (checkpoint.load_params(folder / name)[0] for name in ('whole', 'stopped'))
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
+
+
+@pytest.mark.parametrize(
+    ('task', 'changes', 'message'),
+    [
+        (
+            'pairs',
+            ['embedding.loss=cosent'],
+            'reads scored pairs, and .* pairs has pairs: take mul.* or mse',
+        ),
+        ('scored', [], 'reads pairs and triplets, and .*scored pairs: take cosent or cosine'),
+        (
+            'scored',
+            ['embedding.loss=mse', 'embedding.teacher=any'],
+            'mse reads texts and pairs and triplets, and .* scored pairs: take cosent or cosine',
+        ),
+        ('texts', [], 'reads pairs and triplets, and .* has texts: take simcse or mse'),
+        (
+            'texts',
+            ['embedding.loss=simcse', 'hidden_dropout=0', 'attention_dropout=0'],
+            'two draws of dropout, and the encoder has none: set hidden_dropout',
+        ),
+        ('pairs', ['batch_size=1'], 'batch_size=1: embedding.loss=mult.* raise it'),
+        ('pairs', ['runtime.accumulation=2'], 'accumulation=2 cuts .*: set embedding.chunk_size'),
+        ('pairs', ['embedding.truncate_dim=64'], 'truncate_dim=64 is beyond the 32 numbers'),
+        ('pairs', ['embedding.matryoshka=33'], '33 is beyond the 32 numbers'),
+    ],
+)
+def test_what_cannot_be_trained(folder, encoder, task, changes, message):
+    approach = tuner_of(folder / f'{task}.json', encoder).approach
+    with pytest.raises(UserError, match=message) as error:
+        approach.check(configuration(*changes))
+    assert '\n' not in str(error.value)
+
+
+def test_other_tasks_refuse_its_settings(folder, encoder):
+    columns = {'text': 'query', 'label': 'score'}
+    task = {'kind': 'regression', 'files': {'train': 'train.jsonl', 'dev': 'dev.jsonl'}}
+    (folder / 'number.json').write_text(json.dumps(task | {'columns': columns}))
+    approach = tuner_of(folder / 'number.json', encoder).approach
+    with pytest.raises(UserError, match='embedding: it is for tasks of kind embedding, and number'):
+        approach.check(configuration('embedding.loss=cosine'))

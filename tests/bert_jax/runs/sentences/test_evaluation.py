@@ -1,0 +1,120 @@
+"""Vectors of texts, scored: prompts, ties, intervals, and the command."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.conversion import huggingface
+from bert_jax.inference import Bert
+from bert_jax.runs.sentences import evaluation
+from tests.helpers import tiny_models
+from tests.helpers.commands import in_process  # noqa: F401
+
+VECTORS = {'q': [1, 0], 'x': [2, 0], 'y': [1, 0], 'z': [0, 1], 'p x': [0, 1]}
+
+
+def folder(path, qrels: str) -> str:
+    (path / 'qrels').mkdir(parents=True)
+    (path / 'qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + qrels)
+    corpus = ({'_id': name.upper(), 'text': name} for name in 'zxy')
+    (path / 'corpus.jsonl').write_text('\n'.join(map(json.dumps, corpus)) + '\n')
+    (path / 'queries.jsonl').write_text('{"_id": "1", "text": "q"}\n{"_id": "2", "text": "q"}\n')
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ('qrels', 'compare', 'reciprocal'),
+    [
+        # x and y are as near as each other: by id, upwards; with grades downwards.
+        ('1\tX\t1\n', 'cosine', 1),
+        ('1\tY\t1\n', 'cosine', 1 / 2),
+        ('1\tX\t2\n', 'cosine', 1 / 2),
+        ('1\tY\t2\n', 'cosine', 1),
+        ('1\tX\t2\n', 'dot', 1),
+        ('1\tY\t1\n2\tZ\t1\n', 'cosine', (1 / 2 + 1 / 3) / 2),
+    ],
+)
+def test_retrieval(tmp_path, qrels, compare, reciprocal):
+    asked = []
+
+    def embedder(texts, prompt):
+        asked.append((sorted(texts), prompt))
+        return np.array([VECTORS[text] for text in texts], np.float32)
+
+    found = evaluation.evaluate_retrieval(
+        embedder, folder(tmp_path, qrels), compare=compare, draws=50
+    )
+    assert found['metrics']['mrr@10'] == pytest.approx(reciprocal)
+    assert asked == [(['x', 'y', 'z'], 'document'), (['q'], 'query')]
+    low, high = found['intervals']['mrr@10']
+    values = [1 / 3, 1 / 2] if '2\tZ' in qrels else [reciprocal] * 2
+    assert (low, high) == pytest.approx(values)
+    assert (found['examples'], found['documents']) == (qrels.count('\n'), 3)
+
+
+def test_the_command(tmp_path, binary):
+    model, out = tmp_path / 'model', tmp_path / 'out.json'
+    tiny_models.tokenizer().save(model)
+    huggingface.write(model, tiny_models.model('BertModel'))
+    texts = ['a bad film', 'a good film', 'paris is the capital of france', 'who is unable ?']
+    pairs = [(texts[i], texts[j], i + j, (i + j) % 2) for i in range(4) for j in range(4)]
+    lines = ['a\tb\tscore\tlabel', *('\t'.join(map(str, pair)) for pair in pairs)]
+    (tmp_path / 'pairs.tsv').write_text('\n'.join(lines))
+    (tmp_path / 'texts.txt').write_text('\n'.join(texts) + '\n')
+
+    def report(*arguments) -> dict:
+        done = binary('evaluate', f'--init_from={model}', f'--output={out}', *arguments)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(out.read_text()) == json.loads(done.stdout)
+        return json.loads(done.stdout)
+
+    a, b, scores, _ = zip(*pairs, strict=True)
+    vectors = [np.array(Bert.load(str(model)).embed(side, pool='max')[:, :5]) for side in (a, b)]
+    a_N5, b_N5 = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in vectors)
+    columns = '--columns=text=a,text_b=b'
+    found = report(
+        f'--sts={tmp_path}/pairs.tsv',
+        columns,
+        '--score_range=0,6',
+        '--pool=max',
+        '--truncate_dim=5',
+        '--bootstrap=0',
+    )
+    wanted = np.corrcoef((a_N5 * b_N5).sum(1), scores)[0, 1]
+    assert found['metrics']['pearson'] == pytest.approx(wanted, abs=1e-5)
+    assert found['intervals'] == {}
+
+    found = report(f'--pairs={tmp_path}/pairs.tsv', columns, '--bootstrap=10')
+    assert (found['examples'], len(found['intervals']['ap'])) == (16, 2)
+    both = [f'--translations={language}={tmp_path}/texts.txt' for language in ('en', 'de')]
+    assert report(*both, '--bootstrap=10')['metrics'] == {'en -> de': 1, 'de -> en': 1, 'mean': 1}
+    at = folder(tmp_path / 'set', '1\tX\t1\n')
+    assert report(f'--retrieval={at}')['metrics']['recall@3'] == 1
+    (tmp_path / 'run').write_text('1 Q0 Z 1 2 me\n1 Q0 X 2 1 me\n3 Q0 X 1 1 me\n')
+    done = binary('evaluate', f'--predictions={tmp_path}/run', f'--retrieval={at}')
+    assert json.loads(done.stdout)['metrics']['mrr@10'] == 1 / 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--sts=x', '--pairs=y'], '--pairs does not go with --sts'),
+        (['--retrieval=x', '--predictions=y'], '--init_from does not go with --predictions'),
+        (['--sts=x', '--data=y'], '--data does not go with --sts'),
+        (['--pairs=x', '--split=test'], '--split does not go with --pairs'),
+        (['--retrieval=x', '--columns=a=b'], '--columns needs --sts or --pairs'),
+        (['--sts=x', '--score_range=5,0'], '--score_range=5,0: write LEAST,GREATEST'),
+        (['--translations=en=x'], '--translations: name the files of two languages'),
+        ([], '--init_from needs --retrieval or --sts or --pairs or --translations'),
+        (['--sts=x', '--workdir=.'], 'name either --workdir or --init_from'),
+    ],
+)
+def test_mistakes_are_one_line(binary, tmp_path, arguments, message):
+    (tmp_path / 'x').write_text('a\n')
+    arguments = [argument.replace('en=x', f'en={tmp_path}/x') for argument in arguments]
+    done = binary('evaluate', '--init_from=m', *arguments)
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1), done.stderr
+    assert message in done.stderr
