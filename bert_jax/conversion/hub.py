@@ -27,6 +27,12 @@ _SETTINGS = [
     'special_tokens_map.json',
     'spm.model',
     'spiece.model',
+    # how sentence-transformers makes a vector of a text
+    'modules.json',
+    'sentence_bert_config.json',
+    'config_sentence_transformers.json',
+    '*_*/config.json',
+    '*_Dense/model.safetensors',
 ]
 # {ending: patterns}, in the order of preference.
 _WEIGHTS = {

@@ -29,7 +29,7 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, shape_settings
+from bert_jax.conversion import parameters, sentence_transformers, shape_settings
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
 from bert_jax.train.task_heads import CLASSES, of_task
 
@@ -63,6 +63,8 @@ _FIXED = {
     'add_cross_attention': (False, None),
     'pruned_heads': ({}, None),
 }
+# Where a config.json says what a kind of task needs besides: {our head: its chosen options}.
+_CHOSEN = 'task_specific_params'
 # {model_type: family}; BERT's first files had no type.
 BY_TYPE = {family.transformers.model_type: name for name, family in FAMILIES.items()}
 _FIRST = 'bert'
@@ -135,6 +137,9 @@ def read(directory: epath.PathLike) -> Reading:
         settings.get(*theirs.head_dropout),
         settings.get('problem_type') if of_task(parts) else None,
     )
+    if architecture in CLASSES and isinstance(of_tasks := settings.get(_CHOSEN), dict):
+        chosen = of_tasks.get(model.head)
+        model = model._replace(chosen=chosen if isinstance(chosen, dict) else {})
     ours = {names[name]: path for name, path in layout.our_names().items()}
     return Reading(model, ours, ignored, tuple(remarks))
 
@@ -157,12 +162,23 @@ def write(
         theirs.full(name, model.architecture): array
         for name, array in tensors_of(model, CLASSES[model.architecture].parts).items()
     }
-    settings = _their_settings(model)
-    settings |= {name: number for name, number in (token_ids or {}).items() if name in settings}
     # Weights first: a folder whose config.json is there is whole.
     atomic_write(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
-    atomic_write(folder / 'config.json', json.dumps(settings, indent=2) + '\n')
+    write_settings(folder, model, token_ids)
     return left_out
+
+
+def write_settings(
+    folder: epath.Path, model: Model, token_ids: Mapping[str, int] | None = None
+) -> None:
+    """Write config.json alone; arguments as of `write`, whose checks are passed."""
+    theirs = model.config.traits.transformers
+    model = parameters.with_mapping(model) if 'embedding_size' in theirs.settings else model
+    settings = _their_settings(model)
+    settings |= {name: number for name, number in (token_ids or {}).items() if name in settings}
+    if model.row.problem_type == 'regression' and model.outputs == 1:
+        settings |= sentence_transformers.as_cross_encoder()
+    atomic_write(folder / 'config.json', json.dumps(settings, indent=2) + '\n')
 
 
 def names_in(family: str, architecture: str) -> NameOf:
@@ -230,11 +246,20 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     of_family = FAMILIES[family].transformers
     shape_settings.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
     stated = {**_DEFAULTS, **of_family.defaults, **settings}
-    named = {**_SETTINGS, **of_family.settings}
-    values = {ours: stated[theirs] for ours, theirs in named.items()}
+    values = {ours: stated[theirs] for ours, theirs in _named(of_family).items()}
+    try:
+        values |= {**of_family.shape, **of_family.read(stated)}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f'{file}: {error}') from None
     if isinstance(values['max_position'], int):  # any other type is refused with its name
         values['max_position'] -= FAMILIES[family].first_position
     return shape_settings.model_config(values | {'family': family}, _ACTIVATION_IN, file)
+
+
+def _named(of_family: TransformersNames) -> dict[str, str]:
+    """Return {setting of ModelConfig: what a family calls it} for all that one name says."""
+    named = {**_SETTINGS, **of_family.settings}
+    return {ours: theirs for ours, theirs in named.items() if theirs}
 
 
 def _their_settings(model: Model) -> dict[str, Any]:
@@ -245,17 +270,20 @@ def _their_settings(model: Model) -> dict[str, Any]:
     rate = model.head_dropout
     if rate is None and default is not None:  # where null would not be the encoder's own
         rate = model.config.hidden_dropout
-    named = {**_SETTINGS, **family.settings}
+    named = _named(family)
     ours = {theirs: getattr(model.config, name) for name, theirs in named.items()}
+    is_learned = model.config.positions == 'learned'
+    learned = {'position_embedding_type': 'absolute'} if is_learned else {}
     settings = {
         'architectures': [model.architecture],
         'model_type': family.model_type,
         **ours,
         'max_position_embeddings': model.config.position_rows,
-        'hidden_act': _ACTIVATION_OUT[model.config.hidden_act],
-        'position_embedding_type': 'absolute',
+        named['hidden_act']: _ACTIVATION_OUT[model.config.hidden_act],
+        **learned,
         called: rate,
         **family.written,
+        **family.write(vars(model.config)),
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }
@@ -267,6 +295,8 @@ def _their_settings(model: Model) -> dict[str, Any]:
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}
             settings['label2id'] = {label: i for i, label in enumerate(labels)}
         settings['problem_type'] = model.problem_type
+    if model.chosen:
+        settings[_CHOSEN] = {model.head: dict(model.chosen)}
     return settings
 
 
@@ -433,9 +463,9 @@ def _untie(
     # the copy alone is saved it stands for the original.
     (table,), _ = name_of('encoder/embeddings/word')
     (bias,), _ = name_of('mlm/bias')
-    head = bias.name.removesuffix('bias')
-    for copy, kept in ((f'{head}decoder.weight', table.name), (f'{head}decoder.bias', bias.name)):
-        if copy in names and kept in names:
+    decoder = f'{bias.name.removesuffix("bias").removesuffix("decoder.")}decoder'
+    for copy, kept in ((f'{decoder}.weight', table.name), (f'{decoder}.bias', bias.name)):
+        if copy in names and kept in names and copy != kept:
             if not np.array_equal(tensors[copy], tensors[kept]):
                 raise UserError(
                     f'{folder}: {names[copy]} differs from {names[kept]}, but here they are one'

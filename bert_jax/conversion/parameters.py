@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -26,14 +27,20 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families.names import ArrayName, Piece
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, Head, of_task
 
-# Settings of the shape that BERT has not.
+# Settings of the shape that no file of BERT's states.
 SHAPE = ('embedding_size', 'num_groups')
+# Settings in which a family's classes are all alike: see `shape` of TransformersNames.
+_FIXED = (
+    'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
+    'local_window',
+)  # fmt: skip
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
 _LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks
 
@@ -48,6 +55,8 @@ class Model(NamedTuple):
     head_dropout: dropout before the classifier; None: the encoder's own.
     problem_type: what the classifier is for, where transformers is told: 'regression',
     'multi_label_classification', or None.
+    sentence: what makes one vector of a text, of a sentence encoder; else None.
+    chosen: options of its task that were chosen on its dev split, JSON values by their names.
     """
 
     config: ModelConfig
@@ -56,6 +65,8 @@ class Model(NamedTuple):
     labels: tuple[str, ...] = ()
     head_dropout: float | None = None
     problem_type: str | None = None
+    sentence: SentenceConfig | None = None
+    chosen: Mapping[str, Any] = types.MappingProxyType({})
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -70,15 +81,23 @@ class Model(NamedTuple):
         regression, as transformers takes it. KeyError for a class that is not there.
         """
         # Several heads may have the class; the problem type tells them apart, and where it is
-        # absent the number of outputs does.
-        names = {
-            head.problem_type: name
+        # absent the number of outputs does. The first stands for it, unless a text has one vector.
+        of_class = [
+            (head.problem_type, name)
             for name, head in HEADS.items()
             if head.class_in(self.config.family) == self.architecture
-        }
+        ]
+        if self.sentence is not None and (None, 'embedding') in of_class:
+            return 'embedding'
+        names = dict(reversed(of_class))
         if self.problem_type in names and self.problem_type is not None:
             return names[self.problem_type]
         return names['regression' if self.outputs == 1 and 'regression' in names else None]
+
+    @property
+    def row(self) -> Head:
+        """Return its head, as its family has it. KeyError for a class that is not there."""
+        return HEADS[self.head].of(self.config.family)
 
     def under(self, head: str) -> Model:
         """Return the same weights as a model of the class that has this head of HEADS."""
@@ -153,7 +172,9 @@ class Layout:
         for path, shape in _of_parts(config, parts, outputs).items():
             pieces, is_transposed = name_of(path)
             is_stacked = '{}' in pieces[0].name
-            numbers, shape = (range(shape[0]), shape[1:]) if is_stacked else ([0], shape)
+            # What the first blocks lack has fewer rows.
+            L = config.own_blocks
+            numbers, shape = (range(L - shape[0], L), shape[1:]) if is_stacked else ([0], shape)
             shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
             self.stored[path] = Stored(
                 tuple(tuple(p._replace(name=p.name.format(i)) for p in pieces) for i in numbers),
@@ -174,8 +195,9 @@ class Layout:
         """
         paths: dict[str, list[str]] = {}
         for path, stored in self.stored.items():
+            first = self._config.own_blocks - len(stored.blocks)
             for i, pieces in enumerate(stored.blocks):
-                ours = f'{path}[{i}]' if path.startswith(_LAYERS) else path
+                ours = f'{path}[{i + first}]' if path.startswith(_LAYERS) else path
                 for name in dict.fromkeys(piece.name for piece in pieces):
                     paths.setdefault(name, []).append(ours)
         return {name: ' + '.join(ours) for name, ours in paths.items()}
@@ -266,9 +288,10 @@ def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[s
     shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
     shallow = config.of_depth(1)
+    of_family = [head.of(config.family) for head in HEADS.values()]
     for name, part in PARTS.items():
-        if name in wanted:
-            head = next(head for head in HEADS.values() if name in head.parts)
+        head = next((head for head in of_family if name in head.parts), None)
+        if name in wanted and head:
             of_head = _shapes(head.model(shallow, dtype, outputs))
             shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
     return shapes
@@ -363,20 +386,22 @@ def _check_fit(
         )
 
 
-def left_out(model: Model, source: str, shape: Collection[str] = ()) -> tuple[str, ...]:
+def left_out(model: Model, source: str, shape: Collection[str] | None = ()) -> tuple[str, ...]:
     """Return the parts of a model that its class has no place for.
 
-    shape: those of SHAPE that its format has. UserError where the class needs a part that the model
-    lacks, and where its encoder is none that other programs have.
+    shape: the settings that its format states; None: any. UserError where the class needs a part
+    that the model lacks, and where its encoder is none that other programs have.
     """
-    # What other programs' BERT has not: a causal mask, a BiLSTM, another kind of block.
-    ours = ('attention', 'bilstm', 'norm', 'use_bias', 'positions')
-    for name in (*ours, *(name for name in SHAPE if name not in shape)):
-        if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
-            mend = '; --format=stablehlo writes it' if name in SHAPE else ''
+    # What other programs' classes of the family lack: a causal mask, a BiLSTM, other blocks.
+    always = model.config.traits.transformers.shape
+    for name in () if shape is None else (*always, *_FIXED, *SHAPE):
+        wanted = always.get(name, getattr(ModelConfig(), name))
+        value = getattr(model.config, name)
+        if value != wanted and name not in (shape or ()):
             raise UserError(
                 f"{source}: model.{name}={value} has no place in other programs'"
-                f' {model.config.traits.name}: this model cannot be written for them{mend}'
+                f' {model.config.traits.name}: this model cannot be written for them;'
+                ' --format=stablehlo writes it'
             )
     family = model.config.family
     classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
@@ -462,7 +487,7 @@ def brief(names: Iterable[str]) -> str:
     # Names that differ in the block's number alone are one group.
     groups: dict[str, list[int]] = {}
     for name in sorted(names):
-        number = re.search(r'(?<=[./]layer[._])\d+(?=[./])', name)
+        number = re.search(r'(?:(?<=[./]layer[._])|(?<=layers\.))\d+(?=[./])', name)
         key = name if number is None else f'{name[: number.start()]}{{}}{name[number.end() :]}'
         groups.setdefault(key, []).extend([int(number.group())] if number else [])
     merged = []

@@ -24,9 +24,9 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object, read_object
-from bert_jax.configs.model import TuningConfig
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.names import ArrayName, Piece
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, parameters
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
 from bert_jax.conversion.peft_settings import (
@@ -145,6 +145,7 @@ def read(path: epath.PathLike, base: Model) -> Reading:
     labels = labels if len(labels) == outputs else ()
     noted_or_base = (notes.get(name, getattr(base, name)) for name in _NOTED)
     model = Model(config, tree, architecture, labels, *noted_or_base)
+    model = model._replace(chosen=notes.get('chosen', {}))
     ours = layout.our_names()
     held = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
     return Reading(model, held, ignored, tuple(remarks))
@@ -206,13 +207,15 @@ def write(
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
     folder.mkdir(parents=True, exist_ok=True)
-    notes = {
+    notes: dict[str, Any] = {
         'encoder': digest(base),
         'architecture': model.architecture,
         'labels': model.labels,
         'problem_type': model.problem_type,
         'head_dropout': model.head_dropout,
     }
+    if model.chosen:
+        notes['chosen'] = dict(model.chosen)
     metadata = {'format': 'pt', 'bert_jax': json.dumps(notes)}
     atomic_write(folder / _FILES[0], safetensors.numpy.save(arrays, metadata))
     repository, _, revision = name.partition('@')

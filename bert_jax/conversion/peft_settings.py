@@ -12,8 +12,8 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import MATRICES, TuningConfig
 from bert_jax.configs.model.families import bert
+from bert_jax.configs.model.tuning import MATRICES, TuningConfig
 from bert_jax.conversion.parameters import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
 
@@ -43,7 +43,12 @@ _NOT_THEIRS = {
 }
 
 # Their module of a matrix, {} for the block's number; equal in all families with `has_peft`.
-MODULES = {name: str(bert.ARRAYS[f'encoder/layers/{name}']) for name in MATRICES}
+# BERT's own, as transformers has it: no gate, which is left out at the door (parameters.left_out).
+MODULES = {
+    name: str(bert.ARRAYS[f'encoder/layers/{name}'])
+    for name in MATRICES
+    if f'encoder/layers/{name}' in bert.ARRAYS
+}
 # (IA)3 scales keys and values, as a column, and what these two read, as a row.
 IA3_SHAPES = {'key': (-1, 1), 'value': (-1, 1), 'output': (1, -1), 'attention_output': (1, -1)}
 

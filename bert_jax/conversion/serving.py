@@ -24,8 +24,9 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, Tensors, brief
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
+from bert_jax.model.blocks import products
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import CLASSES, PARTS
+from bert_jax.train.task_heads import PARTS
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
 # (parameters, batch) -> outputs by name.
@@ -38,8 +39,10 @@ def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     `params` as in `model.params`, `batch` as the class's row in train/task_heads.py has its inputs;
     layers are computed in `dtype`.
     """
-    config, head = model.config, CLASSES[model.architecture]
-    module = head.model(config, dtype, model.outputs)
+    config, head = model.config, model.row
+    dtype, read = products.in_inference(dtype)
+    module = head.model(config, dtype, model.outputs, sentence=model.sentence)
+    module = module.clone(matmul_dtype=read)
 
     def call(params: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         result = module.apply({'params': filled_up(module, params, head.parts)}, batch)
@@ -74,7 +77,7 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def used_weights(model: Model) -> Tensors:
     """Return the model's arrays by name, without the parts that its class does not have."""
-    used = CLASSES[model.architecture].parts
+    used = model.row.parts
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
     return {
         name: np.asarray(leaf)
@@ -93,7 +96,7 @@ def stablehlo(model: Model) -> bytes:
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
     batch = {
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
-        for name, shape in CLASSES[model.architecture].inputs.items()
+        for name, shape in model.row.inputs.items()
     }
     weights = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -121,7 +124,7 @@ def write_saved_model(folder: epath.PathLike, model: Model) -> None:
     from jax.experimental import jax2tf
 
     # axes: 'b, t' and so on, in jax2tf's notation as in jax.export's.
-    axes, call = CLASSES[model.architecture].inputs, forward(model)
+    axes, call = model.row.inputs, forward(model)
     converted = jax2tf.convert(
         lambda weights, batch: call(nested(weights), batch),
         polymorphic_shapes=(None, {name: f'({shape})' for name, shape in axes.items()}),

@@ -41,8 +41,10 @@ def assembled(
     for path, leaf in given.items():
         leaf = np.asarray(leaf)
         if '/layers/' in path:
-            below = config.own_blocks - leaf.shape[0]
-            if below != trained_from(path):
+            # Blocks that have the leaf: some lack a norm. The lowest of them may be frozen.
+            rows = len(encoder_leaves[path]) if path in encoder_leaves else config.own_blocks
+            below, start = rows - leaf.shape[0], trained_from(path)
+            if start is None or below != max(start - (config.own_blocks - rows), 0):
                 raise UserError(f'{name}: {path} has {leaf.shape[0]} blocks: {_MEND}')
             if is_added(path):
                 before = np.full((below, *leaf.shape[1:]), neutral(path), leaf.dtype)

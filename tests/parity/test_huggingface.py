@@ -69,9 +69,9 @@ def read_back(model: torch.nn.Module, folder: pathlib.Path) -> huggingface.Model
     return huggingface.read(folder).model
 
 
-def encode(config: ModelConfig, params, batch, dtype=jnp.float32):
+def encode(config: ModelConfig, params, batch):
     """-> (hidden states, pooled)"""
-    model = heads.Encoder(config, dtype)
+    model = heads.Encoder(config, jnp.float32)
     return jax.jit(model.apply)(
         {'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids']
     )[:2]
@@ -92,8 +92,9 @@ def close(found, wanted) -> None:
     np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize('act', ['gelu', 'gelu_new', 'relu'])
-@pytest.mark.parametrize('size', SIZES)
+@pytest.mark.parametrize(
+    ('size', 'act'), [('tiny', 'gelu'), ('odd', 'relu'), ('miniature', 'gelu_new')]
+)
 def test_forward(tmp_path, size, act):
     theirs = reference.random_model('BertForPreTraining', hidden_act=act, **SIZES[size])
     config, params = read_back(theirs, tmp_path)[:2]
@@ -108,22 +109,7 @@ def test_forward(tmp_path, size, act):
         close(nsp, wanted['seq_relationship_logits'])
 
 
-def test_bfloat16_is_within_a_tenth(tmp_path):
-    """bfloat16 has 8 bits: after four blocks hidden states of size one are off by some hundredths.
-
-    On average they are off by 0.005.
-    """
-    theirs = reference.random_model('BertForPreTraining', **SIZES['miniature'])
-    config, params = read_back(theirs, tmp_path)[:2]
-    batch = reference.inputs(config.vocab_size, rows=5, length=32)
-    hidden, _ = encode(config, params, batch, jnp.bfloat16)
-    off = np.abs(
-        np.asarray(hidden, np.float32) - reference.call(theirs, batch)['last_hidden_state']
-    )
-    assert off.max() < 0.1 and 1e-4 < off.mean() < 0.01
-
-
-@pytest.mark.parametrize('act', ['gelu', 'gelu_new', 'relu'])
+@pytest.mark.parametrize('act', ['gelu', 'gelu_new'])
 def test_gradients_of_the_pretraining_loss(tmp_path, act):
     theirs = reference.random_model('BertForPreTraining', hidden_act=act, **SIZES['tiny'])
     model = read_back(theirs, tmp_path / 'weights')
@@ -157,9 +143,8 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
         return {'last_hidden_state': hidden, 'pooler_output': pooled}
     found = {}
     if 'mlm' in p:
-        everywhere = np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
         factors = heads.MaskedLM(c, jnp.float32).apply(
-            {'params': p['mlm']}, hidden, p['encoder']['embeddings']['word'], everywhere
+            {'params': p['mlm']}, hidden, p['encoder']['embeddings']['word']
         )
         mlm = factors.logits()
         found = {
@@ -173,7 +158,8 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize('architecture', CLASSES)
+# ModernBERT's classes have other settings: test_modernbert.py.
+@pytest.mark.parametrize('architecture', [a for a in CLASSES if not a.startswith('ModernBert')])
 def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
     """The same outputs here and there.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, peft
 from bert_jax.conversion.parameters import Model
 from bert_jax.conversion.tuned import folded
@@ -58,13 +58,11 @@ FFN_ALONE = {
     'exclude_modules': ['attention.output.dense'],
 }
 ADAPTERS = {
-    'defaults': (CLASSIFIER, TINY, LORA),
     'odd_shape': (CLASSIFIER, ODD, LORA | {'r': 5, 'lora_alpha': 3}),
     'every_linear': (CLASSIFIER, TINY, LORA | {'r': 3, 'target_modules': 'all-linear'}),
     'regex': (CLASSIFIER, TINY, LORA | {'target_modules': r'.*layer\.[02]\.output\.dense'}),
     'depth': (CLASSIFIER, TINY, LORA | {'layers_to_transform': [1, 2], 'bias': 'all'}),
     'own_biases': (CLASSIFIER, TINY, LORA | {'bias': 'lora_only', 'lora_dropout': 0.3}),
-    'pooler': (CLASSIFIER, TINY, LORA | {'modules_to_save': ['pooler']}),
     'norms': (CLASSIFIER, TINY, LORA | {'modules_to_save': ['LayerNorm']}),
     # word_embeddings ends alike, and is wrapped within embeddings.
     'embeddings': (
@@ -86,15 +84,12 @@ ADAPTERS = {
         LORA | {'task_type': None, 'modules_to_save': ['classifier']},
     ),
     'masked_words': ('BertForMaskedLM', TINY, LORA | {'task_type': None}),
-    'ia3': (CLASSIFIER, TINY, IA3),
     'ia3_paper': (CLASSIFIER, ODD, IA3 | FFN_ALONE),
-    'roberta': ('RobertaForSequenceClassification', ROBERTA, LORA),
     'roberta_every_linear': (
         'RobertaForSequenceClassification',
         ROBERTA,
         LORA | {'r': 3, 'target_modules': 'all-linear', 'bias': 'all'},
     ),
-    'roberta_ia3': ('RobertaForSequenceClassification', ROBERTA, IA3),
     'roberta_tagging': (
         'RobertaForTokenClassification',
         ROBERTA,
@@ -241,8 +236,18 @@ def without_update_below(layers, blocks: int):
     }
 
 
-@pytest.mark.parametrize('name', [*OURS, 'spafit'])
-@pytest.mark.parametrize('shape', [TINY, ODD, ROBERTA], ids=['tiny', 'odd', 'roberta'])
+@pytest.mark.parametrize(
+    ('name', 'shape'),
+    [
+        ('lora', ROBERTA),
+        ('every_matrix', ODD),
+        ('ia3', TINY),
+        ('ia3_peft', ROBERTA),
+        ('spafit', TINY),
+        ('spafit', ROBERTA),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
 def test_our_tuned_model_answers_alike_there(tmp_path, name, shape):
     base_folder, adapter = str(tmp_path / 'base'), str(tmp_path / 'adapter')
     classifier = HEADS['classifier'].class_in('roberta' if shape is ROBERTA else 'bert')

@@ -63,18 +63,16 @@ def served(
     return folder / 'ours', model
 
 
-@pytest.mark.parametrize('shape', SHAPES)
-def test_masked_words(tmp_path, tokenizer, shape):
-    where, _ = served('RobertaForMaskedLM', tokenizer, tmp_path, shape)
+def test_masked_words(tmp_path, tokenizer):
+    where, _ = served('RobertaForMaskedLM', tokenizer, tmp_path, 'odd')
     answers.same_words(
         where, 'The capital of France is <mask>.', '<mask> people don\'t like "Zürich" 😀'
     )
 
 
-@pytest.mark.parametrize('shape', SHAPES)
-def test_classes_of_texts_and_pairs(tmp_path, tokenizer, shape):
+def test_classes_of_texts_and_pairs(tmp_path, tokenizer):
     labels = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
-    where, _ = served('RobertaForSequenceClassification', tokenizer, tmp_path, shape, **labels)
+    where, _ = served('RobertaForSequenceClassification', tokenizer, tmp_path, **labels)
     answers.same_classes(where, *TEXT[:2])
 
 

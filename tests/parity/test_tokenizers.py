@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import pathlib
 import unicodedata
 
 import pytest
@@ -118,3 +120,56 @@ def test_a_directory_of_settings_and_vocabulary_alone(tmp_path, setting):
     (tmp_path / 'vocab.txt').write_text('\n'.join(tokenizer_folders.ENTRIES) + '\n')
     (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
     same_ids(tmp_path)
+
+
+@pytest.mark.parametrize('kind', ['modernbert', 'trained', 'mmbert', 'bos twice', 'unigram'])
+def test_a_tokenizer_json_as_it_is(tmp_path, kind):
+    """Read and written again, on text of several scripts; words that come parted, with a space."""
+    makers = {
+        'modernbert': tokenizer_folders.modernbert,
+        'trained': _trained,
+        'mmbert': tokenizer_folders.mmbert,
+        'bos twice': lambda folder: tokenizer_folders.mmbert(folder, second_cls=True),
+        'unigram': tokenizer_folders.xlm_roberta,
+    }
+    folder = makers[kind](tmp_path / 'a')
+    Tokenizer.load(folder).save(tmp_path / 'b')
+    texts = [*tokenizer_folders.SCRIPTS, *tokenizer_folders.NASTY, *TEXTS, *_real()]
+    for name in ('a', 'b'):
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        ours = Tokenizer.load(tmp_path / name)
+        for text in texts:
+            found = theirs(text, add_special_tokens=False)
+            assert ours.encode(text) == found['input_ids'], text
+        named = [getattr(theirs, f'{name}_token_id') for name in ('pad', 'unk', 'mask')]
+        assert [ours.pad_id, ours.unk_id, ours.mask_id] == named
+        rows = features.text_rows(['the town'] * 2, ['people', None], ours, 32)
+        for row, pair in enumerate([('the town', 'people'), ('the town',)]):
+            length = rows['input_mask'][row].sum()
+            assert rows['input_ids'][row, :length].tolist() == theirs(*pair)['input_ids']
+
+        # transformers 5 has no longer a way to say it but in the file.
+        words = ['the', "town's", '한국어', 'x[unused1]y', '[unused1]', '']
+        if kind in ('modernbert', 'trained'):
+            theirs.backend_tokenizer.pre_tokenizer.add_prefix_space = True
+            expected = [theirs([word], is_split_into_words=True)['input_ids'] for word in words]
+            for ids, row in zip(ours.encode_words(words), expected, strict=True):
+                assert [ours.cls_id, *ids, ours.sep_id] == row
+
+
+def _trained(folder: pathlib.Path) -> pathlib.Path:
+    options = vocabulary.VocabularyOptions(340, 'byte_bpe', layout='modernbert')
+    vocabulary.train(tokenizer_folders.SCRIPTS * 5, options)[0].save(folder)
+    return folder
+
+
+def _real() -> list[str]:
+    """Lines of Wikipedia in two scripts, where the real data is at hand."""
+    root = os.environ.get('BERT_JAX_TEST_DATA')
+    if not root:
+        return []
+    lines = []
+    for name in ('wiki_en_small.txt', 'wiki_ko.txt'):
+        with open(os.path.join(root, 'corpora', name), encoding='utf-8') as file:
+            lines += list(itertools.islice(file, 300))
+    return lines

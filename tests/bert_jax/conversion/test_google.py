@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion import google, huggingface, tensor_bundle
+from bert_jax.conversion import google, huggingface
+from bert_jax.conversion.google import tensor_bundle
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference import export
 from bert_jax.model import heads

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion import google, huggingface, tensor_bundle
+from bert_jax.conversion import google, huggingface
+from bert_jax.conversion.google import tensor_bundle
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import read_source
 from tests.helpers import google_names

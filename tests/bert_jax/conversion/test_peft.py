@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.conversion import parameters, peft
 from bert_jax.model import heads

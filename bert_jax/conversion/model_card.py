@@ -1,0 +1,165 @@
+"""The model card of an exported directory: README.md, as the Hugging Face Hub shows it.
+
+Owns its words: what the model is, how it was trained and scored as far as a run's notes say, and
+the lines of Python that use it, which fit its head. Must not know workdirs: notes come from them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.conversion.parameters import Model
+
+FILE = 'README.md'
+
+
+class Notes(NamedTuple):
+    """What a run says of itself.
+
+    Attributes:
+      name: of the model.
+      base: the model on the Hub that it began with, if it is there.
+      trained: (what, value) of the training, in order.
+      scores: (split, metric, value), in order.
+    """
+
+    name: str
+    base: str | None = None
+    trained: tuple[tuple[str, Any], ...] = ()
+    scores: tuple[tuple[str, str, float], ...] = ()
+
+
+class _Use(NamedTuple):
+    """What the Hub calls a head's task, and how the head is used."""
+
+    tag: str | None
+    what: str
+    lines: str
+
+
+_PIPELINE = 'from transformers import pipeline\n\nask = pipeline({tag!r}, {name!r})\n'
+_AUTO = (
+    'from transformers import AutoTokenizer, {auto}\n\n'
+    'tokenizer, model = AutoTokenizer.from_pretrained({name!r}), {auto}.from_pretrained({name!r})\n'
+)
+_TEXT = "print(model(**tokenizer('A text.', return_tensors='pt')){of})"
+_ONE = _PIPELINE + "print(ask('A text.'))"
+_USES = {
+    'span': _Use(
+        'question-answering',
+        'finds the answer to a question in a text',
+        _AUTO.replace('{auto}', 'AutoModelForQuestionAnswering')
+        + _TEXT.replace("'A text.'", "'A question?', 'Its context.'").replace(
+            '{of}', '.start_logits'
+        ),
+    ),
+    'classifier': _Use('text-classification', 'classifies texts or pairs of texts', _ONE),
+    'regressor': _Use(
+        'text-ranking',
+        'gives texts or pairs of texts a number',
+        'from sentence_transformers import CrossEncoder\n\nmodel = CrossEncoder({name!r})\n'
+        "print(model.predict([('A text.', 'Another.')]))",
+    ),
+    'multi_label': _Use(
+        'text-classification',
+        'gives texts any number of labels',
+        _ONE.replace("'A text.'", "'A text.', top_k=None"),
+    ),
+    'tokens': _Use('token-classification', 'labels the words of a text', _ONE),
+    'choice': _Use(
+        'multiple-choice',
+        'chooses among several continuations of a text',
+        _AUTO.replace('{auto}', 'AutoModelForMultipleChoice')
+        + "rows = tokenizer(['A text.'] * 2, ['One.', 'Another.'], return_tensors='pt',"
+        ' padding=True)\n'
+        'print(model(**{{name: row[None] for name, row in rows.items()}}).logits)',
+    ),
+    'pretraining': _Use(
+        'fill-mask',
+        'was pre-trained on masked words and pairs of sentences',
+        _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))",
+    ),
+    'masked_words': _Use(
+        'fill-mask',
+        'was pre-trained on masked words',
+        _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))",
+    ),
+    'next_sentence': _Use(
+        None,
+        'tells whether a sentence follows another',
+        _AUTO.replace('{auto}', 'AutoModelForNextSentencePrediction')
+        + "print(model(**tokenizer('A text.', 'What follows.', return_tensors='pt')).logits)",
+    ),
+    'encoder': _Use(
+        'feature-extraction',
+        'gives the pieces of a text their states',
+        _AUTO.replace('{auto}', 'AutoModel') + _TEXT.replace('{of}', '.last_hidden_state'),
+    ),
+    'embedding': _Use(
+        'sentence-similarity',
+        'gives each text a vector, and texts of like meaning like vectors',
+        'from sentence_transformers import SentenceTransformer\n\n'
+        "model = SentenceTransformer({name!r})\nprint(model.encode(['A text.', 'Another.']))",
+    ),
+}
+
+
+def write(folder: epath.Path, model: Model, notes: Notes) -> None:
+    """Write the card of a directory of transformers, or of sentence-transformers."""
+    atomic_write(folder / FILE, card(model, notes))
+
+
+def card(model: Model, notes: Notes) -> str:
+    """Return the card's text."""
+    use, traits = _USES[model.head], model.config.traits
+    of_vectors = model.sentence is not None
+    header: dict[str, Any] = {
+        'library_name': 'sentence-transformers' if of_vectors else 'transformers',
+        'pipeline_tag': use.tag,
+        'base_model': notes.base,
+        'tags': ['bert_jax', traits.transformers.model_type],
+    }
+    if of_vectors:
+        header['tags'].append('feature-extraction')
+    config = model.config
+    facts = [
+        ('family', traits.name),
+        ('blocks', config.num_layers),
+        ('width', config.hidden_size),
+        ('vocabulary', config.vocab_size),
+        ('longest row in word pieces', config.max_position),
+    ]
+    if model.labels:
+        facts.append(('labels', ', '.join(model.labels)))
+    facts += [(name, json.dumps(value)) for name, value in model.chosen.items()]
+    if (sentence := model.sentence) is not None:
+        facts += [('pooling', sentence.pooling), ('vectors of length one', sentence.normalize)]
+        facts += [(f'prompt {name}', json.dumps(text)) for name, text in sentence.prompts]
+    parts = [
+        '\n'.join(['---', *_yaml(header), '---']),
+        f'# {notes.name}',
+        f'A{"n" if traits.name[0] in "AE" else ""} {traits.name} encoder that {use.what},'
+        f' {"trained" if notes.trained else "written"} by bert_jax.',
+        '```python\n' + use.lines.format(tag=use.tag, name=notes.name) + '\n```',
+        _table('Model', facts),
+    ]
+    if notes.trained:
+        parts.append(_table('Training', notes.trained))
+    if notes.scores:
+        rows = [(f'{split}, {metric}', f'{value:.4f}') for split, metric, value in notes.scores]
+        parts.append(_table('Scores', rows))
+    return '\n\n'.join(parts) + '\n'
+
+
+def _yaml(header: dict[str, Any]) -> list[str]:
+    """Return the lines of the header; JSON's texts and lists are YAML's too."""
+    return [f'{name}: {json.dumps(value)}' for name, value in header.items() if value is not None]
+
+
+def _table(title: str, rows: Any) -> str:
+    lines = [f'| {name} | {str(value).replace("|", "&#124;")} |' for name, value in rows]
+    return '\n'.join([f'## {title}', '', '| | |', '|---|---|', *lines])

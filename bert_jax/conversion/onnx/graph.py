@@ -1,0 +1,162 @@
+"""An ONNX graph while it is made: its nodes, weights, values and sizes.
+
+Owns how values are named, when a broadcast is carried out, and how a symbolic size becomes numbers
+of the graph. Must not know jax's operations: primitives.py has those.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+# What the arithmetic of sizes becomes, by the operators and functions of jax's symbolic shapes.
+_SIZES = {ast.Add: 'Add', ast.Sub: 'Sub', ast.Mult: 'Mul'}
+_FUNCTIONS = {'floordiv': 'Div', 'mod': 'Mod', 'max': 'Max', 'min': 'Min'}
+
+
+@dataclass(frozen=True)
+class Made:
+    """Which operation made a value, of which values."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """An array of the graph.
+
+    Attributes:
+      shape: its axes; sizes may be symbolic.
+      dtype: of its entries.
+      held: its axes in the graph, where an axis may be 1 as long as nothing needs it broadcast.
+      name: in the graph; empty for a constant that nothing has used yet.
+      array: a constant's numbers, of shape `held`; None for what is computed.
+      made: the operation that it came from, if any.
+    """
+
+    shape: tuple[Any, ...]
+    dtype: np.dtype
+    held: tuple[Any, ...]
+    name: str = ''
+    array: np.ndarray | None = None
+    made: Made | None = None
+
+    def constant(self) -> np.ndarray:
+        """Return all numbers of a constant whose sizes are known."""
+        assert self.array is not None
+        return np.broadcast_to(self.array, self.shape)
+
+
+@dataclass
+class Graph:
+    """The nodes so far; a graph within another, such as a loop's body, has it as its `parent`."""
+
+    opset: int
+    parent: Graph | None = None
+    nodes: list[Any] = field(default_factory=list)
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    # Where a symbol of a size is read: {symbol: (input, axis)}.
+    symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _names: dict[Any, Any] = field(default_factory=dict)
+    _count: int = 0
+
+    @property
+    def root(self) -> Graph:
+        """The outermost graph, which holds the weights and the sizes."""
+        return self if self.parent is None else self.parent.root
+
+    def fresh(self, stem: str) -> str:
+        """Return a name that no value has."""
+        root = self.root
+        root._count += 1
+        return f'{stem}_{root._count}'
+
+    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """Add a node, or find its like; return the name of its output, or a list of several."""
+        from onnx import helper
+
+        # The tables of rotary positions, and the mask, would be there once for each block.
+        key = (
+            'node',
+            op,
+            inputs,
+            None if 'body' in attributes else repr(sorted(attributes.items())),
+        )
+        if key not in self._names or 'body' in attributes:
+            self._names[key] = [self.fresh(op) for _ in range(outputs)]
+            names = self._names[key]
+            self.nodes.append(helper.make_node(op, inputs, names, names[0], **attributes))
+        names = self._names[key]
+        return names[0] if outputs == 1 else names
+
+    def weight(self, array: np.ndarray, name: str = '') -> str:
+        """Return the name of a constant; small ones of equal content are one."""
+        root = self.root
+        key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 64 else id(array)
+        if key not in root._names:
+            root._names[key] = name if name and name not in root.weights else self.fresh('constant')
+            root.weights[root._names[key]] = array
+        return root._names[key]
+
+    def whole(self, value: Value) -> str:
+        """Return the name of a value with every axis as long as its shape says."""
+        name = self.read(value)
+        if value.held == value.shape:
+            return name
+        return self.node('Expand', name, self.sizes(value.shape))
+
+    def read(self, value: Value) -> str:
+        """Return the name of a value as it is held."""
+        return value.name if value.array is None else self.weight(value.array, value.name)
+
+    def integers(self, *numbers: int) -> str:
+        """Return the name of a constant of whole numbers [n]."""
+        return self.weight(np.array(numbers, np.int64))
+
+    def sizes(self, shape: Sequence[Any]) -> str:
+        """Return the name of a shape as an int64 array [n]."""
+        if all(isinstance(size, int | np.integer) for size in shape):
+            return self.integers(*shape)
+        root = self.root
+        key = ('sizes', tuple(map(str, shape)))
+        if key not in root._names:
+            root._names[key] = root.node('Concat', *map(root.size, shape), axis=0)
+        return root._names[key]
+
+    def size(self, size: Any) -> str:
+        """Return the name of one size, an int64 array [1]."""
+        return self.root._term(ast.parse(str(size).replace('^', '**'), mode='eval').body)
+
+    def _term(self, term: ast.expr) -> str:
+        """Return the name of a size that is written as jax writes it, such as 2*t + -1."""
+        key = ('size', ast.unparse(term))
+        if key not in self._names:
+            self._names[key] = self._new_term(term)
+        return self._names[key]
+
+    def _new_term(self, term: ast.expr) -> str:
+        match term:
+            case ast.Constant(int(number)):
+                return self.integers(number)
+            case ast.Name(symbol):
+                name, axis = self.symbols[symbol]
+                return self.node('Shape', name, start=axis, end=axis + 1)
+            case ast.UnaryOp(ast.USub(), operand):
+                return self.node('Neg', self._term(operand))
+            case ast.BinOp(base, ast.Pow(), ast.Constant(int(power))) if power > 1:
+                factor = self._term(base)
+                return functools.reduce(
+                    lambda product, _: self.node('Mul', product, factor), range(power - 1), factor
+                )
+            case ast.BinOp(left, op, right) if type(op) in _SIZES:
+                return self.node(_SIZES[type(op)], self._term(left), self._term(right))
+            case ast.Call(ast.Name(function), [left, right]) if function in _FUNCTIONS:
+                return self.node(_FUNCTIONS[function], self._term(left), self._term(right))
+        raise NotImplementedError(ast.unparse(term))

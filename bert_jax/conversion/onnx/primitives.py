@@ -1,0 +1,377 @@
+"""The table of jax's operations: which nodes of ONNX each becomes.
+
+Owns that correspondence and nothing else. A row is given the graph, what the operation reads, its
+parameters and the type of its result, and returns the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.conversion.onnx.graph import Graph, Made, Value
+
+
+class Call(NamedTuple):
+    """An operation that is to become nodes.
+
+    Attributes:
+      graph: where they go.
+      inputs: what it reads.
+      params: its parameters, as jax has them.
+      shapes: of its results; sizes may be symbolic.
+      dtypes: of its results.
+    """
+
+    graph: Graph
+    inputs: tuple[Value, ...]
+    params: dict[str, Any]
+    shapes: tuple[tuple[Any, ...], ...]
+    dtypes: tuple[np.dtype, ...]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape of its one result."""
+        return self.shapes[0]
+
+    def result(self, name: str, held: Sequence[Any] | None = None) -> Value:
+        """Return its one result, of that name in the graph."""
+        return Value(self.shape, self.dtypes[0], self.shape if held is None else tuple(held), name)
+
+    def wholes(self) -> list[str]:
+        """Return the names of what it reads, every axis as long as its shape says."""
+        return [self.graph.whole(value) for value in self.inputs]
+
+    def elementwise(self, op: str, *inputs: Value, **attributes: Any) -> Value:
+        """Return what `op` gives entry by entry; broadcasts are left to it."""
+        inputs = inputs or self.inputs
+        names = [self.graph.read(value) for value in inputs]
+        return self.result(self.graph.node(op, *names, **attributes), _common(inputs))
+
+    def scalar(self, number: float) -> str:
+        """Return the name of a constant of the type that it reads."""
+        return self.graph.weight(np.array(number, self.inputs[0].dtype))
+
+    def chain(self, make: Callable[[str], str]) -> Value:
+        """Return what `make` gives of the name of its one input, entry by entry."""
+        (value,) = self.inputs
+        return self.result(make(self.graph.read(value)), value.held)
+
+
+Row = Callable[[Call], Any]
+
+
+def onnx_type(dtype: np.dtype) -> int:
+    """Return ONNX's number of a type."""
+    from onnx import helper
+
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def _common(values: Sequence[Value]) -> tuple[Any, ...]:
+    """Return the axes of what is computed of some values entry by entry, as they are held."""
+    rank = max(len(value.held) for value in values)
+    rows = [(1,) * (rank - len(value.held)) + value.held for value in values]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*rows))
+
+
+def _elementwise(op: str) -> Row:
+    return lambda call: call.elementwise(op)
+
+
+def _either(of_numbers: str, of_truths: str) -> Row:
+    """Return the row of an operation that ONNX calls otherwise for booleans."""
+    return lambda call: call.elementwise(of_truths if call.inputs[0].dtype == bool else of_numbers)
+
+
+def _reduced(op: str) -> Row:
+    def row(call: Call) -> Value:
+        axes, graph = list(map(int, call.params['axes'])), call.graph
+        name = graph.whole(call.inputs[0])
+        # Axes became an input of the sum first, and of the other two later.
+        if op == 'ReduceSum' or graph.opset >= 18:
+            return call.result(graph.node(op, name, graph.integers(*axes), keepdims=0))
+        return call.result(graph.node(op, name, axes=axes, keepdims=0))
+
+    return row
+
+
+def _integer_pow(call: Call) -> Value:
+    if call.params['y'] == 2:
+        return call.elementwise('Mul', *call.inputs * 2)
+    return call.chain(lambda name: call.graph.node('Pow', name, call.scalar(call.params['y'])))
+
+
+def _rsqrt(call: Call) -> Value:
+    return call.chain(lambda name: call.graph.node('Reciprocal', call.graph.node('Sqrt', name)))
+
+
+def _erfc(call: Call) -> Value:
+    erf = lambda name: call.graph.node('Erf', name)
+    return call.chain(lambda name: call.graph.node('Sub', call.scalar(1), erf(name)))
+
+
+def _not_equal(call: Call) -> Value:
+    equal = call.elementwise('Equal')
+    return call.result(call.graph.node('Not', equal.name), equal.held)
+
+
+def _select(call: Call) -> Value:
+    which, false, true = call.inputs
+    return call.elementwise('Where', which, true, false)
+
+
+def _clamp(call: Call) -> Value:
+    lower, value, upper = call.inputs
+    names = [call.graph.read(side) for side in (value, lower, upper)]
+    name = call.graph.node('Min', call.graph.node('Max', *names[:2]), names[2])
+    return call.result(name, value.held)
+
+
+def _convert(call: Call) -> Value:
+    if call.dtypes[0] == call.inputs[0].dtype:
+        return call.inputs[0]
+    return call.elementwise('Cast', to=onnx_type(call.dtypes[0]))
+
+
+def _broadcast(call: Call) -> Value:
+    """Put in the axes that are missing; longer ones are left to what reads them."""
+    value, into = call.inputs[0], tuple(call.params['broadcast_dimensions'])
+    held: list[Any] = [1] * len(call.shape)
+    for axis, size in zip(into, value.held):
+        held[axis] = size
+    if value.array is not None:
+        array = value.array.reshape(held)
+        return Value(call.shape, value.dtype, tuple(held), value.name, array)
+    name, added = value.name, [axis for axis in range(len(call.shape)) if axis not in into]
+    if added:
+        name = call.graph.node('Unsqueeze', name, call.graph.integers(*added))
+    return call.result(name, held)
+
+
+def _reshape(call: Call) -> Value:
+    before, after, graph = call.inputs[0], call.shape, call.graph
+    name = graph.whole(before)
+    # An axis that stays is 0 and one other may be open: so no size has to be computed.
+    stays = lambda axis: axis < len(before.shape) and before.shape[axis] == after[axis]
+    plain = [
+        size if isinstance(size, int) else 0 if stays(axis) else -1
+        for axis, size in enumerate(after)
+    ]
+    is_plain = plain.count(-1) <= 1
+    sizes = graph.integers(*plain) if is_plain else graph.sizes(after)
+    return call.result(graph.node('Reshape', name, sizes))
+
+
+def _squeeze(call: Call) -> Value:
+    axes = [int(axis) for axis in call.params['dimensions']]
+    value = call.inputs[0]
+    held = [size for axis, size in enumerate(value.held) if axis not in axes]
+    name = call.graph.read(value)
+    return call.result(call.graph.node('Squeeze', name, call.graph.integers(*axes)), held)
+
+
+def _transpose(call: Call) -> Value:
+    value, order = call.inputs[0], tuple(map(int, call.params['permutation']))
+    # Two in a row are one, or none.
+    if value.made and value.made.name == 'transpose':
+        inner = tuple(map(int, value.made.params['permutation']))
+        value, order = value.made.inputs[0], tuple(inner[axis] for axis in order)
+    if order == tuple(range(len(order))):
+        return value
+    held = [value.held[axis] for axis in order]
+    name = call.graph.node('Transpose', call.graph.read(value), perm=order)
+    made = Made('transpose', (value,), {'permutation': order})
+    return Value(call.shape, value.dtype, tuple(held), name, made=made)
+
+
+def _concatenate(call: Call) -> Value:
+    return call.result(call.graph.node('Concat', *call.wholes(), axis=call.params['dimension']))
+
+
+def _split(call: Call) -> list[Value]:
+    sizes = list(map(int, call.params['sizes']))
+    pieces = call.graph.node(
+        'Split', call.wholes()[0], call.graph.integers(*sizes),
+        axis=call.params['axis'], outputs=len(sizes),
+    )  # fmt: skip
+    names = [pieces] if len(sizes) == 1 else pieces
+    return [
+        Value(shape, dtype, shape, name)
+        for shape, dtype, name in zip(call.shapes, call.dtypes, names)
+    ]
+
+
+def _cut(
+    graph: Graph, name: str, shape: Sequence[Any], starts: Sequence[Any], ends: Sequence[Any],
+    strides: Sequence[int] | None = None,
+) -> str:  # fmt: skip
+    """Return the name of a part of an array; axes that stay whole are not cut."""
+    steps = strides or [1] * len(shape)
+    axes = [
+        axis for axis in range(len(shape))
+        if (starts[axis], ends[axis], steps[axis]) != (0, shape[axis], 1)
+    ]  # fmt: skip
+    if not axes:
+        return name
+    bounds = [graph.sizes([side[axis] for axis in axes]) for side in (starts, ends)]
+    return graph.node(
+        'Slice', name, *bounds, graph.integers(*axes), graph.integers(*(steps[a] for a in axes))
+    )
+
+
+def _slice(call: Call) -> Value:
+    p, value = call.params, call.inputs[0]
+    bounds = p['start_indices'], p['limit_indices'], p['strides']
+    return call.result(_cut(call.graph, call.graph.whole(value), value.shape, *bounds))
+
+
+def _iota(call: Call) -> Value:
+    graph, axis = call.graph, call.params['dimension']
+    scalar = lambda size: graph.node('Squeeze', graph.size(size), graph.integers(0))
+    zero, step = (graph.weight(np.array(number, np.int64)) for number in (0, 1))
+    name = graph.node('Range', zero, scalar(call.shape[axis]), step)
+    name = graph.node('Cast', name, to=onnx_type(call.dtypes[0]))
+    held = [size if number == axis else 1 for number, size in enumerate(call.shape)]
+    added = [number for number in range(len(held)) if number != axis]
+    name = graph.node('Unsqueeze', name, graph.integers(*added)) if added else name
+    return call.result(name, held)
+
+
+def _size(call: Call) -> Value:
+    name = call.graph.node('Squeeze', call.graph.size(call.params['dim']), call.graph.integers(0))
+    return call.result(call.graph.node('Cast', name, to=onnx_type(call.dtypes[0])))
+
+
+def _gather(call: Call) -> Value:
+    """Make of a general gather a look-up of rows, one within each row of a batch, or a part."""
+    graph, (data, indices) = call.graph, call.inputs
+    of, sizes = call.params['dimension_numbers'], call.params['slice_sizes']
+    batch, name = tuple(of.operand_batching_dims), graph.whole(data)
+    rank, batched = len(data.shape), len(call.shape) - len(of.offset_dims)
+    is_tail = tuple(of.offset_dims) == tuple(range(batched, len(call.shape)))
+    mapped = tuple(of.start_index_map)
+    rows = is_tail and len(mapped) == 1 and tuple(of.collapsed_slice_dims) == mapped
+    others = [axis for axis in range(rank) if axis not in mapped + batch]
+    rows = rows and all(sizes[axis] == data.shape[axis] for axis in others)
+    # Where the places are constants it is a part of the array.
+    if indices.array is not None and not batch and len(indices.shape) == 1:
+        starts = dict(zip(mapped, map(int, indices.constant())))
+        bounds = [(starts.get(axis, 0), starts.get(axis, 0) + sizes[axis]) for axis in range(rank)]
+        name = _cut(graph, name, data.shape, *zip(*bounds))
+        gone = list(map(int, of.collapsed_slice_dims))
+        return call.result(graph.node('Squeeze', name, graph.integers(*gone)) if gone else name)
+    if rows and not batch and mapped == (0,):
+        last = graph.integers(len(indices.shape) - 1)
+        return call.result(
+            graph.node('Gather', name, graph.node('Squeeze', graph.whole(indices), last))
+        )
+    if rows and batch == tuple(range(len(batch))) and mapped == (len(batch),):
+        wide = graph.node('Cast', graph.whole(indices), to=onnx_type(np.dtype(np.int64)))
+        return call.result(graph.node('GatherND', name, wide, batch_dims=len(batch)))
+    raise NotImplementedError(f'gather {of}')
+
+
+def _dot(call: Call) -> Value:
+    """Make a product of matrices: x W with the weights as they are, or of batches of matrices."""
+    graph, (a, b) = call.graph, call.inputs
+    (of_a, of_b), (batch_a, batch_b) = (
+        tuple(tuple(map(int, axes)) for axes in pair) for pair in call.params['dimension_numbers']
+    )
+    if not batch_a and len(b.shape) == 2 and of_a == (len(a.shape) - 1,):
+        matrix = _ordered(graph, b, (of_b[0], 1 - of_b[0]))
+        return call.result(graph.node('MatMul', graph.whole(a), matrix))
+    free_a = tuple(axis for axis in range(len(a.shape)) if axis not in of_a + batch_a)
+    free_b = tuple(axis for axis in range(len(b.shape)) if axis not in of_b + batch_b)
+    if len(of_a) != 1 or len(free_a) != 1 or len(free_b) > 1:
+        raise NotImplementedError(f'dot_general {call.params["dimension_numbers"]}')
+    if not free_b:  # a matrix by a vector
+        raise NotImplementedError(f'dot_general {call.params["dimension_numbers"]}')
+    left = lambda batch, free, of: batch + free + of
+    right = lambda batch, free, of: batch + of + free
+    if left(batch_b, free_b, of_b) != tuple(range(len(b.shape))):
+        first = _ordered(graph, a, left(batch_a, free_a, of_a))
+        return call.result(
+            graph.node('MatMul', first, _ordered(graph, b, right(batch_b, free_b, of_b)))
+        )
+    # The second factor lies as a first one does, such as the shares of attention: taken as it is,
+    # the product is transposed, and a transposition that follows is merged with that.
+    first = _ordered(graph, a, right(batch_a, free_a, of_a))
+    product = graph.node('MatMul', graph.whole(b), first)
+    rank = len(call.shape)
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    shape = tuple(call.shape[axis] for axis in order)
+    value = Value(shape, call.dtypes[0], shape, product)
+    return _transpose(call._replace(inputs=(value,), params={'permutation': order}))
+
+
+def _ordered(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
+    """Return the name of a factor with its axes in that order; a constant is turned here."""
+    if order == tuple(range(len(order))):
+        return graph.whole(value)
+    if value.array is not None:
+        key = ('turned', id(value.array), order)
+        if key not in graph.root._names:
+            name = f'{value.name}.T' if value.name else ''
+            turned = np.ascontiguousarray(value.constant().transpose(order))
+            # The array too: as long as it is there, no other has its id.
+            graph.root._names[key] = graph.weight(turned, name), value.array
+        return graph.root._names[key][0]
+    shape = tuple(value.shape[axis] for axis in order)
+    call = Call(graph, (value,), {'permutation': order}, (shape,), (value.dtype,))
+    return graph.whole(_transpose(call))
+
+
+def _log1p(call: Call) -> Value:
+    unity = call.scalar(1)
+    return call.chain(lambda name: call.graph.node('Log', call.graph.node('Add', name, unity)))
+
+
+def _argmax(call: Call) -> Value:
+    (axis,) = call.params['axes']
+    name = call.graph.node('ArgMax', call.wholes()[0], axis=int(axis), keepdims=0)
+    return call.result(call.graph.node('Cast', name, to=onnx_type(call.dtypes[0])))
+
+
+# They give back what they are given.
+SAME = {'stop_gradient', 'name', 'copy', 'copy_p', 'sharding_constraint', 'optimization_barrier'}
+ROWS: dict[str, Row] = {
+    **{
+        name: _elementwise(op)
+        for name, op in {
+            'add': 'Add', 'sub': 'Sub', 'mul': 'Mul', 'div': 'Div', 'pow': 'Pow', 'neg': 'Neg',
+            'abs': 'Abs', 'sign': 'Sign', 'exp': 'Exp', 'log': 'Log', 'sqrt': 'Sqrt',
+            'tanh': 'Tanh', 'logistic': 'Sigmoid', 'erf': 'Erf', 'cos': 'Cos', 'sin': 'Sin',
+            'eq': 'Equal', 'lt': 'Less', 'le': 'LessOrEqual', 'gt': 'Greater',
+            'ge': 'GreaterOrEqual', 'and': 'And', 'or': 'Or', 'not': 'Not', 'floor': 'Floor',
+        }.items()
+    },
+    'max': _either('Max', 'Or'),
+    'min': _either('Min', 'And'),
+    'square': lambda call: call.elementwise('Mul', *call.inputs * 2),
+    'integer_pow': _integer_pow,
+    'rsqrt': _rsqrt,
+    'erfc': _erfc,
+    'log1p': _log1p,
+    'ne': _not_equal,
+    'select_n': _select,
+    'clamp': _clamp,
+    'convert_element_type': _convert,
+    'broadcast_in_dim': _broadcast,
+    'reshape': _reshape,
+    'squeeze': _squeeze,
+    'transpose': _transpose,
+    'concatenate': _concatenate,
+    'split': _split,
+    'slice': _slice,
+    'iota': _iota,
+    'dim_as_value': _size,
+    'gather': _gather,
+    'dot_general': _dot,
+    'reduce_sum': _reduced('ReduceSum'),
+    'reduce_max': _reduced('ReduceMax'),
+    'reduce_min': _reduced('ReduceMin'),
+    'argmax': _argmax,
+}  # fmt: skip

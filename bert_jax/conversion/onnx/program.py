@@ -1,0 +1,308 @@
+"""What jax has traced, walked from the first operation to the last, and written as an ONNX file.
+
+Owns the walk, what is computed beforehand, loops, and the names that the file's inputs and outputs
+have for others. Must not know what an operation becomes: primitives.py has that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jax import export
+
+from bert_jax.configs.errors import UserError
+from bert_jax.conversion import serving
+from bert_jax.conversion.onnx import fused
+from bert_jax.conversion.onnx.graph import Graph, Made, Value
+from bert_jax.conversion.onnx.primitives import ROWS, SAME, Call, onnx_type
+from bert_jax.conversion.parameters import Model
+from bert_jax.mesh.sharding import by_path
+from bert_jax.model import layout
+
+OPSET = 17  # every engine of the last years reads it
+_LEAST, _NEEDED = 17, 'LayerNormalization'
+# Ours -> as transformers' tokenizers call them, and programs that read its models.
+INPUTS = {
+    'input_ids': 'input_ids',
+    'input_mask': 'attention_mask',
+    'segment_ids': 'token_type_ids',
+}
+_AXES = {'b': 'batch_size', 't': 'sequence_length', 'c': 'num_choices'}
+# A file of protobuf holds 2 GiB; beyond that the weights lie in another.
+_MOST_BYTES = 1 << 30
+_POSITIONS = 'masked_lm_positions'
+# Never computed beforehand: a broadcast would only make a constant larger, a size is not known.
+_LATER = {'broadcast_in_dim', 'dim_as_value'}
+
+
+def check_opset(opset: int) -> None:
+    """UserError unless there is such an opset, and it has what every model of ours needs."""
+    from onnx import defs
+
+    if opset < _LEAST:
+        raise UserError(
+            f'--opset={opset} is too old: these models need {_NEEDED}, which ONNX has since opset'
+            f' {_LEAST}'
+        )
+    if opset > (newest := defs.onnx_opset_version()):
+        raise UserError(f'--opset={opset}: the onnx that is installed has opsets up to {newest}')
+
+
+def write(path: epath.PathLike, model: Model, opset: int = OPSET) -> tuple[list[str], list[str]]:
+    """Write a model as one ONNX file; weights of more than 1 GiB lie in a file beside it.
+
+    Its inputs are int64 and have the names that transformers' tokenizers give them; those that the
+    model does not read are left out. Masked words are told for every position. Any number of rows
+    of any length up to the position table is taken. Returns the names of inputs and outputs.
+
+    Raises:
+      UserError: the model has a part that no node of ONNX says.
+    """
+    import onnx
+
+    check_opset(opset)
+    proto = _proto(model, opset)
+    file = os.fspath(path)
+    if sum(len(weight.raw_data) for weight in proto.graph.initializer) > _MOST_BYTES:
+        beside = f'{os.path.basename(file)}_data'
+        onnx.save_model(proto, file, save_as_external_data=True, location=beside)
+    else:
+        onnx.save_model(proto, file)
+    return [each.name for each in proto.graph.input], [each.name for each in proto.graph.output]
+
+
+def quantise(path: epath.PathLike, output: epath.PathLike) -> None:
+    """Write a file again with weights as int8, by onnxruntime's dynamic quantisation."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # Each column of a matrix has a scale of its own. All 8 bits are used: 7 (reduce_range), which
+    # guard sums of 16 bits on processors without VNNI, gave no better vectors on one of them.
+    quantize_dynamic(
+        os.fspath(path), os.fspath(output), per_channel=True, weight_type=QuantType.QInt8
+    )
+
+
+def _proto(model: Model, opset: int) -> Any:
+    """Return the file's content."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    traced, names, weights, inputs = _traced(model)
+    graph = Graph(opset)
+    outer = {name: graph.fresh(name) for name in inputs}  # as int32
+    for name, spec in inputs.items():
+        graph.symbols |= {
+            str(size): (INPUTS[name], axis)
+            for axis, size in enumerate(spec.shape) if str(size) not in graph.symbols
+        }  # fmt: skip
+        cast = helper.make_node('Cast', [INPUTS[name]], [outer[name]], to=TensorProto.INT32)
+        graph.nodes.append(cast)
+    given = [_constant(np.asarray(leaf), name) for name, leaf in weights.items()]
+    given += [
+        Value(spec.shape, np.dtype(spec.dtype), spec.shape, outer[name])
+        for name, spec in inputs.items()
+    ]
+    results = walk(graph, traced.jaxpr, traced.consts, given)
+    ends = {}
+    for name, value in zip(names, results, strict=True):
+        graph.nodes.append(helper.make_node('Identity', [graph.whole(value)], [name]))
+        ends[name] = helper.make_tensor_value_info(
+            name, onnx_type(value.dtype), [_axis(size) for size in value.shape]
+        )
+    nodes, used = _read_by(graph.nodes, list(ends))
+    begins = [
+        helper.make_tensor_value_info(
+            INPUTS[name], TensorProto.INT64, [_axis(size) for size in spec.shape]
+        )
+        for name, spec in inputs.items()
+        if INPUTS[name] in used
+    ]
+    held = [numpy_helper.from_array(np.ascontiguousarray(array), name)
+            for name, array in graph.weights.items() if name in used]  # fmt: skip
+    made = helper.make_graph(nodes, model.architecture, begins, list(ends.values()), held)
+    opsets = [helper.make_opsetid('', opset)]
+    version = helper.find_min_ir_version_for(opsets)
+    return helper.make_model(
+        made, opset_imports=opsets, ir_version=version, producer_name='bert_jax'
+    )
+
+
+def _axis(size: Any) -> Any:
+    """Return an axis as a file says it: a number, or a name where it is open."""
+    return size if isinstance(size, int) else _AXES.get(str(size), str(size))
+
+
+def _traced(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any]]:
+    """Return (what jax traces, its outputs, the weights by name, the inputs' shapes by our names).
+
+    A sentence encoder gives the states of its pieces too, which engines that pool by themselves
+    read.
+    """
+    calls, axes = [(serving.forward(model), list(model.row.outputs), '')], dict(model.row.inputs)
+    bare, whole = model._replace(sentence=None), model
+    if model.sentence is not None and set(bare.row.parts) <= set(model.parts):
+        calls.append((serving.forward(bare), ['last_hidden_state'], 'token_embeddings'))
+        whole = bare
+    has_positions = axes.pop(_POSITIONS, None) is not None
+    scope = export.SymbolicScope([f't <= {model.config.max_position}'])
+    inputs = {
+        name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
+        for name, shape in axes.items()
+    }
+    weights = by_path(layout.separate(serving.nested(serving.used_weights(whole))))
+
+    def run(leaves: Sequence[jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        batch, params = dict(zip(inputs, arrays)), serving.nested(dict(zip(weights, leaves)))
+        if has_positions:
+            shape = batch['input_ids'].shape
+            batch[_POSITIONS] = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
+        return [call(params, batch)[name] for call, names, _ in calls for name in names]
+
+    specs = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for leaf in weights.values()]
+    traced = jax.jit(run).trace(specs, list(inputs.values())).jaxpr
+    outputs = [called or name for _, names, called in calls for name in names]
+    return traced, outputs, weights, inputs
+
+
+def _constant(array: np.ndarray, name: str = '') -> Value:
+    return Value(array.shape, array.dtype, array.shape, name, array)
+
+
+def walk(graph: Graph, jaxpr: Any, consts: Sequence[Any], given: Sequence[Value]) -> list[Value]:
+    """Return the results of what jax has traced, its nodes added to the graph.
+
+    Args:
+      graph: where they go.
+      jaxpr: the operations.
+      consts: its constants.
+      given: its inputs.
+    """
+    values = dict(zip(jaxpr.constvars, (_constant(np.asarray(const)) for const in consts)))
+    values |= dict(zip(jaxpr.invars, given))
+
+    def read(atom: Any) -> Value:
+        return (
+            _constant(np.asarray(atom.val, atom.aval.dtype))
+            if hasattr(atom, 'val')
+            else values[atom]
+        )
+
+    for equation in jaxpr.eqns:
+        inputs = tuple(map(read, equation.invars))
+        values |= dict(zip(equation.outvars, _results(graph, equation, inputs), strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _results(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence[Value]:
+    """Return the results of one operation."""
+    name, params = equation.primitive.name, dict(equation.params)
+    shapes = tuple(tuple(result.aval.shape) for result in equation.outvars)
+    dtypes = tuple(np.dtype(result.aval.dtype) for result in equation.outvars)
+    if name in SAME:
+        return inputs
+    if name == 'scan':
+        return _loop(graph, params, inputs, shapes, dtypes)
+    # What is called is walked as if it stood here.
+    for key in ('jaxpr', 'call_jaxpr', 'fun_jaxpr'):
+        if key in params:
+            inner = params[key]
+            operations, consts = (
+                (inner.jaxpr, inner.consts) if hasattr(inner, 'consts') else (inner, ())
+            )
+            return walk(graph, operations, consts, inputs)
+    is_known = all(value.array is not None for value in inputs) and name not in _LATER
+    if is_known and all(isinstance(size, int) for shape in shapes for size in shape):
+        return _computed(equation, inputs)
+    made = Made(name, inputs, params)
+    if (node := fused.find(graph, made)) is not None:
+        return [Value(shapes[0], dtypes[0], shapes[0], node[0], made=node[1])]
+    if name not in ROWS:
+        raise UserError(
+            f'--format=onnx: this model computes {name}, which is not built there:'
+            ' --format=stablehlo writes it'
+        )
+    result = ROWS[name](Call(graph, inputs, params, shapes, dtypes))
+    if isinstance(result, list):
+        return result
+    if result.made is None and result not in inputs:
+        result = Value(result.shape, result.dtype, result.held, result.name, result.array, made)
+    return [result]
+
+
+def _computed(equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
+    """Return the results of an operation on constants, computed now."""
+    arrays = [jnp.asarray(value.constant()) for value in inputs]
+    results = equation.primitive.bind(*arrays, **equation.params)
+    results = results if equation.primitive.multiple_results else [results]
+    return [_constant(np.asarray(result)) for result in results]
+
+
+def _loop(
+    graph: Graph,
+    params: Mapping[str, Any],
+    inputs: tuple[Value, ...],
+    shapes: Sequence[tuple[Any, ...]],
+    dtypes: Sequence[np.dtype],
+) -> list[Value]:
+    """Return the results of a loop over the first axis of some arrays, as a node with a body."""
+    from onnx import helper
+
+    # A Jaxpr, or one that is closed over its constants, by the version of jax.
+    closed = params['jaxpr']
+    operations, consts = getattr(closed, 'jaxpr', closed), getattr(closed, 'consts', ())
+    # jax says how many it keeps, carries and walks over otherwise in each version; ranks say it in
+    # all: only what is walked over, or stacked, has an axis more outside than inside.
+    is_same = lambda outer, inner: len(outer) == len(inner.aval.shape)
+    walked = sum(not is_same(value.shape, atom) for value, atom in zip(inputs, operations.invars))
+    carried = sum(is_same(shape, atom) for shape, atom in zip(shapes, operations.outvars))
+    fixed = len(inputs) - carried - walked
+    states, rows = inputs[fixed : fixed + carried], inputs[fixed + carried :]
+    # What the body reads of outside must be there before it.
+    outside = [
+        value if value.array is not None else _as_whole(graph, value) for value in inputs[:fixed]
+    ]
+    body = Graph(graph.opset, graph)
+    of_body = [_inside(body, value.shape, value.dtype) for value in states]
+    of_body += [_inside(body, value.shape[1:], value.dtype) for value in rows]
+    results = walk(body, operations, consts, [*outside, *of_body])
+    # A result must be a node's of the body, and no two may have one name.
+    ends = [body.fresh('end') for _ in results]
+    for name, value in zip(ends, results):
+        body.nodes.append(helper.make_node('Identity', [body.whole(value)], [name]))
+    info = lambda name, value: helper.make_tensor_value_info(name, onnx_type(value.dtype), None)
+    inner = helper.make_graph(
+        body.nodes, graph.fresh('body'), [info(value.name, value) for value in of_body],
+        [info(name, value) for name, value in zip(ends, results)],
+    )  # fmt: skip
+    back = int(params['reverse'])
+    names = graph.node(
+        'Scan', *map(graph.whole, (*states, *rows)), outputs=len(results), body=inner,
+        num_scan_inputs=walked, scan_input_directions=[back] * walked,
+        scan_output_directions=[back] * (len(results) - carried),
+    )  # fmt: skip
+    return [Value(s, d, s, name) for s, d, name in zip(shapes, dtypes, names)]
+
+
+def _as_whole(graph: Graph, value: Value) -> Value:
+    return Value(value.shape, value.dtype, value.shape, graph.whole(value))
+
+
+def _inside(body: Graph, shape: tuple[Any, ...], dtype: np.dtype) -> Value:
+    return Value(tuple(shape), np.dtype(dtype), tuple(shape), body.fresh('inside'))
+
+
+def _read_by(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], set[str]]:
+    """Return (the nodes that some results need, the names that these read)."""
+    used, kept = set(ends), []
+    for node in reversed(nodes):
+        if used & set(node.output):
+            kept.append(node)
+            used |= set(node.input)
+            bodies = [attribute.g for attribute in node.attribute if attribute.HasField('g')]
+            used |= {name for body in bodies for inner in body.node for name in inner.input}
+    return kept[::-1], used

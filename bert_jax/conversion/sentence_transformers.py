@@ -1,0 +1,201 @@
+"""How a directory of sentence-transformers says what makes one vector of a text, in and out.
+
+Owns the files that lie beside those of transformers: modules.json, a folder for each module, and
+two files of settings. They are written in the spelling of its releases 2 to 4, which 5 and 6 read
+too; both spellings are read. Weights and tokenizer are those of transformers (huggingface.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from etils import epath
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.conversion.parameters import Reading
+
+MODULES = 'modules.json'
+_SETTINGS, _LENGTH = 'config_sentence_transformers.json', 'sentence_bert_config.json'
+# Ours -> theirs: as the releases up to 5.2 call it, each a flag, and as later ones do.
+_POOLINGS = {
+    'cls': ('cls_token', 'cls'),
+    'mean': ('mean_tokens', 'mean'),
+    'max': ('max_tokens', 'max'),
+    'mean_sqrt_len': ('mean_sqrt_len_tokens', 'mean_sqrt_len_tokens'),
+    'weighted_mean': ('weightedmean_tokens', 'weightedmean'),
+    'last': ('lasttoken', 'lasttoken'),
+}
+_FLAG = 'pooling_mode_'
+_IDENTITY = 'torch.nn.modules.linear.Identity'
+# The first release whose directories look so: no reader takes this one for newer than itself.
+_VERSION = '2.7.0'
+
+
+def is_directory(folder: epath.PathLike) -> bool:
+    """Tell whether a folder is one of sentence-transformers."""
+    return (epath.Path(folder) / MODULES).exists()
+
+
+def with_sentence(path: epath.PathLike, reading: Reading) -> Reading:
+    """Return what was read of a directory's weights as a sentence encoder.
+
+    Raises:
+      UserError: a module, a pooling or a setting has no counterpart here.
+    """
+    folder, remarks = epath.Path(path), list(reading.remarks)
+    modules = _modules(folder)
+    kinds = [kind for kind, _ in modules]
+    # In this order, and a cut where numbers are left out before vectors get length one.
+    allowed = ['Transformer', 'Pooling', *(k for k in ('Dense', 'Normalize') if k in kinds)]
+    if kinds != allowed:
+        raise UserError(
+            f'{folder / MODULES}: modules {", ".join(kinds) or "none"}: only Transformer, Pooling'
+            ' and Normalize are built here, in that order'
+        )
+    if modules[0][1]:
+        raise UserError(
+            f'{folder / MODULES}: its Transformer is in {modules[0][1]}: only one that is in the'
+            ' folder itself is read'
+        )
+    settings = _object(folder / _SETTINGS)
+    prompts = settings.get('prompts') or {}
+    if not isinstance(prompts, dict) or not all(isinstance(t, str) for t in prompts.values()):
+        raise UserError(f'{folder / _SETTINGS}: prompts={prompts!r}: must give each name a text')
+    if name := settings.get('default_prompt_name'):
+        remarks.append(f'the prompt {name!r} is not taken by itself here: name it')
+    width = reading.model.config.hidden_size
+    sentence = SentenceConfig(
+        _pooling(folder / modules[1][1] / 'config.json', prompts),
+        'Normalize' in kinds,
+        _cut(folder / modules[2][1], width) if 'Dense' in kinds else None,
+        tuple(prompts.items()),
+        _max_length(folder, reading.model.config.max_position),
+        settings.get('similarity_fn_name') or 'cosine',
+    )
+    model = reading.model._replace(sentence=sentence)
+    return reading._replace(model=model, remarks=tuple(remarks))
+
+
+def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position: int) -> None:
+    """Write what makes one vector of a text beside the weights and the tokenizer.
+
+    Args:
+      folder: the directory.
+      sentence: the settings.
+      width: of the encoder's states.
+      max_position: word pieces of the longest row that the encoder reads.
+    """
+    kinds = ['Transformer', 'Pooling']
+    dim = sentence.truncate_dim
+    # Theirs cuts after all modules, ours before vectors get length one: a product that keeps the
+    # first numbers is the same to every release.
+    kinds += ['Dense'] if dim and dim < width else []
+    kinds += ['Normalize'] if sentence.normalize else []
+    paths = {kind: f'{number}_{kind}' if number else '' for number, kind in enumerate(kinds)}
+    for path in filter(None, paths.values()):
+        (folder / path).mkdir()
+    modules = [
+        {'idx': number, 'name': str(number), 'path': paths[kind],
+         'type': f'sentence_transformers.models.{kind}'}
+        for number, kind in enumerate(kinds)
+    ]  # fmt: skip
+    pooling = {'word_embedding_dimension': width} | {
+        f'{_FLAG}{flag}': name == sentence.pooling for name, (flag, _) in _POOLINGS.items()
+    }
+    _write(folder / paths['Pooling'] / 'config.json', pooling | {'include_prompt': True})
+    if dim is not None and 'Dense' in kinds:
+        dense: dict[str, Any] = {'in_features': width, 'out_features': dim, 'bias': False}
+        dense |= {'activation_function': _IDENTITY}
+        _write(folder / paths['Dense'] / 'config.json', dense)
+        kernel = {'linear.weight': np.eye(dim, width, dtype=np.float32)}
+        held = safetensors.numpy.save(kernel, {'format': 'pt'})
+        atomic_write(folder / paths['Dense'] / 'model.safetensors', held)
+    length = min(sentence.max_seq_length or max_position, max_position)
+    _write(folder / _LENGTH, {'max_seq_length': length, 'do_lower_case': False})
+    settings = {
+        '__version__': {'sentence_transformers': _VERSION},
+        'prompts': dict(sentence.prompts),
+        'default_prompt_name': None,
+        'similarity_fn_name': sentence.similarity,
+    }
+    _write(folder / _SETTINGS, settings)
+    # Last: a folder that has it is whole.
+    _write(folder / MODULES, modules)
+
+
+def as_cross_encoder() -> dict[str, Any]:
+    """Return what config.json says so that a CrossEncoder gives a regression's number as it is."""
+    return {
+        'sentence_transformers': {'activation_fn': _IDENTITY},
+        'sbert_ce_default_activation_function': _IDENTITY,  # of the releases up to 3
+    }
+
+
+def _modules(folder: epath.Path) -> list[tuple[str, str]]:
+    """Return (class, folder) of each module, in order."""
+    file = folder / MODULES
+    try:
+        listed = json.loads(file.read_text())
+        ordered = sorted(listed, key=lambda module: module['idx'])
+        return [(module['type'].rpartition('.')[2], module['path']) for module in ordered]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UserError(f'{file}: is no list of modules: download it again') from None
+
+
+def _pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
+    """Return the one pooling that a file names, in either spelling."""
+    settings = _object(file)
+    mode = settings.get('pooling_mode')
+    modes = [mode] if isinstance(mode, str) else list(mode or ())
+    modes += [key.removeprefix(_FLAG) for key, is_on in settings.items()
+              if key.startswith(_FLAG) and is_on is True]  # fmt: skip
+    ours = {theirs: name for name, both in _POOLINGS.items() for theirs in both}
+    if len(modes) != 1 or modes[0] not in ours:
+        raise UserError(
+            f'{file}: pooling {" and ".join(map(str, modes)) or "of no kind"}: one of'
+            f' {", ".join(_POOLINGS)} is built here'
+        )
+    if settings.get('include_prompt') is False and any(prompts.values()):
+        raise UserError(
+            f'{file}: include_prompt=false: prompts are pooled here as all of a text is'
+        )
+    return ours[modes[0]]
+
+
+def _cut(folder: epath.Path, width: int) -> int:
+    """Return how many first numbers a dense module keeps; UserError where it does anything else."""
+    settings, file = _object(folder / 'config.json'), folder / 'model.safetensors'
+    if settings.get('activation_function') == _IDENTITY and file.exists():
+        kernel = safetensors.numpy.load(file.read_bytes()).get('linear.weight', np.zeros((1, 1)))
+        rows = len(kernel)
+        if not settings.get('bias') and np.array_equal(kernel, np.eye(rows, width)):
+            return rows
+    raise UserError(f'{folder}: a dense layer on the vector is not built here')
+
+
+def _max_length(folder: epath.Path, limit: int) -> int | None:
+    """Return the longest row in word pieces: their own file says it, or the tokenizer's."""
+    settings = _object(folder / _LENGTH)
+    tokenizer = _object(folder / 'tokenizer_config.json')
+    if settings.get('do_lower_case') and tokenizer.get('do_lower_case') is False:
+        raise UserError(
+            f'{folder / _LENGTH}: do_lower_case=true, and its tokenizer tells cases apart: that is'
+            ' not built here'
+        )
+    length = settings.get('max_seq_length') or tokenizer.get('model_max_length')
+    return min(int(length), limit) if isinstance(length, int | float) and length >= 3 else None
+
+
+def _object(file: epath.Path) -> dict[str, Any]:
+    return read_object(file) if file.exists() else {}
+
+
+def _write(file: epath.Path, content: Any) -> None:
+    atomic_write(file, json.dumps(content, indent=2, ensure_ascii=False) + '\n')

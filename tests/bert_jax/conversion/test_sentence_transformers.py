@@ -1,0 +1,146 @@
+"""Directories of sentence-transformers, written and read, and what is refused of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from etils import epath
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.conversion import huggingface, model_card, sentence_transformers
+from bert_jax.conversion.model_card import Notes
+from bert_jax.conversion.parameters import Reading
+from bert_jax.inference import export
+from bert_jax.model.pooling import POOLINGS
+from bert_jax.runs.sources import source as sources
+from bert_jax.train.task_heads import HEADS
+from tests.helpers import tiny_models
+
+PLAIN = SentenceConfig(max_seq_length=30)
+
+
+def written(folder, sentence: SentenceConfig = PLAIN) -> epath.Path:
+    folder = epath.Path(folder)
+    sentence_transformers.write(folder, sentence, 16, 64)
+    return folder
+
+
+def read(folder) -> tuple[SentenceConfig, tuple[str, ...]]:
+    reading = Reading(tiny_models.model('BertModel'), {}, (), ())
+    reading = sentence_transformers.with_sentence(folder, reading)
+    return reading.model.sentence, reading.remarks
+
+
+def change(file, **settings) -> None:
+    held = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({name: v for name, v in (held | settings).items() if v is not ...}))
+
+
+@pytest.mark.parametrize('pooling', POOLINGS)
+def test_settings_are_read_as_they_were_written(pooling, tmp_path):
+    prompts = (('query', 'ask: '), ('document', ''))
+    sentence = SentenceConfig(pooling, pooling != 'cls', 4, prompts, 30, 'dot')
+    assert read(written(tmp_path, sentence)) == (sentence, ())
+
+
+def test_the_spelling_of_later_releases_is_read(tmp_path):
+    folder = written(tmp_path, SentenceConfig('mean', True))
+    modules = json.loads((folder / 'modules.json').read_text())
+    modules[1]['type'] = 'sentence_transformers.sentence_transformer.modules.pooling.Pooling'
+    (folder / 'modules.json').write_text(json.dumps(modules))
+    (folder / '1_Pooling' / 'config.json').write_text('{"pooling_mode": "weightedmean"}')
+    (folder / 'sentence_bert_config.json').unlink()
+    change(folder / 'tokenizer_config.json', model_max_length=20)
+    change(folder / 'config_sentence_transformers.json', default_prompt_name='query')
+    sentence, remarks = read(folder)
+    assert sentence == SentenceConfig('weighted_mean', True, max_seq_length=20)
+    assert remarks == ("the prompt 'query' is not taken by itself here: name it",)
+
+
+POOLING, SETTINGS = '1_Pooling/config.json', 'config_sentence_transformers.json'
+DENSE = {'idx': 2, 'name': '2', 'path': '2_Dense', 'type': 'sentence_transformers.models.Dense'}
+
+
+@pytest.mark.parametrize(
+    ('file', 'settings', 'message'),
+    [
+        (POOLING, {'pooling_mode_max_tokens': True}, 'pooling mean_tokens and max_tokens: one of'),
+        (POOLING, {'pooling_mode': ['mean', 'cls']}, 'pooling mean and cls and mean_tokens'),
+        (POOLING, {'pooling_mode_mean_tokens': False}, 'pooling of no kind'),
+        (SETTINGS, {'similarity_fn_name': 'euclidean'}, "similarity='euclidean': it is one of"),
+        (SETTINGS, {'prompts': ['a']}, 'must give each name a text'),
+        ('sentence_bert_config.json', {'do_lower_case': True}, 'tells cases apart'),
+    ],
+)
+def test_what_is_not_built_here_is_refused_in_a_line(file, settings, message, tmp_path):
+    folder = written(tmp_path)
+    change(folder / 'tokenizer_config.json', do_lower_case=False)
+    change(folder / file, **settings)
+    with pytest.raises(UserError, match=message):
+        read(folder)
+
+
+def test_prompts_that_are_not_pooled_are_refused(tmp_path):
+    folder = written(tmp_path, SentenceConfig(prompts=(('query', 'ask: '),)))
+    change(folder / POOLING, include_prompt=False)
+    with pytest.raises(UserError, match='include_prompt=false'):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ('modules', 'message'),
+    [
+        ([DENSE], 'a dense layer on the vector is not built here'),
+        (
+            [{**DENSE, 'type': 'sentence_transformers.models.CNN'}],
+            'Transformer, Pooling, CNN: only',
+        ),
+        ('{', 'is no list of modules'),
+    ],
+)
+def test_other_modules_are_refused(modules, message, tmp_path):
+    folder = written(tmp_path)
+    file = folder / 'modules.json'
+    if isinstance(modules, list):
+        modules = json.dumps(json.loads(file.read_text()) + modules)
+    file.write_text(modules)
+    with pytest.raises(UserError, match=message):
+        read(folder)
+
+
+def test_an_exported_directory_is_a_source_of_a_sentence_encoder(tmp_path):
+    out = str(tmp_path / 'out')
+    model = tiny_models.model('BertModel')._replace(sentence=PLAIN)
+    export.write(model, tiny_models.tokenizer(), 'sentence_transformers', out)
+    bert = sources.read_source(out).bert
+    assert bert.sentence == PLAIN
+    assert bert.head == 'embedding'
+
+
+def test_a_regression_says_that_its_number_is_taken_as_it_is(tmp_path):
+    identity = 'torch.nn.modules.linear.Identity'
+    for labels, wanted in ((), {'activation_fn': identity}), (('a', 'b'), None):
+        model = tiny_models.model('BertForSequenceClassification', labels=labels)
+        model = model._replace(problem_type=None if labels else 'regression')
+        huggingface.write(tmp_path / str(len(labels)), model)
+        config = json.loads((tmp_path / str(len(labels)) / 'config.json').read_text())
+        assert config.get('sentence_transformers') == wanted
+
+
+@pytest.mark.parametrize('head', HEADS)
+def test_a_card_says_how_its_head_is_used(head, capsys):
+    model = tiny_models.model(HEADS[head].architecture)
+    model = model._replace(problem_type=HEADS[head].problem_type)
+    model = model._replace(sentence=PLAIN if head == 'embedding' else None)
+    notes = Notes('mini', 'owner/base', (('batch', 32),), (('dev', 'accuracy', 0.9),))
+    card = model_card.card(model, notes)
+    assert card.startswith('---\nlibrary_name: ')
+    header, _, body = card.removeprefix('---\n').partition('---\n')
+    values = {n: json.loads(v) for n, v in (line.split(': ', 1) for line in header.splitlines())}
+    assert values['base_model'] == 'owner/base' and values['tags'][:2] == ['bert_jax', 'bert']
+    code = body.partition('```python\n')[2].partition('```')[0]
+    compile(code, 'card', 'exec')
+    assert "'mini'" in code
+    assert '| batch | 32 |' in body and '| dev, accuracy | 0.9000 |' in body

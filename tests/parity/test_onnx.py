@@ -1,0 +1,213 @@
+"""ONNX files as onnxruntime computes them, beside the model that they were made of."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import runpy
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.conversion import serving
+from bert_jax.conversion.onnx import program
+from bert_jax.conversion.parameters import Model
+from bert_jax.inference import export
+from bert_jax.inference.serving_folder import Onnx
+from bert_jax.model.pooling import POOLINGS
+from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import HEADS
+from tests.helpers import tiny_models
+from tests.helpers.tiny import tiny_config
+
+_REASON = 'onnx and onnxruntime are not installed: bash launch/test.sh --parity'
+onnx = pytest.importorskip('onnx', reason=_REASON)
+onnxruntime = pytest.importorskip('onnxruntime', reason=_REASON)
+
+pytestmark = pytest.mark.filterwarnings('default')
+# Two blocks, of which the second has a window where there is one; rows are longer than it.
+SHAPES = {
+    'bert': {'hidden_act': 'gelu_erf'},
+    'roberta': {'type_vocab_size': 1},
+    'albert': {'embedding_size': 8, 'num_groups': 1},
+    'modernbert': {
+        'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
+        'type_vocab_size': 0, 'local_window': 3, 'global_every': 2, 'max_position': 900,
+    },
+}  # fmt: skip
+# Every head of BERT; of the others those that read what a family has of its own.
+CASES = [('bert', head) for head in HEADS] + [
+    (family, head)
+    for family in ('roberta', 'albert', 'modernbert')
+    for head in ('masked_words', 'choice', 'classifier')
+]
+SEGMENTS = {'bert', 'albert'}
+
+
+def model(family: str, head: str, **changes) -> Model:
+    """A random model, its numbers large enough for answers to differ."""
+    settings = {'initializer_range': 0.3} | SHAPES[family] | changes
+    config = tiny_config(family=family, **settings)
+    row = HEADS[head].of(family)
+    module = row.model(config, jnp.float32, 3)
+    rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: init_params(module, 0))
+    drawn = lambda leaf: (config.initializer_range * rng.normal(size=leaf.shape)).astype('f')
+    params = jax.tree.map_with_path(
+        lambda path, leaf: drawn(leaf) + np.float32('scale' in str(path[-1])), shapes
+    )
+    sentence = SentenceConfig('mean', True) if head == 'embedding' else None
+    return Model(config, params, row.class_in(family), sentence=sentence)
+
+
+def batch_of(made: Model, b: int, t: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(t)
+    sizes = {'b': b, 't': t, 'c': 2}
+    shape = [sizes[axis] for axis in made.row.inputs['input_ids'].split(', ')]
+    lengths = rng.integers(1, t + 1, shape[:-1])
+    return {
+        'input_ids': rng.integers(0, 100, shape),
+        'input_mask': (np.arange(t) < lengths[..., None]).astype(int),
+        'segment_ids': rng.integers(0, 2, shape),
+    }
+
+
+def check(made: Model, *files, shapes=((2, 9),)) -> None:
+    """onnxruntime gives what the model gives."""
+    sessions = [onnxruntime.InferenceSession(file) for file in files]
+    inputs = [each.name for each in sessions[0].get_inputs()]
+    outputs = [each.name for each in sessions[0].get_outputs()]
+    for b, t in shapes:
+        batch = batch_of(made, b, t)
+        asked = {program.INPUTS[name]: array for name, array in batch.items()}
+        if 'masked_lm_positions' in made.row.inputs:
+            batch['masked_lm_positions'] = np.broadcast_to(np.arange(t), (b, t))
+        arrays = {name: jnp.asarray(array, jnp.int32) for name, array in batch.items()}
+        # One by one, operations of the usual shape are compiled once for all models.
+        is_usual = shapes == ((2, 9),)
+        forward = serving.forward(made) if is_usual else jax.jit(serving.forward(made))
+        wanted = forward(made.params, arrays)
+        for session in sessions:
+            found = dict(zip(outputs, session.run(None, {name: asked[name] for name in inputs})))
+            assert set(wanted) <= set(found)
+            for name, value in wanted.items():
+                assert found[name].shape == value.shape
+                np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=1e-5)
+                assert np.ptp(found[name]) > 0.01
+
+
+@pytest.mark.parametrize(('family', 'head'), CASES)
+def test_every_head_answers_in_onnxruntime_as_here(family, head, tmp_path):
+    made, file = model(family, head), tmp_path / 'model.onnx'
+    inputs, outputs = program.write(file, made)
+    segments = ['token_type_ids'] if family in SEGMENTS else []
+    assert inputs == ['input_ids', 'attention_mask', *segments]
+    tokens = ['token_embeddings'] if head == 'embedding' else []
+    assert outputs == [*made.row.outputs, *tokens]
+    check(made, file)
+
+
+@pytest.mark.parametrize('pooling', POOLINGS)
+def test_pooling_is_in_the_graph(pooling, tmp_path):
+    made = model('bert', 'embedding')._replace(sentence=SentenceConfig(pooling, True, 5))
+    program.write(tmp_path / 'model.onnx', made)
+    check(made, tmp_path / 'model.onnx')
+
+
+@pytest.mark.parametrize('family', ['bert', 'modernbert'])
+def test_rows_of_any_number_and_length_are_taken_by_any_opset(family, tmp_path):
+    # Small weights: of 230 tokens some norms are near zero with large ones, and round-off grows.
+    made = model(family, 'encoder', hidden_act='gelu_tanh', initializer_range=0.1)
+    files = {opset: tmp_path / f'{opset}.onnx' for opset in (17, 20)}
+    for opset, file in files.items():
+        program.write(file, made, opset)
+        nodes = collections.Counter(node.op_type for node in onnx.load(file).graph.node)
+        assert nodes['Softmax'] == 2 and nodes['LayerNormalization'] >= 4
+        assert nodes['Gelu'] == (2 if opset == 20 else 0)
+    check(made, *files.values(), shapes=[(1, 1), (2, 40 if family == 'bert' else 230)])
+
+
+def test_a_tagger_with_an_lstm_is_written_with_its_loops(tmp_path):
+    made, file = model('bert', 'tokens', bilstm=True), tmp_path / 'model.onnx'
+    program.write(file, made)
+    check(made, file, shapes=[(2, 9), (1, 4)])
+
+
+def test_weights_are_matrices_that_onnxruntime_quantises(tmp_path):
+    made, file = model('bert', 'encoder'), tmp_path / 'model.onnx'
+    program.write(file, made)
+    graph = onnx.load(file).graph
+    held = {weight.name: tuple(weight.dims) for weight in graph.initializer}
+    assert held['encoder/layers/1/intermediate/kernel'] == (16, 32)
+    products = [node for node in graph.node if node.op_type == 'MatMul']
+    assert sum(node.input[1] in held for node in products) == 2 * 6 + 1  # and the pooler
+    program.quantise(file, tmp_path / 'int8.onnx')
+    counts = collections.Counter(
+        node.op_type for node in onnx.load(tmp_path / 'int8.onnx').graph.node
+    )
+    assert counts['MatMulInteger'] == 2 * 6 + 1
+
+
+def test_large_weights_lie_in_a_file_beside(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, '_MOST_BYTES', 1000)
+    made = model('bert', 'classifier')
+    program.write(tmp_path / 'model.onnx', made)
+    assert (tmp_path / 'model.onnx_data').stat().st_size > 1000
+    check(made, tmp_path / 'model.onnx')
+
+
+@pytest.mark.parametrize(
+    ('opset', 'message'),
+    [
+        (16, '--opset=16 is too old: these models need LayerNormalization, which ONNX has since'),
+        (999, '--opset=999: the onnx that is installed has opsets up to'),
+    ],
+)
+def test_an_opset_that_cannot_be_is_refused(opset, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        program.write(tmp_path / 'model.onnx', model('bert', 'encoder'), opset)
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_has_no_node_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.delitem(program.ROWS, 'tanh')
+    with pytest.raises(UserError, match='this model computes tanh, which is not built there'):
+        program.write(tmp_path / 'model.onnx', model('bert', 'classifier'))
+
+
+@pytest.mark.parametrize(
+    ('architecture', 'words'),
+    [
+        ('BertForSequenceClassification', ['a good film']),
+        ('BertForMaskedLM', ['paris is the [MASK] of france']),
+        ('BertForMultipleChoice', ['what is paris', 'the capital', 'a bad film']),
+    ],
+)
+def test_the_script_of_a_folder_asks_it(architecture, words, tmp_path, monkeypatch, capsys):
+    made, said = tiny_models.model(architecture), {}
+    for form in ('stablehlo', 'onnx'):
+        folder = tmp_path / form
+        how = {'onnx': Onnx(int8=False)}
+        export.write(made, tiny_models.tokenizer(), form, str(folder), **how)
+        monkeypatch.setattr(sys, 'argv', ['serve.py', *words])
+        runpy.run_path(str(folder / 'serve.py'), run_name='__main__')
+        said[form] = capsys.readouterr().out
+    assert said['onnx'] == said['stablehlo'] != ''
+    config = json.loads((tmp_path / 'onnx' / 'config.json').read_text())
+    assert config['architectures'] == [architecture]
+
+
+def test_int8_lies_beside_and_a_model_that_others_lack_has_no_config(tmp_path):
+    made = tiny_models.model('BertForSequenceClassification')
+    made = made._replace(config=dataclasses.replace(made.config, attention='left_to_right'))
+    out = tmp_path / 'out'
+    export.write(made, tiny_models.tokenizer(), 'onnx', str(out), onnx=Onnx(int8=True))
+    assert {file.name for file in (out / 'onnx').iterdir()} == {
+        'model.onnx', 'model_quantized.onnx'
+    }  # fmt: skip
+    assert not (out / 'config.json').exists() and (out / 'tokenizer.json').exists()
