@@ -23,19 +23,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
 from bert_jax.conversion.parameters import Model
-from bert_jax.inference.engine import check_process
+from bert_jax.inference.engine import check_process, stored
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.inference.predictor import check_dtype
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
+from bert_jax.input_pipeline.tasks.metrics.similarity import unit
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.model import heads, layout
-from bert_jax.model.hidden_states import Pool
+from bert_jax.model.pooling import POOLINGS, Pool
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.state import init_params
@@ -68,7 +70,7 @@ class Bert:
     def __init__(self, source: Source, compute_dtype: str = 'float32'):
         """Take a source with a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
         check_dtype(compute_dtype)
-        self.source = source
+        self.source, self._compute_dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         self._encode, self._mlm = (
             jax.jit(serving.forward(source.bert.under(head), jnp.dtype(compute_dtype)))
@@ -177,25 +179,38 @@ class Bert:
         self,
         texts: str | Sequence[Text],
         layers: Sequence[int] = (-1,),
-        pool: Pool = 'mean',
+        pool: Pool | None = None,
         max_length: int | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
     ) -> np.ndarray:
         """Return one vector for each text or pair [N, K H]: its K layers pooled, in their order.
+
+        A sentence encoder gives the vectors [N, D] that it was trained to give, unless layers or a
+        pool are named.
 
         Args:
           texts: texts and pairs; a string is one text.
           layers: 0 is the embeddings' output, -1 the last block's.
-          pool: 'mean' and 'max' over the word pieces, [CLS] and [SEP] among them, or 'cls'.
-          max_length: word pieces of the longest row; None: as many as there are positions.
+          pool: how word pieces are pooled, [CLS] and [SEP] among them; None: as the model says,
+            'mean' where it says nothing.
+          max_length: word pieces of the longest row; None: as many as the model reads.
+          prompt: the name of one of the model's prompts, 'query' or 'document', which goes before
+            each text; a model without it takes the text alone.
+          truncate_dim: how many of the first numbers are kept; None: as the model says.
 
         Raises:
           UserError: there is no such pool, or no such layer.
         """
-        if pool not in ('cls', 'mean', 'max'):
+        if pool is not None and pool not in POOLINGS:
             raise UserError(
-                f"pool={pool!r} gives no single vector: take 'mean', 'max' or 'cls', or the states"
-                ' of `Bert.__call__`'
+                f'pool={pool!r} gives no single vector: take one of {", ".join(POOLINGS)}, or the'
+                ' states of `Bert.__call__`'
             )
+        of_model = self.source.bert.sentence or SentenceConfig()
+        is_named = pool is not None or tuple(listed(layers)) != (-1,)
+        pool = pool or of_model.pooling
+        max_length = max_length or of_model.max_seq_length
         layers = listed(layers)
         if not (isinstance(layers, Sequence) and layers) or not all(
             isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in layers
@@ -205,14 +220,16 @@ class Bert:
             extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
-        pairs = enumerate(pairs_of(texts))
-        records = ((number, {'text': a, 'text_b': b}) for number, (a, b) in pairs)
+        pairs, begin = enumerate(pairs_of(texts)), of_model.prompt(prompt)
+        records = ((number, {'text': begin + a, 'text_b': b}) for number, (a, b) in pairs)
         parts = list(extractor(records, 'texts'))
         cut = sum((part.cut for part in parts), np.zeros(4, np.int64))
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
         vectors = [row for part in parts for row in part.features]
         width = len(layers) * self.config.hidden_size
-        return np.array(vectors, np.float32).reshape(len(vectors), width)
+        array = np.array(vectors, np.float32).reshape(len(vectors), width)
+        array = array[:, : truncate_dim or (None if is_named else of_model.truncate_dim)]
+        return unit(array) if of_model.normalize and not is_named else array
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
         """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.
@@ -253,7 +270,9 @@ class Bert:
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:
         """Put the parameters on the device, when they are first asked for."""
-        return jax.device_put(layout.separate(self.params))
+        keep = functools.partial(stored, compute_dtype=self._compute_dtype)
+        params = layout.separate(self.params)
+        return jax.device_put(jax.tree_util.tree_map_with_path(keep, params))
 
     def _length(self, max_length: int | None) -> int:
         limit = self.config.max_position

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.mesh import construction
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import layout, partition
 from bert_jax.runs.finetuning.data_collator import (
     DataCollator,
@@ -33,11 +35,18 @@ from bert_jax.runs.finetuning.data_collator import (
 T = TypeVar('T')
 
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
-LENGTHS = (32, 64, 128, 256, 512)
-_FEW = 8  # rows of the batches that what is left over goes in
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+# On a CPU padding costs more than a program does, once it has run a few times: four lengths to each
+# doubling, of which an eighth is padding.
+_FINE = tuple(sorted({16, 24, *(n * quarter // 4 for n in LENGTHS for quarter in range(4, 8))}))
+# Rows of the batches that what is left over goes in.
+_FEW = {'cpu': 4, 'gpu': 8, 'tpu': 8}
 # Arrays of the host and the same on the devices, by the identity of the former.
 Resident: TypeAlias = dict[Any, tuple[np.ndarray, jax.Array]]
-_TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
+# Of a whole batch. What a CPU computes of a few hundred tokens stays in its caches.
+_TOKENS = {'cpu': 512, 'gpu': 32768, 'tpu': 32768}
+
+_WORDS = 'embeddings/word'
 
 _process: list[int] = []  # the one that the devices were first used in
 
@@ -61,25 +70,40 @@ def check_process() -> None:
     _process[:] = [os.getpid()]
 
 
-def placed(params: Any, resident: Resident) -> tuple[Any, int]:
+def stored(path: Any, array: np.ndarray, compute_dtype: DTypeLike) -> np.ndarray:
+    """Return an array of a model that computes in `compute_dtype` as it is kept in memory.
+
+    The blocks' matrices and the word table are read as bfloat16 then, and take half as bfloat16.
+    """
+    name = layout.parse(sharding.path_of(path))[0]
+    is_read = name.endswith('/kernel') and any(f'{of}/' in name for of in layout.STACKS)
+    is_half = jnp.dtype(compute_dtype) == jnp.bfloat16
+    return array.astype(jnp.bfloat16) if is_half and (is_read or name.endswith(_WORDS)) else array
+
+
+def placed(
+    params: Any, resident: Resident, compute_dtype: DTypeLike = 'float32'
+) -> tuple[Any, int]:
     """Put numpy `params` on the devices; return them, and the bytes that this adds on each.
 
-    Arrays that are in `resident` are not put there again; the others are added to it.
+    Arrays that are in `resident` are not put there again; the others are added to it. All are kept
+    as `stored` has them for one arithmetic of the layers.
     """
     added = 0
 
-    def place(array: np.ndarray, shard: jax.sharding.NamedSharding) -> jax.Array:
+    def place(path: Any, array: np.ndarray, shard: jax.sharding.NamedSharding) -> jax.Array:
         nonlocal added
         # Blocks are views of a stack, new ones at each call: they are known by their memory.
         key = (array.ctypes.data, array.shape) if isinstance(array, np.ndarray) else id(array)
         if key not in resident:
-            resident[key] = array, jax.device_put(array, shard)
+            resident[key] = array, jax.device_put(stored(path, array, compute_dtype), shard)
             added += memory.held(resident[key][1])
         return resident[key][1]
 
     mesh = construction.make_mesh(RuntimeConfig())
     params = layout.separate(params)
-    return jax.tree.map(place, params, partition.shardings(params, mesh)), added
+    shards = partition.shardings(params, mesh)
+    return jax.tree_util.tree_map_with_path(place, params, shards), added
 
 
 class InferenceEngine:
@@ -101,6 +125,7 @@ class InferenceEngine:
         max_length: int,
         inputs: Callable[[Arrays], Arrays] = lambda batch: batch,
         resident: Resident | None = None,
+        compute_dtype: DTypeLike = 'float32',
     ):
         """Put the weights on the devices.
 
@@ -110,6 +135,7 @@ class InferenceEngine:
           max_length: the longest row there is.
           inputs: makes what the function reads of a batch, as DataCollator has it.
           resident: arrays on the devices; those of `params` that are not yet are added.
+          compute_dtype: arithmetic of the layers, for `stored`.
         """
         self.max_length = max_length
         self.compilations: collections.Counter[str] = collections.Counter()
@@ -118,11 +144,15 @@ class InferenceEngine:
 
         # All devices by default: what a model was trained on says nothing of where it serves.
         self._collate = DataCollator(construction.make_mesh(RuntimeConfig()), inputs)
-        self._params, self.added_bytes = placed(params, {} if resident is None else resident)
+        self._params, self.added_bytes = placed(
+            params, {} if resident is None else resident, compute_dtype
+        )
         self._function = counted_jit(function, self.compilations, 'predict')
 
-        # The longest row closes the list, whether it is one of LENGTHS or not.
-        self._lengths = np.array([n for n in LENGTHS if n < max_length] + [max_length])
+        # The longest row closes the list, whether it is one of them or not.
+        self._backend = jax.default_backend()
+        lengths = _FINE if self._backend == 'cpu' else LENGTHS
+        self._lengths = np.array([n for n in lengths if n < max_length] + [max_length])
 
     def __call__(self, rows: Arrays) -> list[Result]:
         """Start the function on all rows, without waiting for it; `gather` does.
@@ -136,21 +166,24 @@ class InferenceEngine:
         return list(run(self._function, self._params, rows, plan, self._collate))
 
     def _plan(self, lengths: np.ndarray) -> Iterator[PlannedBatch]:
-        """Plan batches of rows with these many tokens [N], shorter ones first."""
-        # What a program takes is a multiple of the devices. Each row goes to the shortest bucket
-        # that holds it.
+        """Plan batches of rows with these many tokens [N], longer ones first."""
+        # What a program takes is a multiple of the devices.
         devices = self._collate.mesh.size
         up = lambda rows: -(-rows // devices) * devices
-        bucket = np.searchsorted(self._lengths, lengths)
-        for number in np.unique(bucket):
+        order = np.argsort(-lengths, kind='stable')
+        bucket = np.searchsorted(self._lengths, lengths[order])
+        while len(order):
+            # The shortest bucket that holds the longest row; what follows it comes along, so that
+            # only the last batch is not full.
+            length = int(self._lengths[bucket[0]])
             # Longer rows, fewer of them: about the same number of tokens, and so of memory.
-            length = int(self._lengths[number])
-            full = up(max(_TOKENS[jax.default_backend()] // length, 1))
-            rows = np.flatnonzero(bucket == number)
-            while len(rows):
-                # Full batches first; of what is left a few at a time, and a single row (the common
-                # question) by itself, without padding.
-                few = 1 if len(rows) == 1 else min(_FEW, full)
-                size = full if len(rows) >= full else few
-                yield PlannedBatch(rows[:size], length, up(size))
-                rows = rows[size:]
+            full = max(_TOKENS[self._backend] // length, 1)
+            full = 1 << (full.bit_length() - 1)
+            # A full batch where half of its rows are at least half as long: the few long rows that
+            # there may be must not draw many short ones along. Else a few at a time, and a single
+            # row (the common question) by itself, without padding.
+            middle = order[full // 2 : full // 2 + 1]
+            few = 1 if len(order) == 1 else min(_FEW[self._backend], full)
+            size = full if (2 * lengths[middle] >= length).any() else few
+            yield PlannedBatch(order[:size], length, up(size))
+            order, bucket = order[size:], bucket[size:]

@@ -7,26 +7,42 @@ themselves are bert_jax/conversion's, a folder that serves is serving_folder.py'
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.embeddings import OF_WORDS
-from bert_jax.conversion import google, huggingface, peft, peft_settings, serving
+from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
+from bert_jax.conversion import (
+    google,
+    hub,
+    huggingface,
+    model_card,
+    peft,
+    peft_settings,
+    sentence_transformers,
+    serving,
+)
+from bert_jax.conversion.model_card import Notes
 from bert_jax.conversion.parameters import Model, Reading, with_stored_words
 from bert_jax.inference import serving_folder
 from bert_jax.inference.predictor import trained_with
+from bert_jax.inference.serving_folder import DEFAULT, Onnx
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.folder import new_folder
+from bert_jax.train.task_heads import HEADS
 
-Format = Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model']
+Format = Literal[
+    'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo', 'saved_model'
+]
 HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu']
 
 
@@ -50,6 +66,7 @@ def export(
     base: str | None = None,
     hidden_act: HiddenAct | None = None,
     print_map: bool = False,
+    onnx: Onnx = DEFAULT,
 ) -> Exported:
     """Write a trained model in another format.
 
@@ -61,6 +78,7 @@ def export(
       base: of an adapter, the encoder that was tuned; None: the one that the run began with.
       hidden_act: this activation in place of the model's own.
       print_map: whether all names that are read and written are printed.
+      onnx: of an ONNX file, its opset and whether one of int8 weights goes beside it.
 
     Raises:
       UserError: the format has no place for such a model, or its weights are damaged.
@@ -74,10 +92,12 @@ def export(
             ' and no other program has its tokenizer: it answers by bert-predict and'
             ' bert_jax.inference'
         )
-    of_ours = format in ('stablehlo', 'saved_model')
+    of_ours = format in ('onnx', 'stablehlo', 'saved_model')
     if format != 'peft':
         source = sources.fold(source) if of_ours else sources.plain(source)
     model = source.bert._replace(architecture=architecture or source.bert.architecture)
+    if format == 'sentence_transformers':
+        model = _as_sentence_encoder(model)
     if not of_ours:
         model = with_stored_words(model, source.where)
     # Some readers know only one form of gelu; the weights stay.
@@ -87,13 +107,63 @@ def export(
     # Also the map, as the files say it: what has just been written is what is named.
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
-    arguments = encoder, sources.saved_in(init_from), length, options.get('texts'), init_from
+    notes = _notes(init_from, output)
+    arguments = (
+        encoder, sources.saved_in(init_from), length, options.get('texts'), init_from, notes, onnx
+    )  # fmt: skip
     reading, left_out = write(model, source.tokenizer, format, output, *arguments)
     if print_map:
         sources.print_names(reading)
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
     return Exported(model.architecture, left_out)
+
+
+def _notes(init_from: str, output: str) -> Notes:
+    """Return what a model card says of the training, as far as the source says it."""
+    name, base = epath.Path(output).name, None
+    workdir, _ = sources.at_step(init_from)
+    if not workdir.config_file.exists() or huggingface.is_directory(init_from):
+        return Notes(name, _on_hub(init_from))
+    config, trained = workdir.config(), []
+    if isinstance(config, FinetuneConfig):
+        data = workdir.data(init_from=str)
+        base = _on_hub(data['init_from'])
+        trained += [
+            ('task', epath.Path(data.get('task', '')).stem),
+            ('begun from', base or epath.Path(data['init_from']).name),
+            ('batch', config.batch_size),
+            ('epochs', f'{config.epochs:g}'),
+            ('longest row in training', config.max_seq_length),
+        ]
+    if isinstance(config, FinetuneConfig | PretrainConfig):
+        trained += [
+            ('optimizer', config.optimizer.algorithm),
+            ('learning rate', f'{config.optimizer.peak_lr:g}'),
+            ('seed', config.seed),
+        ]
+    trained.append(('steps', workdir.newest_step()))
+    scores = []
+    for file in sorted((workdir.path / 'eval').glob('*.json')):
+        metrics = read_object(file).get('metrics') or {}
+        numbers = {n: v for n, v in metrics.items() if isinstance(v, int | float)}
+        scores += [(file.stem, metric, value) for metric, value in numbers.items()]
+    return Notes(name, base, tuple(trained), tuple(scores))
+
+
+def _on_hub(name: str) -> str | None:
+    """Return the name of a model on the Hub without its revision, or None for what lies here."""
+    is_there = not epath.Path(name).exists() and hub.is_name(name) and '/' in name
+    return name.partition('@')[0] if is_there else None
+
+
+def _as_sentence_encoder(model: Model) -> Model:
+    """Return a model without its head as a sentence encoder: by the mean, where nothing says."""
+    if model.sentence is None:
+        logging.info('%s is no sentence encoder: vectors are means', model.architecture)
+    sentence = model.sentence or SentenceConfig()
+    architecture = HEADS['embedding'].class_in(model.config.family)
+    return model._replace(architecture=architecture, sentence=sentence)
 
 
 def _base(model: Model, init_from: str, base: str | None) -> Source:
@@ -118,6 +188,8 @@ def write(
     max_length: int | None = None,
     texts: int | None = None,
     named: str | None = None,
+    notes: Notes | None = None,
+    onnx: Onnx = DEFAULT,
 ) -> tuple[Reading, tuple[str, ...]]:
     """Write a folder of a format, whole or not at all.
 
@@ -131,6 +203,8 @@ def write(
       max_length: of a folder that serves, as in `serving_folder.write`.
       texts: of a folder that serves, too.
       named: what a refusal names; None: `output`.
+      notes: what a model card says of the training.
+      onnx: of an ONNX file, as in `export`.
 
     Returns:
       What is read there again (so it fits, and holds no NaN), and the parts of the model that the
@@ -138,8 +212,13 @@ def write(
     """
     with new_folder(output) as folder:
         try:
-            if format == 'huggingface':
-                return _huggingface(model, tokenizer, folder)
+            if format in ('huggingface', 'sentence_transformers'):
+                is_plain = format == 'huggingface'
+                written_by = _huggingface if is_plain else _sentence_transformers
+                written = written_by(model, tokenizer, folder)
+                notes = notes or Notes(epath.Path(output).name)
+                model_card.write(folder, written[0].model, notes)
+                return written
             if format == 'google':
                 return _google(model, tokenizer, folder)
             if format == 'peft':
@@ -147,7 +226,8 @@ def write(
                 tokenizer.save(folder)
                 left_out = peft.write(folder, model, base.bert, base.where, saved)
                 return peft.read(folder, base.bert), left_out
-            left_out = serving_folder.write(folder, model, tokenizer, format, max_length, texts)
+            form: Any = format
+            left_out = serving_folder.write(folder, model, tokenizer, form, max_length, texts, onnx)
             # Nothing reads a program back as weights; its name map is the identity.
             names = {name: name for name in serving.used_weights(model)}
             return Reading(model, names, (), ()), left_out
@@ -161,21 +241,20 @@ def _huggingface(
     model: Model, tokenizer: Tokenizer, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # The tokenizer first, then the weights under the names of transformers' class.
-    tokenizer.save(folder)
-    settings = folder / 'tokenizer_config.json'
-    stated = json.loads(settings.read_text())
-    # transformers cuts longer texts there ...
-    stated |= {'model_max_length': model.config.max_position}
-    # ... and gives the second text of a pair its segment where a tokenizer asks for that, as by
-    # itself the class of BERT does alone.
-    if tokenizer.layout.second_segment and stated['tokenizer_class'] != 'BertTokenizer':
-        stated |= {'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask']}
-    settings.write_text(json.dumps(stated, indent=2) + '\n')
-    ids = {'pad': tokenizer.pad_id, 'bos': tokenizer.cls_id, 'eos': tokenizer.sep_id}
-    left_out = huggingface.write(folder, model, {f'{name}_token_id': ids[name] for name in ids})
+    serving_folder.write_tokenizer(folder, model, tokenizer)
+    left_out = huggingface.write(folder, model, serving_folder.token_ids(tokenizer))
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
     return huggingface.read(folder), left_out
+
+
+def _sentence_transformers(
+    model: Model, tokenizer: Tokenizer, folder: epath.Path
+) -> tuple[Reading, tuple[str, ...]]:
+    reading, left_out = _huggingface(model, tokenizer, folder)
+    shape = model.config.hidden_size, model.config.max_position
+    sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
+    return sentence_transformers.with_sentence(folder, reading), left_out
 
 
 def _google(
@@ -187,6 +266,7 @@ def _google(
             'sentencepiece': 'SentencePiece',
             'byte_bpe': 'byte-level BPE',
             'compiled': "a tokenizer.json of other rules than BERT's",
+            'fast': "a tokenizer.json of other rules than BERT's",
         }
         raise UserError(
             f'--format=google: the tokenizer is {what[tokenizer.kind]}, and google-research/bert'

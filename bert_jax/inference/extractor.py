@@ -1,6 +1,6 @@
 """Texts to hidden states: rows whose pieces know their words, and their trip through the device.
 
-Owns that trip. The features are bert_jax/model/hidden_states.py's; the files that hold them are
+Owns that trip. The features are bert_jax/model/pooling.py's; the files that hold them are
 feature_files.py's.
 """
 
@@ -21,7 +21,7 @@ from bert_jax.input_pipeline.tasks.features import truncated_lengths
 from bert_jax.input_pipeline.text.record_files import BadRecord, pass_over
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding
-from bert_jax.model import hidden_states as features
+from bert_jax.model import pooling as features
 from bert_jax.runs.finetuning.data_collator import Result
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
@@ -111,7 +111,9 @@ class Extractor:
         )
         inputs = word_vectors.inputs(source.model, source.tokenizer)
         encoder = source.params['encoder']
-        self._engine = InferenceEngine(function, encoder, max_seq_length, inputs)
+        self._engine = InferenceEngine(
+            function, encoder, max_seq_length, inputs, compute_dtype=compute_dtype
+        )
 
     def __call__(
         self,
@@ -149,7 +151,8 @@ class Extractor:
                 rows.append(Row(none, none, none, none, none, 0, record.reason))
             else:
                 text, text_b = record['text'], record.get('text_b')
-                rows.append(row_of(text, text_b, self._tokenizer, self.max_seq_length))
+                traced = not self._pooled
+                rows.append(row_of(text, text_b, self._tokenizer, self.max_seq_length, traced))
             lines.append(line)
 
             # An empty row counts too, else a file of faults would never be written.
@@ -189,16 +192,21 @@ class Extractor:
 
 
 def row_of(
-    text: str | list[str], text_b: str | list[str] | None, tokenizer: Tokenizer, max_seq_length: int
+    text: str | list[str],
+    text_b: str | list[str] | None,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    traced: bool = True,
 ) -> Row:
     """Make the row [CLS] text [SEP], or [CLS] text [SEP] text_b [SEP].
 
     It is cut from the end of the longer text, and has as many [SEP] between as the tokenizer's
-    layout has. A text may be a list of words.
+    layout has. A text may be a list of words. What is not `traced` has zeros for the words and
+    characters of its pieces.
     """
     # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
     layout = tokenizer.layout
-    sides = [_pieces(side, tokenizer) for side in (text, text_b) if side is not None]
+    sides = [_pieces(side, tokenizer, traced) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
     pair = len(sides) > 1
     special = 2 + layout.separators if pair else 2
@@ -214,8 +222,10 @@ def row_of(
     add(tokenizer.cls_id, 0, -1, 0, 0)
     for number, ((encoding, words), length) in enumerate(zip(sides, kept, strict=False)):
         segment = number * layout.second_segment
-        for _ in range(number * (layout.separators - 1)):
+        for _ in range(number * (layout.separators - 1 - layout.second_cls)):
             add(tokenizer.sep_id, segment, -1, 0, 0)
+        if number and layout.second_cls:
+            add(tokenizer.cls_id, segment, -1, 0, 0)
         starts, ends = encoding.starts[:length], encoding.ends[:length]
         add(encoding.ids[:length], np.full(length, segment), words[:length], starts, ends)
         add(tokenizer.sep_id, segment, -1, 0, 0)
@@ -223,8 +233,15 @@ def row_of(
     return Row(ids, segments, word_index, starts, ends, sum(lengths) - sum(kept))
 
 
-def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.ndarray]:
+def _pieces(
+    text: str | list[str], tokenizer: Tokenizer, traced: bool
+) -> tuple[Encoding, np.ndarray]:
     """Return a text's pieces, and int [T] the index of each one's word in it."""
+    if not traced:  # the tokenizer's memo of words makes this much faster
+        (ids,) = tokenizer.encode_batch([text if isinstance(text, str) else ' '.join(text)])
+        nowhere = np.zeros(len(ids), np.int32)
+        return Encoding(ids, nowhere, nowhere, nowhere > 0), nowhere
+
     # Where each word begins, as a character of the text; a list is joined by single spaces.
     if isinstance(text, str):
         begins = np.array([match.start() for match in re.finditer(r'\S+', text)], np.int64)

@@ -61,6 +61,11 @@ class Pipeline:
     scored_as: ClassVar[str | None] = None
     per_position: ClassVar[bool] = False
 
+    @staticmethod
+    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes of its own, of a model whose task has these options."""
+        return {}
+
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make rows of the records: INPUT_KEYS [N, S] int32, and what else `answers` needs.
 
@@ -108,14 +113,26 @@ class TextClassification(Pipeline):
         }
 
 
+@dataclass(frozen=True)
 class MultiLabelClassification(Pipeline):
-    """A text, or a pair, has any number of the labels (problem_type multi_label_classification)."""
+    """A text, or a pair, has any number of the labels (problem_type multi_label_classification).
+
+    Attributes:
+      thresholds: label -> the probability above which it is given; one half where there is none.
+    """
+
+    thresholds: Mapping[str, float]
+
+    @staticmethod
+    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the thresholds that were chosen on dev."""
+        return {'thresholds': options.get('thresholds', {})}
 
     def answer(self, outputs: Arrays) -> Answer:
-        """Return {'labels': those above one half, 'probabilities': {label: p}}."""
+        """Return {'labels': those above their thresholds, 'probabilities': {label: p}}."""
         # A sigmoid each: labels do not exclude one another. float64, as for the softmax below.
         shares = _named(self.labels, special.expit(outputs['logits'].astype(np.float64)))
-        labels = [label for label, share in shares.items() if share > 0.5]
+        labels = [label for label, p in shares.items() if p > self.thresholds.get(label, 0.5)]
         return {'labels': labels, 'probabilities': shares}
 
 
@@ -221,6 +238,11 @@ class QuestionAnswering(Pipeline):
 
     required, optional = ('question', 'context'), ()
     per_position = True
+
+    @staticmethod
+    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the task, for the windows and answers that the options say."""
+        return {'task': SpanTask('predict', {}, **options)}
 
     def _examples(self, records: Sequence[Record]) -> list[SpanExample]:
         return [SpanExample(str(i), r['question'], r['context'], ()) for i, r in enumerate(records)]

@@ -155,6 +155,7 @@ class Predictor:
             max_seq_length,
             word_vectors.inputs(source.model, source.tokenizer),
             resident,
+            compute_dtype,
         )
         self.compilations = self._engine.compilations
         self.added_bytes = self._engine.added_bytes
@@ -210,7 +211,7 @@ class Predictor:
         check_process()
         encoder, sources = read_tuned(workdirs)
         resident: Resident = {}
-        _, size = placed({'encoder': encoder.params['encoder']}, resident)
+        _, size = placed({'encoder': encoder.params['encoder']}, resident, compute_dtype)
         logging.info('%s: %s in memory, once', encoder.where, memory.size(size))
 
         # What is not the encoder's own object is the run's.

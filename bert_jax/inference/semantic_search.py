@@ -1,24 +1,97 @@
-"""Semantic search: the sentences of a file whose vectors are nearest to that of a query.
+"""Semantic search: the vectors that are nearest to others, and the sentences of a file by them.
 
-Owns the cosines. What the vectors are of is the extractor's (extractor.py), which makes one of
-every text; must not know how answers are printed.
+Owns the exact search, on the device, block by block, and the hard negatives that are chosen by it.
+What the vectors are of is the extractor's (extractor.py), which makes one of every text; must not
+know how answers are printed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference.extractor import Extractor, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
+from bert_jax.input_pipeline.tasks.metrics.similarity import unit
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
-from bert_jax.model.hidden_states import Pool
+from bert_jax.model.pooling import Pool
 from bert_jax.runs.sources.source import load_source
 
-_TINY = 1e-12  # a vector of zeros stays one, and is like nothing
+BLOCK = 16384  # vectors that a product has; 64 MiB of scores with the queries below
+_QUERIES = 1024
+
+
+def nearest(
+    queries_QH: np.ndarray, vectors_NH: np.ndarray, top: int, block: int = BLOCK
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the greatest products of each query with the vectors, and whose they are.
+
+    All vectors are compared. A block of them is on the device at a time, and what is kept of a
+    block is its best: memory does not grow with N. Vectors of length one give cosines.
+
+    Args:
+      queries_QH: the queries.
+      vectors_NH: what is searched, in memory or mapped from a file.
+      top: how many for each query; all N where there are no more.
+      block: how many vectors are on the device.
+
+    Returns:
+      Products float32 [Q, top], the greatest first, and the indices int32 [Q, top] of their
+      vectors; of equal products the lower index is first.
+    """
+    count, top = len(vectors_NH), min(top, len(vectors_NH))
+    scores_QK = np.empty((len(queries_QH), top), np.float32)
+    indices_QK = np.empty((len(queries_QH), top), np.int32)
+    for begin in range(0, len(queries_QH), _QUERIES):
+        rows = slice(begin, begin + _QUERIES)
+        queries = jax.device_put(np.asarray(queries_QH[rows], np.float32))
+        best: tuple[jax.Array, jax.Array] | None = None
+        for start in range(0, count, block):
+            before = best
+            of_block = jax.device_put(np.asarray(vectors_NH[start : start + block]))
+            best = _merged(best, queries, of_block, start, top)
+            # One block ahead of the device: it must not take in all that is to come.
+            jax.block_until_ready(before)
+        if best is not None:
+            scores_QK[rows], indices_QK[rows] = jax.device_get(best)
+    return scores_QK, indices_QK
+
+
+@functools.partial(jax.jit, static_argnames='top')
+def _merged(
+    best: tuple[jax.Array, jax.Array] | None,
+    queries_QH: jax.Array,
+    vectors_NH: jax.Array,
+    start: int,
+    top: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the best products so far and their indices, with those of a block from `start` on."""
+    # Products of float32, which a TPU and a GPU would round by themselves.
+    scores_QN = jnp.einsum(
+        'qh,nh->qn', queries_QH, vectors_NH.astype(jnp.float32), precision='highest'
+    )
+    # Zeros of both signs are equal, and top_k tells them apart.
+    scores_QN = jnp.where(scores_QN == 0, 0.0, scores_QN)
+    scores_QK, indices_QK = jax.lax.top_k(scores_QN, min(top, len(vectors_NH)))
+    indices_QK += start
+    if best is None:
+        return scores_QK, indices_QK
+
+    # Of equal ones top_k takes the first, and earlier blocks have the lower indices.
+    scores_QK = jnp.concatenate([best[0], scores_QK], axis=1)
+    indices_QK = jnp.concatenate([best[1], indices_QK], axis=1)
+    scores_QK, places_QK = jax.lax.top_k(scores_QK, min(top, scores_QK.shape[1]))
+    return scores_QK, jnp.take_along_axis(indices_QK, places_QK, axis=1)
 
 
 class Near(NamedTuple):
@@ -42,6 +115,7 @@ class SemanticSearch:
         extractor: Extractor,
         records: Records,
         path: str,
+        sentence: SentenceConfig | None = None,
     ):
         """Read all sentences but empty ones.
 
@@ -49,11 +123,13 @@ class SemanticSearch:
           extractor: pools one layer.
           records: (line, record with a 'text').
           path: the file, for messages.
+          sentence: of the model: its prompts, and how many numbers of a vector are kept.
 
         Raises:
           UserError: a record is bad, or no sentence is left.
         """
-        self._extractor = extractor
+        self._extractor, self._sentence = extractor, sentence or SentenceConfig()
+        prompt = self._sentence.prompt('document')
         self.texts: list[str] = []
         self.lines: list[int] = []
 
@@ -66,14 +142,14 @@ class SemanticSearch:
                 if text.strip():
                     self.texts.append(text)
                     self.lines.append(line)
-                    yield line, {'text': text}
+                    yield line, {'text': prompt + text}
 
         parts = list(extractor(kept(), path))
         if not parts:
             raise UserError(f'{path}: no sentence in it')
         self.cut = np.sum([part.cut for part in parts], axis=0)
         vectors = [vector for part in parts for vector in part.features]
-        self._vectors_NH = _unit(np.stack(vectors)[:, 0])
+        self._vectors_NH = unit(np.stack(vectors)[:, 0, : self._sentence.truncate_dim])
 
     @classmethod
     def of_file(
@@ -82,7 +158,7 @@ class SemanticSearch:
         path: str,
         columns: Mapping[str, str | int] | None = None,
         layer: int = -1,
-        pool: Pool = 'mean',
+        pool: Pool | None = None,
         max_seq_length: int | None = None,
     ) -> SemanticSearch:
         """Read the sentences of a file and the model that makes their vectors.
@@ -92,8 +168,8 @@ class SemanticSearch:
           path: the file of sentences.
           columns: where the column 'text' has another name, or an index: role -> column.
           layer: 0 is the embeddings, -1 the last block.
-          pool: 'mean', 'cls' or 'max' over the pieces of a sentence.
-          max_seq_length: word pieces of the longest row; None: as many as the model has.
+          pool: how the pieces of a sentence are pooled; None: as the model says, or 'mean'.
+          max_seq_length: word pieces of the longest row; None: as many as the model reads.
         """
         reader = Reader(path, ('text',), (), columns)
         _ = reader.size  # a file that is not there is reported before the model is read
@@ -103,22 +179,138 @@ class SemanticSearch:
                 f'--layer={layer}: this encoder has 0 (the embeddings) to {last}, or'
                 f' {-last - 1} to -1'
             )
-        length = max_seq_length or source.model.max_position
-        extractor = Extractor(source, [layer], pool, length, 'float32', 'float32')
-        search = cls(extractor, reader, path)
+        of_model = source.bert.sentence or SentenceConfig()
+        length = max_seq_length or of_model.max_seq_length or source.model.max_position
+        pooling = pool or of_model.pooling
+        extractor = Extractor(source, [layer], pooling, length, 'float32', 'float32')
+        search = cls(extractor, reader, path, of_model)
         say_cut(path, search.cut, f'max_seq_length={length} allows')
         return search
 
     def nearest(self, query: str, top: int) -> list[Near]:
         """Return the `top` sentences with the greatest cosine, greatest first; ties by line."""
-        (part,) = self._extractor(iter([(1, {'text': query})]), 'query')
-        cosines_N = self._vectors_NH @ _unit(part.features[0])[0]
-        order = np.argsort(-cosines_N, kind='stable')[:top]
-        return [Near(self.lines[i], self.texts[i], float(cosines_N[i])) for i in order]
+        text = self._sentence.prompt('query') + query
+        (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
+        vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
+        cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
+        return [
+            Near(self.lines[index], self.texts[index], float(cosine))
+            for index, cosine in zip(indices_1K[0], cosines_1K[0], strict=True)
+        ]
 
 
-def _unit(vectors_NH: np.ndarray) -> np.ndarray:
-    """Return the vectors, float32, each scaled to length one."""
-    vectors_NH = vectors_NH.astype(np.float32)
-    lengths_N1 = np.linalg.norm(vectors_NH, axis=-1, keepdims=True)
-    return vectors_NH / np.maximum(lengths_N1, _TINY)
+class Mining(NamedTuple):
+    """Which of a query's neighbours are hard negatives.
+
+    Attributes:
+      negatives: how many there are of a pair; a pair with fewer is left out.
+      first, last: the ranks that they are taken from: neighbour number `first`, counted from 0, to
+        the one before `last`, of those that the margin leaves. The nearest of all may be answers
+        that nobody has marked.
+      margin: their cosine is below that of the positive by this share of it, or more; None: any.
+    """
+
+    negatives: int = 1
+    first: int = 0
+    last: int = 100
+    margin: float | None = None
+
+    @classmethod
+    def of(cls, negatives: int, ranks: str, margin: float | None) -> Mining:
+        """Return what the flags say, `ranks` as '10,50'. UserError where it is no such range."""
+        words = ranks.split(',')
+        if len(words) != 2 or not all(map(str.isdecimal, words)):
+            raise UserError(f'--mine_ranks={ranks}: write two numbers, as in --mine_ranks=10,50')
+        return cls(negatives, int(words[0]), int(words[1]), margin)
+
+    def check(self) -> None:
+        """Raise UserError where no neighbours are chosen so."""
+        if self.last - self.first < self.negatives:
+            raise UserError(
+                f'--mine_ranks={self.first},{self.last}: these are fewer than --negatives='
+                f'{self.negatives}: widen the range'
+            )
+
+
+_QUERIES = 1024  # that are compared with all documents at once
+
+
+def mine_hard_negatives(
+    pairs: Sequence[tuple[str, str]],
+    embed: Callable[[list[str], str], np.ndarray],
+    mining: Mining,
+) -> Iterator[dict[str, Any]]:
+    """Yield {'anchor', 'positive', 'negatives'} of the pairs that have enough hard negatives.
+
+    They are the nearest documents of all pairs that are no positive of the same query; of several
+    positives the lowest cosine decides the margin (sentence_transformers' mine_hard_negatives).
+
+    Args:
+      pairs: (query, its document).
+      embed: (texts, 'query' or 'document') -> vectors [N, H].
+      mining: which neighbours are chosen.
+    """
+    mining.check()
+    documents = list(dict.fromkeys(document for _, document in pairs))
+    number = {document: i for i, document in enumerate(documents)}
+    positives: dict[str, list[int]] = {}
+    for query, document in pairs:
+        positives.setdefault(query, []).append(number[document])
+
+    # Ranks are counted without the positives, which the search gives too.
+    queries, vectors_NH = list(positives), unit(embed(documents, 'document'))
+    top = mining.last + max(map(len, positives.values()))
+    chosen: dict[str, list[str]] = {}
+    for start in range(0, len(queries), _QUERIES):
+        some = queries[start : start + _QUERIES]
+        queries_QH = unit(embed(some, 'query'))
+        cosines, indices = nearest(queries_QH, vectors_NH, min(top, len(documents)))
+        for query, vector_H, cosine, index in zip(some, queries_QH, cosines, indices, strict=True):
+            mine = positives[query]
+            others = ~np.isin(index, mine)
+            cosine, index = cosine[others], index[others]
+            if mining.margin is not None:
+                least = (vectors_NH[mine] @ vector_H).min()
+                index = index[cosine <= least - abs(least) * mining.margin]
+            index = index[mining.first : mining.last][: mining.negatives]
+            chosen[query] = [documents[i] for i in index]
+    for query, document in pairs:
+        if len(chosen[query]) == mining.negatives:
+            yield {'anchor': query, 'positive': document, 'negatives': chosen[query]}
+
+
+def mine_file(
+    path: str,
+    columns: Mapping[str, str | int],
+    output: str,
+    embed: Callable[[list[str], str], np.ndarray],
+    mining: Mining,
+) -> tuple[int, int]:
+    """Write the pairs of a file with hard negatives, as jsonl; return how many pairs, and written.
+
+    Args:
+      path: the file, with the columns anchor and positive.
+      columns: where these have other names, or places: role -> column.
+      output: the file to write.
+      embed: as `mine_hard_negatives` takes it.
+      mining: which neighbours are chosen.
+    """
+    mining.check()
+    pairs: list[tuple[str, str]] = []
+    for line, record in Reader(path, ('anchor', 'positive'), (), columns):
+        if isinstance(record, BadRecord):
+            raise UserError(f'{path}:{line}: {record.reason}: mend or delete it')
+        if not (record['anchor'].strip() and record['positive'].strip()):
+            raise UserError(f'{path}:{line}: an empty text: mend or delete the row')
+        pairs.append((record['anchor'], record['positive']))
+    if not pairs:
+        raise UserError(f'{path}: no pair in it')
+    rows = list(mine_hard_negatives(pairs, embed, mining))
+    if not rows:
+        raise UserError(
+            f'{path}: no pair has {mining.negatives} hard negatives of these ranks and this margin:'
+            ' widen --mine_ranks, or lower --mine_margin'
+        )
+    lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    atomic_write(epath.Path(output), lines)
+    return len(pairs), len(rows)

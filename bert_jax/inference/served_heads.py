@@ -14,7 +14,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, check_parts
 from bert_jax.inference import pipelines
 from bert_jax.inference.pipelines import Pipeline
-from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.train.task_heads import CLASSES
 
@@ -118,6 +117,7 @@ SERVED = {
         least=2,
     ),
     'encoder': Served(None, "print(out['pooler_output'][0].tolist())", "'a text'"),
+    'embedding': Served(None, "print(out['sentence_embedding'][0].tolist())", "'a text'"),
 }
 
 
@@ -140,7 +140,7 @@ def pipeline(
       tokenizer: the model's.
       max_length: word pieces of its longest row.
       top: how many candidates an answer lists.
-      options: those of a span task.
+      options: those of the task that it was trained on.
 
     Raises:
       UserError: the model has no head that answers.
@@ -148,6 +148,11 @@ def pipeline(
     # A class may be readable and still have no head of ours that answers (an encoder).
     served = SERVED[model.head] if model.architecture in CLASSES else None
     if served is None or served.pipeline is None:
+        if model.sentence is not None:
+            raise UserError(
+                'a sentence encoder gives vectors and no answers: take Bert.load(...).embed of'
+                ' bert_jax.inference, or bert-nearest'
+            )
         raise UserError(
             f'{model.architecture} has no head that answers: its hidden states are what'
             ' bert-extract-features writes'
@@ -160,8 +165,6 @@ def pipeline(
     if CLASSES[model.architecture].labelled and not labels:
         labels = tuple(f'LABEL_{i}' for i in range(model.outputs))
 
-    # Only spans have options: how a long context is cut, and when there is no answer.
-    shared = (labels, tokenizer, max_length, top)
-    if issubclass(served.pipeline, pipelines.QuestionAnswering):
-        return served.pipeline(*shared, task=SpanTask('predict', {}, **options))
-    return served.pipeline(*shared)
+    # As a file of it says, or as was chosen for it.
+    special = served.pipeline.of_options({**model.chosen, **options})
+    return served.pipeline(labels, tokenizer, max_length, top, **special)

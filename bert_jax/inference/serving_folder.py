@@ -6,6 +6,9 @@ the program, which is bert_jax/conversion/serving.py's:
   model.stablehlo, weights.safetensors    --format=stablehlo: for jax, on cpu, cuda or tpu
   spelling.py                             with them, where word vectors are computed at load
   saved_model.pb, variables/              --format=saved_model: for TensorFlow
+  onnx/model.onnx                         --format=onnx: for onnxruntime and others
+  onnx/model_quantized.onnx               with --int8: the same with int8 weights
+  config.json                             with them, for programs that read it beside such a file
   serving.json                            the class, inputs and outputs with their axes, labels, the
                                           longest row
   tokenizer.json, vocab.txt or spm.model  for the tokenizers library, and for transformers
@@ -15,22 +18,24 @@ the program, which is bert_jax/conversion/serving.py's:
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import safetensors.numpy
+from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion import parameters, serving
+from bert_jax.conversion import huggingface, parameters, sentence_transformers, serving
+from bert_jax.conversion.onnx import program
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference.served_heads import script_of
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.train.task_heads import CLASSES
 
 # Doubled braces are braces; the single ones are filled in by head and by format.
 _SERVE = '''\
@@ -84,6 +89,38 @@ _SAVED_MODEL = {
         ' batch.items()}).items()}'
     ),
 }
+_ONNX = {
+    'needs': 'numpy, onnxruntime and tokenizers',
+    'imports': (
+        'import numpy as np\nfrom onnxruntime import InferenceSession\nfrom tokenizers import'
+        ' Tokenizer'
+    ),
+    'load': (
+        "best = here / 'onnx' / 'model_quantized.onnx'\n"
+        "model = InferenceSession(best if best.exists() else here / 'onnx' / 'model.onnx')"
+    ),
+    # Every position is told; the lines that follow read those of the masks.
+    'call': (
+        "asked = {'attention_mask': batch['input_mask'], 'token_type_ids': batch['segment_ids']} |"
+        " batch\nasked = {name: asked[name].astype(np.int64) for name in about['inputs']}\n"
+        "out = dict(zip(about['outputs'], model.run(about['outputs'], asked)))\n"
+        "if 'masked_lm_positions' in batch:\n    out = {name: value[:,"
+        " batch['masked_lm_positions'][0]] if value.ndim == 3 else value for name, value in"
+        ' out.items()}'
+    ),
+}
+_FORMS = {'stablehlo': _STABLEHLO, 'saved_model': _SAVED_MODEL, 'onnx': _ONNX}
+Form = Literal['stablehlo', 'saved_model', 'onnx']
+
+
+class Onnx(NamedTuple):
+    """How an ONNX file is written: its opset, and whether one of int8 weights goes beside it."""
+
+    opset: int = program.OPSET
+    int8: bool = False
+
+
+DEFAULT = Onnx()
 
 
 # Between loading the weights and the first question, where word vectors are in no file.
@@ -102,9 +139,10 @@ def write(
     folder: Path,
     model: Model,
     tokenizer: Tokenizer,
-    form: Literal['stablehlo', 'saved_model'],
+    form: Form,
     max_length: int | None = None,
     texts: int | None = None,
+    onnx: Onnx = DEFAULT,
 ) -> tuple[str, ...]:
     """Write a folder that serves the model; return the parts that its class has no place for.
 
@@ -115,11 +153,12 @@ def write(
       form: the program's format.
       max_length: the longest row that serve.py makes; None: as many as there are positions.
       texts: how many texts serve.py is asked; None: unknown.
+      onnx: how an ONNX file is written.
 
     A damaged or unfit model is a UserError.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
-    left_out = parameters.left_out(model, f'--architecture={model.architecture}', parameters.SHAPE)
+    left_out = parameters.left_out(model, f'--architecture={model.architecture}', None)
     weights = serving.used_weights(model)
     if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise UserError(
@@ -135,14 +174,10 @@ def write(
     # among its variables, since no program of ours runs where it is loaded.
     computed = model.config.words.computed if form == 'stablehlo' else frozenset()
     facts = _facts(model, tokenizer, max_length)
+    if form == 'onnx':
+        facts |= _write_onnx(folder, model, tokenizer, onnx)
     if computed:
-        facts['word_vectors'] = {
-            'entries': model.config.vocab_size,
-            'rows': padded_vocab(model.config.vocab_size),
-            'width': model.config.embedding_width,
-            'ngrams': model.config.hash_ngrams,
-        }
-        (folder / 'spelling.py').write_text(inspect.getsource(spelling))
+        facts['word_vectors'] = _word_vectors(folder, model)
     (folder / 'serving.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False) + '\n')
 
     # jax.export's program takes the weights as an argument; a SavedModel holds its own.
@@ -152,7 +187,7 @@ def write(
         stored = {name: np.ascontiguousarray(weights[name]) for name in kept}
         # Not by save_file, whose file no other user may read.
         (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
-    else:
+    elif form == 'saved_model':
         serving.write_saved_model(folder, model)
     # The example asks with the mask token that this tokenizer knows.
     script, mask = example(model, form, texts), tokenizer.special_tokens[4]
@@ -160,27 +195,83 @@ def write(
     return left_out
 
 
+def _word_vectors(folder: Path, model: Model) -> dict[str, int]:
+    """Write the program that spells words; return what it must be told."""
+    (folder / 'spelling.py').write_text(inspect.getsource(spelling))
+    return {
+        'entries': model.config.vocab_size,
+        'rows': padded_vocab(model.config.vocab_size),
+        'width': model.config.embedding_width,
+        'ngrams': model.config.hash_ngrams,
+    }
+
+
+def _write_onnx(folder: Path, model: Model, tokenizer: Tokenizer, how: Onnx) -> dict[str, Any]:
+    """Write the program, and what others read beside it; return its inputs and outputs by name."""
+    (folder / 'onnx').mkdir()
+    file = folder / 'onnx' / 'model.onnx'
+    inputs, outputs = program.write(file, model, how.opset)
+    if how.int8:
+        program.quantise(file, file.with_name('model_quantized.onnx'))
+    theirs = model.config.traits.transformers
+    # An encoder that transformers lacks has no config.json; the program needs none.
+    with contextlib.suppress(UserError):
+        parameters.left_out(model, '', theirs.settings)
+        write_tokenizer(folder, model, tokenizer)
+        huggingface.write_settings(epath.Path(folder), model, token_ids(tokenizer))
+    if model.sentence is not None:
+        shape = model.config.hidden_size, model.config.max_position
+        sentence_transformers.write(epath.Path(folder), model.sentence, *shape)
+    axes = {program.INPUTS[name]: axes for name, axes in model.row.inputs.items()
+            if name in program.INPUTS}  # fmt: skip
+    return {'inputs': {name: axes[name] for name in inputs}, 'outputs': outputs}
+
+
+def write_tokenizer(folder: epath.PathLike, model: Model, tokenizer: Tokenizer) -> None:
+    """Write the tokenizer's files with what transformers reads there of the model."""
+    folder = epath.Path(folder)
+    tokenizer.save(folder)
+    settings = folder / 'tokenizer_config.json'
+    stated = json.loads(settings.read_text())
+    # transformers cuts longer texts there ...
+    stated |= {'model_max_length': model.config.max_position}
+    # ... and gives the second text of a pair its segment where a tokenizer asks for that, as by
+    # itself the class of BERT does alone. A model with one segment or none takes no segments.
+    has_segments = model.config.type_vocab_size > 1
+    if tokenizer.layout.second_segment and not has_segments:
+        stated |= {'model_input_names': ['input_ids', 'attention_mask']}
+    elif tokenizer.layout.second_segment and stated['tokenizer_class'] != 'BertTokenizer':
+        stated |= {'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask']}
+    settings.write_text(json.dumps(stated, indent=2) + '\n')
+
+
+def token_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the special tokens' numbers as config.json names them."""
+    cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
+    ids = {'pad': tokenizer.pad_id, 'bos': cls_id, 'eos': sep_id, 'cls': cls_id, 'sep': sep_id}
+    return {f'{name}_token_id': number for name, number in ids.items()}
+
+
 def _facts(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[str, Any]:
     """Return what a caller cannot tell from the program: names, order, labels, ids."""
     # Labels that have no names are called as transformers calls them.
-    head = CLASSES[model.architecture]
+    head = model.row
     labels = list(model.labels) or [f'LABEL_{i}' for i in range(model.outputs)]
     return {
         'architecture': model.architecture,
         'inputs': dict(head.inputs),
         'outputs': list(head.outputs),
         'labels': labels if head.labelled else [],
+        **model.chosen,
         'max_length': max_length or model.config.max_position,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
     }
 
 
-def example(
-    model: Model, form: Literal['stablehlo', 'saved_model'], texts: int | None = None
-) -> str:
+def example(model: Model, form: Form, texts: int | None = None) -> str:
     """Return the text of serve.py, an example of how the folder is used; `texts` as of `write`."""
-    parts = dict(_STABLEHLO if form == 'stablehlo' else _SAVED_MODEL)
+    parts = dict(_FORMS[form])
     if form == 'stablehlo' and model.config.words.computed:
         parts['load'] += _COMPUTE
     return _SERVE.format(**parts, **script_of(model, texts)._asdict())

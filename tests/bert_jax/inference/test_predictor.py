@@ -306,7 +306,6 @@ def tuned_run(folder, encoder: str, **options) -> str:
 def test_many_tasks_have_one_encoder_in_memory(tmp_path, encoder):
     runs = [
         tuned_run(tmp_path / 'lora', encoder, method='lora', rank=3),
-        tuned_run(tmp_path / 'bitfit', encoder, method='bitfit'),
         tuned_run(tmp_path / 'adapters', encoder, method='houlsby', width=5),
     ]
     texts = ['the film was good', 'who is bad ?', 'a dull book']

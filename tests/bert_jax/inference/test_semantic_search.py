@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference.extractor import Extractor
-from bert_jax.inference.semantic_search import SemanticSearch
+from bert_jax.inference.semantic_search import (
+    Mining,
+    SemanticSearch,
+    mine_file,
+    mine_hard_negatives,
+    nearest,
+)
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
@@ -43,6 +52,43 @@ def test_the_nearest_are_those_of_the_greatest_cosine(pool='cls', layer=1):
     assert len(sentences.nearest('a film', 99)) == 4
 
 
+@pytest.mark.parametrize(('top', 'block'), [(1, 50), (13, 3), (99, 64)])
+def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block):
+    random = np.random.default_rng(0)
+    vectors = random.integers(-2, 3, (50, 4)).astype(np.float16)
+    queries = random.integers(-2, 3, (7, 4)).astype(np.float32)
+    queries[2] = 0
+    scores, indices = nearest(queries, vectors, top, block)
+    products = queries @ vectors.T + 0.0
+    wanted = np.argsort(-products, axis=1, kind='stable')[:, :top]
+    assert (indices == wanted).all()
+    assert (scores == np.take_along_axis(products, wanted, axis=1)).all()
+
+
+def test_zeros_of_both_signs_are_equal():
+    _, indices = nearest(np.array([[-1]]), np.array([[0], [-0.0], [0]]), 3)
+    assert indices.tolist() == [[0, 1, 2]]
+
+
+def test_more_queries_than_go_together():
+    queries = np.random.default_rng(1).normal(size=(2500, 3))
+    _, indices = nearest(queries, np.eye(3), 1)
+    assert (indices[:, 0] == queries.argmax(axis=1)).all()
+    assert nearest(queries[:0], np.eye(3), 2)[1].shape == (0, 2)
+
+
+def test_a_sentence_encoder_has_its_prompts_and_width():
+    sentence = SentenceConfig(prompts=(('query', 'a '), ('document', 'who ')), truncate_dim=3)
+    records = list(enumerate(({'text': text} for text in TEXTS), 1))
+    search = SemanticSearch(extractor(), records, 'sentences.txt', sentence)
+    query = vector('mean', -1, 'a film')[:3]
+    for near in search.nearest('film', 9):
+        other = vector('mean', -1, f'who {near.text}')[:3]
+        cosine = query @ other / np.linalg.norm(query) / np.linalg.norm(other)
+        assert near.cosine == pytest.approx(cosine, abs=1e-5)
+        assert near.text in TEXTS
+
+
 @pytest.mark.parametrize(
     ('records', 'message'),
     [
@@ -53,3 +99,37 @@ def test_the_nearest_are_those_of_the_greatest_cosine(pool='cls', layer=1):
 def test_a_file_that_cannot_be_used_is_refused(records, message):
     with pytest.raises(UserError, match=message):
         SemanticSearch(extractor(), records, 's.txt')
+
+
+def test_hard_negatives_are_mined_from_a_file_to_a_file(tmp_path):
+    """Which documents they are is tested in tests/parity/test_mining.py."""
+    rng = np.random.default_rng(0)
+    pairs = [(f'q{i % 9}', f'd{i}') for i in range(12)]
+    space = {text: rng.normal(size=4) for text in {text for pair in pairs for text in pair}}
+    asked = set()
+
+    def embed(texts, prompt):
+        asked.add((prompt, texts[0][0]))
+        return np.array([space[text] / np.linalg.norm(space[text]) for text in texts], np.float32)
+
+    rows = list(mine_hard_negatives(pairs, embed, Mining(3, 2, 11, 0.05)))
+    assert asked == {('query', 'q'), ('document', 'd')}
+    assert 0 < len(rows) < len(pairs)  # some have too few
+
+    # A task reads the file.
+    lines = [json.dumps({'q': q, 'positive': d}) + '\n' for q, d in pairs]
+    (tmp_path / 'pairs.jsonl').write_text(''.join(lines))
+    arguments = str(tmp_path / 'pairs.jsonl'), {'anchor': 'q'}, str(tmp_path / 'out.jsonl'), embed
+    assert mine_file(*arguments, Mining(3, 2, 11, 0.05)) == (12, len(rows))
+    read = [json.loads(line) for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
+    assert read == rows
+    with pytest.raises(UserError, match='no pair has 1 hard negatives of these ranks and this mar'):
+        mine_file(*arguments, Mining(1, 50, 60))
+    with pytest.raises(UserError, match='--mine_ranks=5,6: these are fewer than --negatives=2'):
+        mine_file(*arguments, Mining(2, 5, 6))
+    for ranks in ('5', 'a,b', '-1,5'):
+        with pytest.raises(UserError, match=f'--mine_ranks={ranks}: write two numbers'):
+            Mining.of(1, ranks, None)
+    (tmp_path / 'pairs.jsonl').write_text(json.dumps({'q': 'a', 'positive': ' '}) + '\n')
+    with pytest.raises(UserError, match='pairs.jsonl:1: an empty text'):
+        mine_file(*arguments, Mining())

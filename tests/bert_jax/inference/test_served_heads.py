@@ -7,10 +7,14 @@ import sys
 
 import pytest
 
+from bert_jax.configs.model.families import FAMILIES
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference import serving_folder
 from bert_jax.inference.served_heads import SERVED
 from bert_jax.input_pipeline.tasks import BY_KIND
 from bert_jax.input_pipeline.tasks.classification import text_task
+from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
+from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
@@ -24,6 +28,8 @@ TASKS = [
     SpanTask('x', {}),
     ChoiceTask('x', ('0', '1'), {}),
     TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),
+    EmbeddingTask('x', {}, ('spearman',), (), {}),
+    MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}),
 ]
 
 
@@ -34,7 +40,9 @@ def test_both_tables_name_the_same_heads():
 def test_every_kind_of_task_has_a_head_that_is_trained_and_answers():
     assert {task.kind for task in TASKS} == set(BY_KIND)
     for task in TASKS:
-        assert HEADS[task.head].objective and SERVED[task.head].pipeline
+        assert HEADS[task.head].objective
+        # Vectors are no answers.
+        assert (SERVED[task.head].pipeline is None) == (task.kind == 'embedding')
     trained = {name for name, head in HEADS.items() if head.objective}
     assert trained == {task.head for task in TASKS}
 
@@ -56,7 +64,8 @@ def test_an_exported_folder_is_asked_what_its_model_was_trained_on(head, texts, 
 
 
 def test_every_part_belongs_to_a_head_and_every_head_has_its_parts():
-    assert {part for head in HEADS.values() for part in head.parts} == set(PARTS)
+    of_families = [head.of(family) for family in FAMILIES for head in HEADS.values()]
+    assert {part for head in of_families for part in head.parts} == set(PARTS)
     for head in CLASSES.values():
         assert set(head.google) <= set(PARTS)
 
@@ -64,7 +73,9 @@ def test_every_part_belongs_to_a_head_and_every_head_has_its_parts():
 @pytest.mark.parametrize('name', HEADS)
 def test_a_model_finds_its_own_row(name):
     model = tiny_models.model(HEADS[name].architecture)
-    assert model._replace(problem_type=HEADS[name].problem_type).head == name
+    sentence = SentenceConfig() if name == 'embedding' else None
+    model = model._replace(problem_type=HEADS[name].problem_type, sentence=sentence)
+    assert model.head == name
 
 
 def test_one_number_without_a_type_is_a_regression_as_transformers_takes_it():

@@ -54,11 +54,7 @@ assert not {'bert_jax', 'input_pipeline', 'configs', 'launch'} & set(sys.modules
 SIZES = {'b': 3, 't': 7, 'p': 2, 'c': 4}
 # BERT's: another family's rows need a tokenizer of its own (tests/launch/test_relatives.py).
 BERTS = [name for name in HEADS_BY_CLASS if name.startswith('Bert')]
-CLASSES = [
-    architecture if architecture in ('BertForSequenceClassification', 'BertForMultipleChoice')
-    else pytest.param(architecture, marks=pytest.mark.slow)
-    for architecture in BERTS
-]  # fmt: skip
+QUICK = ['BertForSequenceClassification', 'BertForMultipleChoice']
 PLAIN = 'who is unable, the films'
 WORDS = {
     'BertForPreTraining': ['paris is the [MASK] of france', 'who is unable?'],
@@ -165,13 +161,22 @@ def check_script(architecture: str, said: str) -> None:
             ]
 
 
-@pytest.mark.parametrize('architecture', CLASSES)
-def test_stablehlo_in_a_fresh_process(tmp_path, architecture):
-    model, batch = exported(architecture, 'stablehlo', tmp_path / 'out')
-    said = elsewhere('-c', CALL, 'stablehlo', tmp_path / 'out')
-    check(model, batch, tmp_path / 'out')
-    check_script(architecture, said.removesuffix('----\n'))
-    assert len((tmp_path / 'out' / 'serve.py').read_text().splitlines()) <= 40
+def serve(form: str, architectures: list[str], folder: pathlib.Path) -> None:
+    pairs = {a: exported(a, form, folder / a) for a in architectures}
+    said = elsewhere('-c', CALL, form, *(folder / a for a in pairs)).split('----\n')
+    for (architecture, (model, batch)), words in zip(pairs.items(), said[:-1], strict=True):
+        check(model, batch, folder / architecture)
+        check_script(architecture, words)
+        assert len((folder / architecture / 'serve.py').read_text().splitlines()) <= 40
+
+
+@pytest.mark.parametrize(
+    'architectures',
+    [QUICK, pytest.param([a for a in BERTS if a not in QUICK], marks=pytest.mark.slow)],
+    ids=len,
+)
+def test_stablehlo_in_a_fresh_process(tmp_path, architectures):
+    serve('stablehlo', architectures, tmp_path)
 
 
 @pytest.mark.slow  # TensorFlow
@@ -181,11 +186,7 @@ def test_saved_model_in_a_fresh_process(tmp_path):
         with pytest.raises(UserError, match=r'TensorFlow 2\.\d+.* cannot read programs of jax 0'):
             exported(BERTS[0], 'saved_model', tmp_path / 'refused')
         return
-    pairs = {a: exported(a, 'saved_model', tmp_path / a) for a in BERTS}
-    said = elsewhere('-c', CALL, 'saved_model', *(tmp_path / a for a in pairs)).split('----\n')
-    for (architecture, (model, batch)), words in zip(pairs.items(), said[:-1], strict=True):
-        check(model, batch, tmp_path / architecture)
-        check_script(architecture, words)
+    serve('saved_model', BERTS, tmp_path)
 
 
 def test_the_folder_has_what_a_server_needs(tmp_path):
