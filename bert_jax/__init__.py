@@ -37,9 +37,12 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name == '__version__':
-        from importlib.metadata import version
+        from importlib import metadata
 
-        return version('bert_jax')
+        try:
+            return metadata.version('bert_jax')
+        except metadata.PackageNotFoundError:
+            return 'of a checkout that is not installed'
     if name not in _MODULES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(importlib.import_module(f'{__name__}.{_MODULES[name]}'), name)

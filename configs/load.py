@@ -5,6 +5,7 @@ A Python file is code and is run: it must be the user's own or trusted. A JSON f
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import pathlib
@@ -48,6 +49,7 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
     raise UserError(f'--config={name_or_path}: expected a .py or .json file')
 
 
+@functools.cache
 def _modules() -> dict[str, str]:
     """Return {a preset's name: its module}; a family of them has a folder of its own."""
     # Told by their text, not by importing them: --help lists them and must stay quick.

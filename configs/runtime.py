@@ -90,12 +90,13 @@ class RuntimeConfig(Section):
         'loop over the layers instead of unrolling them: compiles faster, runs slower',
         kind='runtime',
     )
-    attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash', 'tpu_fused'] = option(
+    attention: Literal['auto', 'xla', 'cudnn', 'tpu_splash', 'tpu_fused', 'tpu_flash'] = option(
         'auto',
-        'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout'
-        ' on probabilities; auto: where it can be had, cudnn from 128 tokens on and tpu_flash from'
-        ' 512, else xla;'
-        ' tpu_fused: a kernel with dropout, which no TPU has run yet',
+        'what computes attention; cudnn (GPU) and tpu_splash (TPU) are fused kernels without'
+        ' dropout on probabilities; auto: where it can be had, cudnn from 128 tokens on and'
+        ' tpu_splash from 512, else xla;'
+        ' tpu_fused: a kernel with dropout, which no TPU has run yet;'
+        ' tpu_flash: what tpu_splash was called before',
         kind='runtime',
     )
     dropout_rng: Generator = option(

@@ -17,7 +17,9 @@ from typing import Any, Literal
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import parse
 from bert_jax.configs.model import ModelConfig as ModelConfig
-from bert_jax.configs.model import TuningConfig as TuningConfig
+from bert_jax.configs.model.distillation import DistillationConfig as DistillationConfig
+from bert_jax.configs.model.sentence import EmbeddingConfig as EmbeddingConfig
+from bert_jax.configs.model.tuning import TuningConfig as TuningConfig
 from bert_jax.configs.options import (
     ABOVE_0,
     COUNT,
@@ -45,6 +47,34 @@ class Phase(Section):
     )
     steps: int = option(900_000, 'optimizer steps in this phase', kind='extendable', within=COUNT)
     batch_size: int = option(256, 'sequences a step, over all devices', within=COUNT)
+    batch_warmup_from: int | None = option(
+        None,
+        'sequences of the first steps, from which the batch grows: twice, three times as many,'
+        ' until batch_size; none: all steps have batch_size',
+        within=COUNT,
+        is_later=True,
+    )
+    batch_warmup_steps: int | None = option(
+        None,
+        'steps at each size below batch_size, with batch_warmup_from',
+        within=COUNT,
+        is_later=True,
+    )
+
+    def check(self) -> None:
+        """Raise UserError where the batch cannot grow so."""
+        first = self.batch_warmup_from
+        self._require(
+            (first is None) == (self.batch_warmup_steps is None),
+            'batch_warmup_steps',
+            'given with batch_warmup_from, and with that alone',
+        )
+        if first is not None:
+            self._require(
+                self.batch_size % first == 0 and first < self.batch_size,
+                'batch_warmup_from',
+                f'a divisor of batch_size={self.batch_size}, and less',
+            )
 
 
 @dataclass(frozen=True)
@@ -55,18 +85,26 @@ class OptimizerConfig(Section):
     """
 
     algorithm: Literal[
-        'bert_adamw', 'adamw', 'lamb_albert', 'lamb_mlperf', 'lamb_nvidia', 'lamb_nvlamb'
+        'bert_adamw',
+        'adamw',
+        'stable_adamw',
+        'lamb_albert',
+        'lamb_mlperf',
+        'lamb_nvidia',
+        'lamb_nvlamb',
     ] = option(
         'bert_adamw',
         'bert_adamw: no bias correction; adamw: with it, as small fine-tuning sets want it;'
-        ' lamb_albert: LAMB without it; lamb_mlperf: with it; lamb_nvidia: as that, but without a'
-        ' trust ratio where there is no decay; lamb_nvlamb: a trust ratio on biases and norms too',
+        ' stable_adamw: that with a smaller rate for a tensor whose gradient is larger than its'
+        ' moments, in place of clipping; lamb_albert: LAMB without it; lamb_mlperf: with it;'
+        ' lamb_nvidia: as that, but without a trust ratio where there is no decay; lamb_nvlamb: a'
+        ' trust ratio on biases and norms too',
     )
     peak_lr: float = option(1e-4, 'learning rate at the end of warm-up', within=ABOVE_0)
     schedule: Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'] = option(
         'bert',
         'bert: linear decay counted from step 0, so that it jumps down a little after warm-up;'
-        ' polynomial: that to a power; linear: no jump; wsd: constant, then linear over the last'
+        ' polynomial: that to a power; linear: no jump; wsd: constant, then down over the last'
         ' decay_fraction',
     )
     warmup_steps: int = option(
@@ -82,6 +120,12 @@ class OptimizerConfig(Section):
     decay_fraction: float = option(
         0.2, 'wsd only: the share of all steps that decays', within=SHARE
     )
+    decay_shape: Literal['linear', 'one_minus_sqrt'] = option(
+        'linear',
+        'wsd only: how it decays; one_minus_sqrt: fast at first, by 1 - sqrt of the share of its'
+        ' steps that is done',
+        is_later=True,
+    )
     b1: float = option(0.9, 'decay of the first moment', within=RATE)
     b2: float = option(0.999, 'decay of the second moment', within=RATE)
     eps: float = option(1e-6, 'added to the root of the second moment', within=ABOVE_0)
@@ -92,6 +136,12 @@ class OptimizerConfig(Section):
     )
     weight_decay: float = option(
         0.01, 'decoupled decay of all but biases and layer norms', within=FROM_0
+    )
+    decay: Literal['decoupled', 'fully_decoupled'] = option(
+        'decoupled',
+        'what a step takes of a weight; decoupled: learning rate * weight_decay; fully_decoupled:'
+        ' (learning rate / peak_lr) * weight_decay, so that the peak does not change it',
+        is_later=True,
     )
     clip_norm: float | None = option(
         1.0, 'gradients are scaled down to this global norm; none: never', within=ABOVE_0
@@ -108,6 +158,11 @@ class OptimizerConfig(Section):
     def check(self) -> None:
         """Raise UserError where the fields contradict each other."""
         self._require(self.end_lr <= self.peak_lr, 'end_lr', f'at most peak_lr={self.peak_lr}')
+        self._require(
+            self.decay == 'decoupled' or not self.algorithm.startswith('lamb'),
+            'decay',
+            f'decoupled: in {self.algorithm} decay is a part of what the trust ratio measures',
+        )
 
     def without_effect(self) -> list[str]:
         """Return a line for each changed setting that the schedule does not read."""
@@ -115,26 +170,14 @@ class OptimizerConfig(Section):
             'end_lr': self.schedule != 'constant',
             'power': self.schedule == 'polynomial',
             'decay_fraction': self.schedule == 'wsd',
+            'decay_shape': self.schedule == 'wsd',
         }
         return [
-            f'optimizer.{name}={getattr(self, name):g} has no effect: optimizer.schedule='
+            f'optimizer.{name}={getattr(self, name)} has no effect: optimizer.schedule='
             f'{self.schedule} does not read it'
             for name, is_read in read.items()
             if not is_read and getattr(self, name) != getattr(OptimizerConfig, name)
         ]
-
-
-def check_tuned(tuning: TuningConfig, optimizer: OptimizerConfig) -> None:
-    """Raise UserError for settings of the optimizer that tuning leaves no place for."""
-    # What tuning leaves alone it leaves alone for good, and one rate is for the rest.
-    o = optimizer
-    rates = (o.layer_decay, o.freeze_embeddings, o.freeze_layers)
-    if tuning.method != 'full' and rates != (1.0, False, 0):
-        raise UserError(
-            'optimizer: layer_decay, freeze_embeddings and freeze_layers are for'
-            f' tuning.method=full, not {tuning.method}: leave them out; tuning.frozen_layers'
-            ' freezes blocks'
-        )
 
 
 @dataclass(frozen=True)
@@ -162,6 +205,7 @@ class PretrainConfig(Section):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
     tuning: TuningConfig = later(TuningConfig)
+    distillation: DistillationConfig = later(DistillationConfig)
 
     @property
     def encoder(self) -> ModelConfig:
@@ -194,13 +238,21 @@ class PretrainConfig(Section):
                     f'phases.{i}.batch_size={phase.batch_size} does not divide by'
                     f' runtime.accumulation={self.runtime.accumulation}: change either'
                 )
+            micro = phase.batch_size // self.runtime.accumulation
+            if phase.batch_warmup_from and phase.batch_warmup_from % micro:
+                parts = phase.batch_size // phase.batch_warmup_from
+                raise UserError(
+                    f'phases.{i}.batch_warmup_from={phase.batch_warmup_from} is no multiple of a'
+                    f' micro-batch, which is batch_size / runtime.accumulation = {micro}: set'
+                    f' runtime.accumulation to {parts} or a multiple of that'
+                )
         # Then what the phases have in common.
         if self.tuning.method not in ('full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3'):
             raise UserError(
                 f'tuning.method={self.tuning.method}: it is for fine-tuning; in pre-training take'
                 ' lora, houlsby, pfeiffer, ia3, bitfit or full'
             )
-        check_tuned(self.tuning, self.optimizer)
+        self.tuning.check_optimizer(self.optimizer)
         self.model.tuned(self.tuning)  # which must fit its shape
         self.model.check_apart(self.optimizer.layer_decay, self.optimizer.freeze_layers)
         if self.optimizer.freeze_layers > self.model.num_layers:
@@ -239,6 +291,12 @@ class FinetuneConfig(Section):
     head_dropout: float = option(
         0.1, 'dropout before a classifier (run_classifier.py:597)', within=RATE
     )
+    label_smoothing: float = option(
+        0.0, 'of classes: share of the target that all have alike', within=RATE, is_later=True
+    )
+    class_weights: str = option(
+        '', 'of classes: their weights: balanced, or LABEL=NUMBER,...; empty: equal', is_later=True
+    )
     hidden_dropout: float | None = option(
         None, 'dropout of the encoder, as ModelConfig has it; none: as the source', within=RATE
     )
@@ -276,6 +334,7 @@ class FinetuneConfig(Section):
         'source', 'source: the encoder of --init_from; random: its shape alone, for comparison'
     )
     tuning: TuningConfig = later(TuningConfig)
+    embedding: EmbeddingConfig = later(EmbeddingConfig)
     optimizer: OptimizerConfig = dataclasses.field(
         # Warm-up is a share of the steps here (warmup_fraction), which follow from the data.
         default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert')
@@ -293,7 +352,7 @@ class FinetuneConfig(Section):
                     f'{name}={getattr(self, name)} needs scores in training: set score_every, the'
                     ' steps between them'
                 )
-        check_tuned(self.tuning, self.optimizer)
+        self.tuning.check_optimizer(self.optimizer)
         self._require(
             self.tuning.method == 'full' or self.init == 'source',
             'init',

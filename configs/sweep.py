@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar, get_args
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import Method
+from bert_jax.configs.model.tuning import Method
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.section import Section
 

@@ -2,8 +2,9 @@
 
   bert-jax
   bert-jax pretrain --help
+  bert-jax --version
 
-The second is the same as `bert-pretrain --help`.
+The second is the same as `bert-pretrain --help`. Every command has --version.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import runpy
 import sys
 
+import bert_jax
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError, did_you_mean
 
@@ -50,6 +52,9 @@ def main() -> None:
     with app.ending('bert-jax'):
         if name in ('--help', '-help', '-h'):
             print(listing())
+            return
+        if name == '--version':
+            print(f'bert_jax {bert_jax.__version__}')
             return
         app.refuse_replaced(name)
         if name not in COMMANDS:

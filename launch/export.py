@@ -13,8 +13,9 @@ BertForTokenClassification or BertForMultipleChoice.
 google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them; of an
 ALBERT albert_config.json, vocab.txt and model.ckpt-best.
 peft: what tuning has added to an encoder, and the head, as Hugging Face's peft loads them onto it.
-stablehlo, saved_model: a folder that serves the model without this project, with jax or TensorFlow
-(docs/serving.md).
+sentence_transformers: opens in sentence-transformers 2.7 and later.
+onnx, stablehlo, saved_model: a folder that serves the model without this project, with onnxruntime,
+jax or TensorFlow (docs/serving.md).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Options:
     """What is written of a model."""
 
     model: TrainedModel
-    format: Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model'] = option(
-        'huggingface', 'what to write'
-    )
+    format: Literal[
+        'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo', 'saved_model'
+    ] = option('huggingface', 'what to write')
     output: str = required('folder to write; it must be new or empty')
     architecture: str | None = option(
         None,
@@ -49,6 +50,12 @@ class Options:
     )
     hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] | None = option(
         None, "write this activation in place of the model's own, which changes its outputs"
+    )
+    opset: int = option(17, 'of --format=onnx: the opset of ONNX that the file is written for')
+    int8: bool = option(
+        False,
+        'of --format=onnx: also write onnx/model_quantized.onnx, with weights of int8 by'
+        " onnxruntime's dynamic quantisation",
     )
     print_map: bool = option(
         False,
@@ -66,10 +73,17 @@ def main(argv: Sequence[str]) -> None:
     app.check_output('output', options.output)
     if options.format == 'saved_model':
         require_extra('--format=saved_model', 'tensorflow', 'tensorflow')
+    if options.format == 'onnx':
+        require_extra('--format=onnx', 'onnx', 'onnx')
+    if options.int8:
+        require_extra('--int8', 'onnx', 'onnxruntime')
+    if options.format != 'onnx' and (options.int8 or options.opset != 17):
+        raise UserError('--opset and --int8 are of --format=onnx: leave them out')
     if options.base and options.format != 'peft':
         raise UserError('--base is of --format=peft: leave it out')
 
     from bert_jax.inference.export import export
+    from bert_jax.inference.serving_folder import Onnx
 
     exported = export(
         options.model.where,
@@ -79,6 +93,7 @@ def main(argv: Sequence[str]) -> None:
         options.base,
         options.hidden_act,
         options.print_map,
+        Onnx(options.opset, options.int8),
     )
     print(f'{options.output}: {exported.architecture}')
 

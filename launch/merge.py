@@ -1,6 +1,9 @@
 """Folds what tuning has added into BERT's own weights: a workdir that needs no encoder.
 
   bert-merge --workdir=DIR --output=DIR
+  bert-merge --workdir=DIR --output=DIR --average=STEP,STEP,STEP
+
+The second makes a workdir of the mean of a run's checkpoints, of pre-training or fine-tuning.
 
 Of tuning.method=lora, ia3, bitfit and spafit; the answers are the same but for rounding. AdaMix's
 experts become one adapter, their mean, which still needs its encoder. Adapters cannot be folded:
@@ -14,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.cli import app, flags
-from bert_jax.configs.options import required
+from bert_jax.configs.options import option, required
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,15 @@ class Options:
     """What is folded, and where to."""
 
     workdir: str = required(
-        'folder of a tuned run of bert-finetune; its newest checkpoint is taken'
+        'folder of a tuned run of bert-finetune, whose newest checkpoint is taken'
     )
     output: str = required('workdir to write; it must be new or empty')
+    average: tuple[int, ...] = option(
+        (),
+        'steps whose checkpoints are averaged, in place of folding; --workdir is of any run that'
+        ' was not tuned',
+        commas=True,
+    )
 
 
 flags.define(Options)
@@ -36,8 +45,11 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
     app.check_output('output', options.output)
 
-    from bert_jax.runs.sources.merged import merge
+    from bert_jax.runs.sources.merged import average, merge
 
+    if options.average:
+        print(average(options.workdir, options.output, options.average))
+        return
     print(merge(options.workdir, options.output))
 
 

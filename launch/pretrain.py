@@ -1,17 +1,21 @@
 """Pre-trains BERT on records made by bert-preprocess.
 
   bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
+  bert-pretrain --config=bert_mini_cpu --data=DIR --workdir=DIR --steps=5000
 
-The same command again goes on from the newest checkpoint in the workdir.
+A preset takes its vocabulary and row lengths from the records, and its warm-up keeps its share of
+the steps. The same command again goes on from the newest checkpoint in the workdir.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bert_jax.cli import app, flags
+from bert_jax.cli.common_flags import CommonFlags
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from bert_jax.runs.pretraining.records import Records
 
 app.define_config_flags()
+
+# Flags that all processes of a run must be given alike.
+_SAME = ('workdir', 'init_from', 'init_by', 'dry_run')
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,19 @@ class Options:
     workdir: str | None = option(
         None, 'folder of this run: configuration, checkpoints, metrics (required)'
     )
+    common: CommonFlags = dataclasses.field(default_factory=CommonFlags)
     init_from: str | None = option(
         None,
-        'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face'
-        ' BERT directory or name, or a Google checkpoint; the shape of the model is theirs, all'
-        " else is --config's",
+        'start from these weights, at step 0 and with a new optimizer (but see --init_by): a'
+        ' workdir, a Hugging Face BERT directory or name, or a Google checkpoint; the shape of the'
+        " model is theirs, all else is --config's",
+    )
+    init_by: Literal['weights', 'weights_and_moments', 'tiling', 'layers'] = option(
+        'weights',
+        'how --init_from is taken; weights: as they are; weights_and_moments: with the moments of'
+        ' the optimizer, of a workdir of bert-pretrain with the same optimizer.algorithm; tiling:'
+        ' repeated until they have the width and depth of --config, for a larger model; layers: as'
+        ' many of its blocks as --config has, evenly spread, for a student',
     )
     print_map: bool = option(
         False, 'print every name in --init_from and the array here that it holds'
@@ -95,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
     if options.print_schedule:
         from bert_jax.runs.pretraining.dry_run import schedule_text
 
-        print(schedule_text(app.config_from_flags(schema.PretrainConfig)))
+        print(schedule_text(configuration(options)))
         return 0
     if not options.coordinator and (alone := flags.present('num_processes', 'process_id')):
         raise UserError(
@@ -118,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
         options.heartbeat_s,
     )
     # Paths as given: hosts that name another folder would part their checkpoints.
-    same = {f'--{name}': getattr(options, name) for name in ('workdir', 'init_from', 'dry_run')}
+    same = {f'--{name}': getattr(options, name) for name in _SAME}
     with processes.joined_run(
         address, lambda: ready(options), lambda made: same_run.description(*made, same)
     ) as (config, records):
@@ -129,6 +144,8 @@ def ready(options: Options) -> tuple[schema.PretrainConfig, list[Records]]:
     """Read what the flags of this process name, and check it without jax."""
     from bert_jax.runs.pretraining.records import match_phases
 
+    if options.init_by != 'weights' and not options.init_from:
+        raise UserError(f'--init_by={options.init_by} needs --init_from')
     # --workdir is required here, since --dry_run and --print_schedule write nothing.
     config = configuration(options)
     if config.tuning.method != 'full' and not (options.init_from or options.dry_run):
@@ -145,15 +162,22 @@ def ready(options: Options) -> tuple[schema.PretrainConfig, list[Records]]:
 
 
 def configuration(options: Options) -> schema.PretrainConfig:
-    """Return the settings of --config and --set; with --init_from the model is the one there."""
-    from bert_jax.runs.pretraining.records import order_settings
+    """Return the settings of --config, of --steps and the like, and of --set, the last one winning.
 
-    before = order_settings(options.workdir)
+    With --init_from the model is the one there; a preset takes vocabulary and lengths of --data.
+    """
+    from bert_jax.runs.pretraining.records import begun_settings, settings_of_records
+
+    config, before = app.config_named(schema.PretrainConfig), []
+    if app.is_preset():
+        before += settings_of_records(config, options.data, bool(options.init_from))
+    before += begun_settings(options.workdir)
     if options.init_from:
         from bert_jax.runs.pretraining.source_shape import shape_settings
 
-        before += shape_settings(options.init_from, options.data, options.workdir)
-    return app.config_from_flags(schema.PretrainConfig, before)
+        before += shape_settings(options.init_from, options.data, options.workdir, options.init_by)
+    before += options.common.settings(config, app.changes())
+    return app.with_changes(config, before)
 
 
 def run(options: Options, config: schema.PretrainConfig, records: list[Records]) -> int:
@@ -169,6 +193,7 @@ def run(options: Options, config: schema.PretrainConfig, records: list[Records])
         records,
         options.workdir,
         init_from=options.init_from,
+        init_by=options.init_by,
         print_map=options.print_map,
         profile_steps=options.profile,
     )

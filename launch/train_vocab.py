@@ -2,17 +2,17 @@
 
   bert-train-vocab --input=GLOB --output=DIR --vocab_size=30522 [--model=unigram]
   bert-train-vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
+  bert-train-vocab --input=GLOB --output=DIR --vocab_size=50368 --model=byte_bpe --layout=modernbert
   bert-train-vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
   bert-train-vocab --extend=DIR --words=FILE --output=DIR
   bert-train-vocab --extend=DIR --markers='[E1],[/E1]' --output=DIR
   bert-train-vocab --input=de=GLOB --input=ko=GLOB --output=DIR --nolower_case
 
-The third adds the words that save most pieces, the fourth those in a list, one a line, the fifth
-tokens that mark places in a text. --extend
-gives new words entries of their own in the vocabulary of a model that is there: in its
-[unused] slots first, then at its end. bert-pretrain --init_from goes on from that model with
-records made so. The last counts text of several languages in the mixture that bert-preprocess
-makes records of (docs/languages.md).
+The first --extend adds the words that save most pieces, the second those in a list, one a line,
+the third tokens that mark places in a text. --extend gives new words entries of their own in the
+vocabulary of a model that is there: in its [unused] slots first, then at its end. bert-pretrain
+--init_from goes on from that model with records made so. The last line counts text of several
+languages in the mixture that bert-preprocess makes records of (docs/languages.md).
 
 Prints how many entries were made, the share of characters they cover, the share of unknown pieces
 and the pieces a word takes. Hugging Face reads the directory as it is.
@@ -129,7 +129,11 @@ def check_flags(options: Options, model: str) -> None:
     if not options.extend:
         if odd := flags.present('new_words', 'words', 'markers'):
             raise UserError(f'{odd[0]} needs --extend=DIR, the tokenizer to add words to')
-        for kind, its in (('byte_bpe', 'add_prefix_space'), ('words', 'known_words')):
+        for kind, its in (
+            ('byte_bpe', 'add_prefix_space'),
+            ('byte_bpe', 'layout'),
+            ('words', 'known_words'),
+        ):
             if model != kind and (odd := flags.present(its)):
                 raise UserError(f'{odd[0]} is for --model={kind}: leave it out')
         if model == 'byte_bpe' and (odd := flags.present(*of_characters)):
@@ -137,7 +141,7 @@ def check_flags(options: Options, model: str) -> None:
                 f'{odd[0]} does not go with --model=byte_bpe, which spells every text as it stands'
             )
     elif odd := flags.present(
-        'vocab_size', 'model', *of_characters, 'add_prefix_space', 'known_words'
+        'vocab_size', 'model', *of_characters, 'add_prefix_space', 'layout', 'known_words'
     ):
         raise UserError(
             f'{odd[0]} does not go with --extend: kind and casing are those of the tokenizer there'

@@ -27,6 +27,8 @@ from typing import TextIO, TypeVar
 
 from absl import app, flags, logging
 
+import bert_jax
+from bert_jax.cli.common_flags import with_scaled_warmup
 from bert_jax.configs.errors import UserError, chain
 from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply, describe_settings
@@ -69,6 +71,9 @@ def run(
         with ending(program):
             if {'--help', '-help', '-h'} & set(ours[1:]):
                 print(_usage(main, program, arguments))
+                sys.exit(0)
+            if '--version' in ours[1:]:
+                print(f'bert_jax {bert_jax.__version__}')
                 sys.exit(0)
             # Before the flags are parsed, of which others may be required, and whose value absl
             # would demand.
@@ -236,13 +241,23 @@ def changes() -> list[str]:
     return flags.FLAGS['set'].value or []
 
 
-def config_from_flags(cls: type[C], before: Sequence[str] = ()) -> C:
-    """Return the configuration that --config names, with every --set applied.
+def config_from_flags(cls: type[C]) -> C:
+    """Return the configuration that --config names, with every --set applied."""
+    return with_changes(config_named(cls))
 
-    `before`: changes that --set may change again. Raises UserError as `config_named` does.
-    """
-    # --set last: it changes whatever the configuration came from.
-    return apply(config_named(cls), [*before, *changes()])
+
+def with_changes(config: C, before: Sequence[str] = ()) -> C:
+    """Return the configuration that --config names with `before`, and then every --set, applied."""
+    settings = [*before, *changes()]
+    # A preset's warm-up keeps its share of the steps.
+    if isinstance(config, PretrainConfig) and is_preset():
+        return with_scaled_warmup(config, settings)
+    return apply(config, settings)
+
+
+def is_preset() -> bool:
+    """Tell whether --config names a preset, and not a file of the user's own."""
+    return flags.FLAGS['config'].value in presets()
 
 
 def check_output_file(flag: str, path: str) -> None:

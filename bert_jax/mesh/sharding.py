@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -51,6 +52,15 @@ def constrain_rows(x: jax.Array) -> jax.Array:
     if not axes:
         return x
     return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1)))
+
+
+def split_rows(batch: Any, parts: int) -> Any:
+    """[B, ...] -> [parts, B / parts, ...]; each part has rows of all devices: none moves."""
+
+    def cut(x):
+        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
+
+    return jax.tree.map(cut, batch)
 
 
 def names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ def test_a_setting_has_its_type_interval_and_meaning():
 
 def test_an_unknown_section_is_refused_with_what_is_meant():
     with pytest.raises(
-        UserError, match=r'they are model, phases, optimizer, runtime, tuning \(did you mean'
+        UserError,
+        match=r'they are model, phases, optimizer, runtime, tuning, distillation \(did you mean',
     ):
         describe_settings(PretrainConfig, 'optimiser')

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies import study
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
+from bert_jax.costs import flops
 
 BASE = PretrainConfig(
     model=ModelConfig(max_position=64),
@@ -81,7 +80,7 @@ def test_files_of_ones_own(tmp_path):
 
 def test_every_shipped_study_of_the_paper_is_there_at_both_scales():
     papers = ['feature_based', 'masking', 'model_size', 'pretraining_tasks', 'steps']
-    assert study.names() == sorted([*papers, 'relatives', 'small_language'])
+    assert study.names() == sorted([*papers, 'modernbert', 'relatives', 'small_language'])
     assert all(set(study.load(name)) == {'cpu', 'paper'} for name in papers)
 
 
@@ -91,13 +90,37 @@ def test_the_paper_scale_is_the_papers(name):
     made = study.load(name)['paper']
     for row in made.rows:
         config = made.config(row)
-        assert [dataclasses.astuple(phase) for phase in config.phases] == [
-            (128, 900_000, 256),
-            (512, 100_000, 256),
-        ]
+        phases = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
+        assert config.phases == phases
         model, optimizer = config.model, config.optimizer
         assert (model.num_layers, model.hidden_size, model.num_heads) == (12, 768, 12)
         assert (optimizer.peak_lr, optimizer.warmup_steps) == (1e-4, 10_000)
         assert (optimizer.weight_decay, optimizer.b2, model.hidden_dropout) == (0.01, 0.999, 0.1)
     glue = [column for column in made.columns if column.task in ('mnli', 'qnli', 'mrpc', 'sst2')]
     assert all(sorted(column.learning_rates) == [2e-5, 3e-5, 4e-5, 5e-5] for column in glue)
+
+
+def test_rows_between_bert_and_modernbert_make_one_change_each():
+    made = study.load('modernbert')['cpu']
+    models = {row.name: made.config(row).model for row in made.rows}
+    bert, modern = models.pop('BERT'), models.pop('ModernBERT')
+    changed = [
+        {name for name in vars(bert) if getattr(model, name) != getattr(bert, name)}
+        for model in models.values()
+    ]
+    assert changed == [
+        {'positions'},
+        {'feed_forward', 'intermediate_size'},
+        {'norm', 'local_window'},
+    ]
+    # Each of the three is in ModernBERT too; a gated part has as many weights, to 42 in a block.
+    for model, names in zip(models.values(), changed, strict=True):
+        assert all(getattr(model, name) == getattr(modern, name) for name in names)
+    counts = [flops.parameter_count(model) for model in (bert, models['GeGLU'])]
+    assert abs(counts[0] - counts[1]) == 4 * 42
+    assert modern.family == 'modernbert' and made.seeds == (0, 1)
+    # The first row is that of another study, which is then made once.
+    tasks = study.load('pretraining_tasks')['cpu']
+    no_nsp = next(row for row in tasks.rows if row.name == 'No NSP')
+    assert made.records_options(made.rows[0]) == tasks.records_options(no_nsp)
+    assert made.config(made.rows[0]) == tasks.config(no_nsp)

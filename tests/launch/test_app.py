@@ -93,6 +93,7 @@ def test_help_shows_the_binarys_own_flags(program):
     assert '--config\n' in result.stdout and '--set\n' in result.stdout
     assert 'verbosity' not in result.stdout
     assert program('--helpfull').returncode == 0
+    assert program('--version').stdout.startswith('bert_jax ')
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,6 @@ def test_help_shows_the_binarys_own_flags(program):
         (['--data=x', '--dta=y'], "Unknown command line flag 'dta'. Did you mean: data"),
         (['--data='], '--data=: is empty: give a value'),
         (['--data=x', '--share=half'], 'flag --share=half: must be a number (see --help)'),
-        (['--data=x', '--count=1.5'], 'flag --count=1.5: must be a whole number (see --help)'),
         (['--data=x', '--share=nan'], '--share=nan: must be a finite number'),
         (['--data=xx://a/b'], '--data=xx://a/b: xx:// is neither read nor written: give a local'),
         (['--data=caf\udce9'], "'--data=caf\\udce9': is not UTF-8"),
@@ -113,11 +113,6 @@ def test_help_shows_the_binarys_own_flags(program):
         (['--data=mistake'], 'two lines'),
         (['--data=full'], 'flock.txt: disk full: free some space'),
         (
-            ['--data=limit'],
-            'flock.txt: a limit on the size of files was reached: raise it (ulimit -f)',
-        ),
-        (['--data=memory'], 'this machine has too little memory (Unable to allocate 3 GiB)'),
-        (
             ['--data=device'],
             (
                 'the device has too little memory (RESOURCE_EXHAUSTED: Out of memory allocating 9'
@@ -125,10 +120,6 @@ def test_help_shows_the_binarys_own_flags(program):
             ),
         ),
         (['--data=config'], '--config is required: a preset (albert_base, '),
-        (
-            ['--data=config', '--config=none_such'],
-            '--config=none_such: neither a file nor a preset',
-        ),
         (
             ['--data=config', '--config=FINETUNE'],
             'holds a FinetuneConfig, but this program takes a PretrainConfig',

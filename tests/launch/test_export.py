@@ -18,22 +18,15 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import construction
-from bert_jax.model import heads, layout
+from bert_jax.model import heads
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
-from bert_jax.train.state import create_state
+from bert_jax.train.state import TrainState
+from tests.helpers.numpy_bert import noisy_params
+from tests.helpers.tiny import tiny_config
 
-MODEL = schema.ModelConfig(
-    vocab_size=25,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=20,
-    hidden_act='relu',
-)
+MODEL = tiny_config(vocab_size=25, max_position=20, hidden_act='relu')
 
 
 @pytest.fixture
@@ -50,11 +43,10 @@ def make(tmp_path):
         )
         Workdir(folder).create_or_resume(config, data)
         Tokenizer.load(tmp_path).save(folder / 'tokenizer')
-        state = create_state(module, 3, config.optimizer, construction.make_mesh(config.runtime))
-        checkpoints = checkpoint.Checkpoints(folder)
-        checkpoints.save(state, {})
-        checkpoints.close()
-        return folder, layout.stacked(jax.device_get(state.params))
+        params = noisy_params(module)
+        with checkpoint.Checkpoints(folder) as checkpoints:
+            checkpoints.save(TrainState(params, {}, np.int32(3), np.int32(0)), {})
+        return folder, params
 
     return make
 

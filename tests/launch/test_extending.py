@@ -211,21 +211,6 @@ def test_outputs_embeddings_and_words_agree_with_each_other_whatever_the_padding
     assert [word['token'] for word in best] == bert.tokenizer.tokens(wanted)
 
 
-def test_a_string_is_one_text_wherever_a_list_of_texts_is_expected(encoder):
-    bert, text = Bert.load(encoder), 'the film was good'
-    for name, rows in bert.tokenize(text).items():
-        np.testing.assert_array_equal(rows, bert.tokenize([text])[name])
-    np.testing.assert_array_equal(bert.embed(text), bert.embed([text]))
-    (ids,) = bert.tokenizer.encode_batch(text)
-    assert ids.tolist() == bert.tokenizer.encode(text)
-
-    # Of numpy too: an array without an axis is one text, and one with an axis a list.
-    np.testing.assert_array_equal(bert.embed(np.array(text)), bert.embed([text]))
-    np.testing.assert_array_equal(bert.embed(np.array([text, 'a'])), bert.embed([text, 'a']))
-    asked = [f'{text} [MASK]', 'a [MASK]']
-    assert bert.fill_mask(np.array(asked)) == bert.fill_mask(asked)
-
-
 def test_what_a_model_in_memory_cannot_do_is_one_line(encoder):
     bert = Bert.load(encoder)
     rows = bert.tokenize('a')

@@ -26,6 +26,7 @@ from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
 from tests.helpers.numpy_bert import mlm_loss
 from tests.helpers.records import encoded, example_columns
+from tests.helpers.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 ENTRIES = [
@@ -33,14 +34,8 @@ ENTRIES = [
     'film', 'book', 'the', 'was', '##ly', 'ooo', 'oooo', *'abcdefghijklmnopqrstuvwxyz',
     *(f'##{letter}' for letter in 'abcdefghijklmnopqrstuvwxyz'),
 ]  # fmt: skip
-MODEL = schema.ModelConfig(
-    vocab_size=len(ENTRIES),
-    hidden_size=24,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=32,
-    embedding='hashed',
+MODEL = tiny_config(
+    vocab_size=len(ENTRIES), hidden_size=24, num_layers=1, max_position=32, embedding='hashed'
 )
 
 

@@ -12,24 +12,18 @@ from flax import traverse_util
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.model import heads
-from bert_jax.runs.sources.merged import merge
+from bert_jax.runs.sources.merged import average, merge
 from bert_jax.runs.sources.source import load_source, read_source, shape_of
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, joined, split
 from tests.helpers.numpy_bert import make_batch, noisy_params
+from tests.helpers.tiny import tiny_config
 
-MODEL = schema.ModelConfig(
-    vocab_size=25,
-    hidden_size=16,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=20,
-)
+MODEL = tiny_config(vocab_size=25, num_layers=3, max_position=20)
 
 
 def save(folder: pathlib.Path, config, data, params) -> str:
@@ -195,3 +189,34 @@ def test_an_adapter_goes_out_and_comes_in_by_the_commands(tmp_path, encoder, bin
     shutil.rmtree(tmp_path / 'theirs')
     with pytest.raises(UserError, match='is an adapter for .*theirs.*base_model_name_or_path in'):
         read_source(f'{tmp_path}/adapter')
+
+
+def test_checkpoints_are_averaged_into_a_workdir_like_any_other(encoder, tmp_path):
+    first = noisy_params(heads.Pretraining(MODEL))
+    with checkpoint.Checkpoints(encoder, keep=9) as checkpoints:
+        for step, factor in ((8, 2.0), (9, 100.0), (10, 6.0)):
+            params = jax.tree.map(lambda x, by=factor: np.asarray(by * x, x.dtype), first)
+            state = TrainState(params, {}, np.int32(step), np.int32(0))
+            checkpoints.save(state, {'kind': 'pretrain'})
+            checkpoints.wait()
+    output = str(tmp_path / 'mean')
+    assert average(encoder, output, [7, 8, 10]).endswith(
+        'the mean of the weights at steps 7, 8, 10'
+    )
+    made = read_source(output)
+    want = jax.tree.map(lambda x: 3.0 * x, jax.device_get(first))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), made.params, want)
+    assert {x.dtype for x in jax.tree.leaves(made.params)} == {np.dtype(np.float32)}
+    assert made.step == 10 and shape_of(output) == MODEL
+    assert Workdir(output).data()['averaged_steps'] == [7, 8, 10]
+    for steps, said in (
+        ([7], '--average=7: name two steps or more'),
+        ([7, 7], 'name two steps or more, each once'),
+        ([7, 5], 'has no checkpoint of step 5, but of 7, 8, 9, 10; runtime.keep_every'),
+    ):
+        with pytest.raises(UserError, match=said):
+            average(encoder, str(tmp_path / 'other'), steps)
+    tuned, _ = tuned_run(tmp_path / 'tuned', encoder, method='lora')
+    with pytest.raises(UserError, match='holds tuned weights .lora. alone'):
+        average(tuned, str(tmp_path / 'other'), [7, 8])
+    assert not (tmp_path / 'other').exists()

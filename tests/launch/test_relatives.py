@@ -1,4 +1,4 @@
-"""An ALBERT and a RoBERTa, each from its text to its export."""
+"""An ALBERT, a RoBERTa and a ModernBERT, each from its text to its export."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS = {
         vocabulary=VocabularyOptions(90, 'unigram'),
         records={'objective': 'sop', 'ngram': 3, 'seq_len': 48, 'dupe_factor': 2},
         model={'family': 'albert', 'embedding_size': 16, 'num_groups': 1},
-        optimizer={'peak_lr': 7e-3},
+        optimizer={'algorithm': 'adamw', 'peak_lr': 7e-3},
     ),
     'roberta': types.SimpleNamespace(
         vocabulary=VocabularyOptions(300, 'byte_bpe'),
@@ -57,7 +57,31 @@ KINDS = {
             'layer_norm_eps': 1e-5,
             'hidden_act': 'gelu_erf',
         },
-        optimizer={'peak_lr': 1e-2, 'b2': 0.98, 'clip_norm': None},
+        optimizer={'algorithm': 'adamw', 'peak_lr': 1e-2, 'b2': 0.98, 'clip_norm': None},
+    ),
+    'modernbert': types.SimpleNamespace(
+        vocabulary=VocabularyOptions(300, 'byte_bpe', layout='modernbert'),
+        records={
+            'objective': 'full_sentences',
+            'cut_sentences': True,
+            'packing': True,
+            'short_seq_prob': 0.0,
+            'masked_lm_prob': 0.3,
+            'seq_len': 48,
+        },
+        model={
+            'family': 'modernbert',
+            'norm': 'pre',
+            'use_bias': False,
+            'positions': 'rotary',
+            'local_window': 8,
+            'initializer_range': 0.15,
+            'feed_forward': 'geglu',
+            'type_vocab_size': 0,
+            'layer_norm_eps': 1e-5,
+            'hidden_act': 'gelu_erf',
+        },
+        optimizer={'algorithm': 'stable_adamw', 'peak_lr': 1e-2, 'clip_norm': None},
     ),
 }
 
@@ -78,7 +102,7 @@ def document(rng: np.random.Generator, counted: bool) -> str:
 
 
 def records_of(folder: pathlib.Path, name: str, kind: str, **changed: Any) -> Manifest:
-    options = {'eval_fraction': 0.1, 'workers': 1, **KINDS[kind].records, **changed}
+    options = {'eval_fraction': 0, 'workers': 1, **KINDS[kind].records, **changed}
     text, out = str(folder / 'text.txt'), str(folder / name)
     preprocess(PreprocessOptions(text, str(folder / 'tokenizer'), out, **options))
     return Manifest.load(out)
@@ -98,11 +122,9 @@ def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
         model=model,
         phases=(schema.Phase(manifest.seq_len, steps, 32),),
         optimizer=schema.OptimizerConfig(
-            'adamw', schedule='constant', warmup_steps=0, **KINDS[kind].optimizer
+            schedule='constant', warmup_steps=0, **KINDS[kind].optimizer
         ),
-        runtime=schema.RuntimeConfig(
-            decoder='numpy', log_every=20, checkpoint_every=20, eval_every=60
-        ),
+        runtime=schema.RuntimeConfig(decoder='numpy', log_every=20, checkpoint_every=20),
     )
     records = match_phases(config, [str(folder / 'records')])
     assert train.pretrain(config, records, str(folder / name)).step == steps
@@ -131,6 +153,7 @@ def tuned(folder) -> pathlib.Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('folder', ['roberta'], indirect=True)
 def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
     pretrain(folder, 'cut', 20)
     pretrain(folder, 'cut', 60)
@@ -146,9 +169,13 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
     if whole.model.family == 'albert':
         group = 'albert.encoder.albert_layer_groups.0.albert_layers.0'
         assert shapes[f'{group}.ffn.weight'] == (64, 32) and settings['num_hidden_groups'] == 1
-    else:
+    elif whole.model.family == 'roberta':
         assert {'classifier.dense.weight', 'classifier.out_proj.weight'} < set(shapes)
         assert settings['max_position_embeddings'] == 34
+    else:
+        assert shapes['model.layers.1.attn.Wqkv.weight'] == (96, 32)
+        assert 'model.layers.0.attn_norm.weight' not in shapes and 'head.dense.weight' in shapes
+        assert settings['sep_token_id'] == whole.tokenizer.sep_id
     there = Predictor.from_workdir(str(tmp_path / 'hf'))(PAIR)['probabilities']
     assert answers_as_the_run_did(tuned)(PAIR)['probabilities'] == pytest.approx(there, abs=1e-6)
 
@@ -164,9 +191,9 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
 
 def test_what_a_relative_has_no_place_for_is_one_line(folder, tmp_path):
     pre = source.read_source(str(folder / 'pre'))
-    wrong = {'albert': 'AlbertForNextSentencePrediction', 'roberta': 'BertForMaskedLM'}
-    other = pre.bert._replace(architecture=wrong[pre.model.family])
-    kind = {'albert': 'byte_bpe', 'roberta': 'wordpiece'}[pre.model.family]
+    wrong = {'albert': 'AlbertForNextSentencePrediction'}
+    other = pre.bert._replace(architecture=wrong.get(pre.model.family, 'BertForMaskedLM'))
+    kind = {'albert': 'byte_bpe', 'roberta': 'wordpiece', 'modernbert': 'words'}[pre.model.family]
     refusals = [
         (lambda: huggingface.write(tmp_path / 'a', other), 'is none of the classes'),
         (lambda: pre.model.check_reads(kind, 'records'), f'is of kind {kind}, and this'),
@@ -185,7 +212,7 @@ def test_what_a_relative_has_no_place_for_is_one_line(folder, tmp_path):
             ),
         ]
         mood.write(folder)
-    else:
+    elif pre.model.family == 'albert':
         write = lambda: export.write(pre.bert, pre.tokenizer, 'google', str(tmp_path / 'c'))
         refusals.append((write, 'tokenizer is SentencePiece, and google-research/bert'))
     for refused, message in refusals:
@@ -205,13 +232,13 @@ def test_of_an_albert_one_block_is_trained(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('method', ['lora', 'adamix'])
 @pytest.mark.parametrize('folder', ['albert'], indirect=True)
-def test_methods_of_tuning_share_what_they_add(folder, tuned, method):
-    finetune(folder, method, f'tuning.method={method}', 'epochs=2', 'tuning.pooler=trained')
-    trained, _ = load_params(folder / method)
+def test_methods_of_tuning_share_what_they_add(folder):
+    mood.write(folder)
+    finetune(folder, 'lora', 'tuning.method=lora', 'epochs=1', 'tuning.pooler=trained')
+    trained, _ = load_params(folder / 'lora')
     assert {leaf.shape[0] for leaf in jax.tree.leaves(trained['encoder']['layers'])} == {1}
-    answer = Predictor.from_workdir(str(folder / method))(PAIR)
+    answer = Predictor.from_workdir(str(folder / 'lora'))(PAIR)
     assert sum(answer['probabilities'].values()) == pytest.approx(1, abs=1e-5)
 
 
@@ -247,8 +274,9 @@ def test_a_robertas_rows_go_on_across_documents_and_its_words_have_spaces(folder
 
 @pytest.mark.slow
 @pytest.mark.parametrize('folder', ['roberta'], indirect=True)
-def test_each_task_begins_with_a_pooler_of_its_own(folder, tuned):
+def test_each_task_begins_with_a_pooler_of_its_own(folder):
     """At a rate of almost nothing the pooler stays as it was made: not as the source has it."""
+    mood.write(folder)
     finetune(folder, 'still', 'epochs=0.1', 'optimizer.peak_lr=1e-30')
     before, after = load_params(folder / 'pre')[0], load_params(folder / 'still')[0]
     same = jax.tree.map(np.array_equal, before['encoder'], after['encoder'])

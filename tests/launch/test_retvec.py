@@ -28,17 +28,12 @@ from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
 from tests.helpers.numpy_bert import dense, mlm_loss
 from tests.helpers.numpy_retvec import code_points, numpy_network
+from tests.helpers.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 LISTED = 17  # twelve words with the special tokens
-MODEL = schema.ModelConfig(
-    vocab_size=LISTED,
-    hidden_size=24,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=32,
-    max_position=32,
-    embedding='retvec',
+MODEL = tiny_config(
+    vocab_size=LISTED, hidden_size=24, num_layers=1, max_position=32, embedding='retvec'
 )
 RUNTIME = schema.RuntimeConfig(decoder='numpy', log_every=2, eval_every=3, checkpoint_every=3)
 GOOD, BAD = ('wonderful', 'excellent', 'pleasant'), ('terrible', 'miserable', 'dreadful')

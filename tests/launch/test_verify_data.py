@@ -6,8 +6,6 @@ import dataclasses
 
 import pytest
 
-from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from tests.helpers.shards import make_directory
 
@@ -53,20 +51,3 @@ def test_what_is_no_records_directory_is_refused(binary, tmp_path):
         result = binary('verify_data', *arguments)
         assert result.returncode == 2
         assert result.stderr.startswith('verify_data: error: ') and result.stderr.count('\n') == 1
-
-
-def test_shards_that_the_system_does_not_give(binary, directory):
-    first, second = (directory / f'train-0000{i}-of-00002.tfrecord' for i in (0, 1))
-    first.unlink()
-    first.symlink_to(first)
-    second.unlink()
-    second.mkdir()
-    result = binary('verify_data', directory)
-    assert result.returncode == 2 and 'Traceback' not in result.stderr
-    assert f'{first.name}: cannot be read (Too many levels of symbolic links)' in result.stderr
-    assert (
-        f'{second.name}: cannot be read (Is a directory)' in result.stderr
-        and '2 faults' in result.stdout
-    )
-    with pytest.raises(UserError, match='cannot be read'):
-        RecordStream(directory, 'train', 8, 0, 'numpy')

