@@ -8,7 +8,10 @@ Ten minutes are for what the defaults rest on:
   resume     with --deterministic, a run that is killed ends with the bits of one that is not;
   attention  at 512 the fused kernel (cudnn) learns what plain attention does;
   speed128   benchmarks.train_step --sweep with four layers: attention, dropout's bits, the loop;
-  speed512   the same at 512.
+  speed512   the same at 512;
+  modern1024 the step of ModernBERT, of four layers, in packed rows of 1,024, beside transformers'
+             with SDPA;
+  modern8192 the same at 8,192.
 Thirty add what they are for:
   pretrain   for as long as there is time, killed once on the way, and taken up again;
   mrpc       fine-tuning from the result and, beside it, from random weights.
@@ -46,6 +49,8 @@ _PRESET = flags.DEFINE_string('preset', None, 'the model (default: bert_base, on
 # Tokens of a batch whose steps are timed on a GPU, and the layers: all of bert_base take a GPU's
 # compiler a minute for each choice, and ten minutes are to do.
 TOKENS, LAYERS = 1 << 15, 4
+# Tokens of each example in ModernBERT's packed rows.
+EXAMPLE = 256
 # How far the mean loss of 20 steps in bfloat16 may be from that of another kernel.
 CLOSE = 0.02
 
@@ -198,6 +203,44 @@ def speed_at(length: int, day: Day) -> dict[str, Any]:
     day.run(
         f'speed{length}', 'benchmarks.train_step', case, '--rounds=3', f'--json={path}', *choices
     )
+    return programs(path)
+
+
+def modern_at(length: int, day: Day) -> dict[str, Any]:
+    """Measure ModernBERT's step on packed rows of a length, 30 % masked; sequences a second."""
+    path = day.output / f'modern_{length}.json'
+    choices = (
+        [
+            f'--cases=modernbert_base:{length}',
+            f'--batch_size={TOKENS // length}',
+            '--seconds=1',
+            f'--set=model.num_layers={LAYERS}',
+        ]
+        if on_gpu(day)
+        else [
+            f'--cases=modernbert_tiny_cpu:{length}',
+            '--notorch',
+            '--batch_size=2',
+            '--seconds=0.1',
+            '--set=model.num_layers=2',
+            '--set=model.vocab_size=500',
+        ]
+    )
+    packed = f'--packed={max(2, length // EXAMPLE)}'
+    day.run(
+        f'modern{length}',
+        'benchmarks.train_step',
+        packed,
+        '--masked_share=0.3',
+        '--rounds=3',
+        f'--json={path}',
+        *choices,
+    )
+    return programs(path)
+
+
+def programs(path: Path) -> dict[str, Any]:
+    """Return the sequences a second of each program of the one case in a file."""
     [case] = json.loads(path.read_text())['cases']
     return {
         name: round(program['sequences_a_second'], 1) for name, program in case['programs'].items()
@@ -353,6 +396,8 @@ def main(argv: Sequence[str]) -> None:
         parts = [('resume', resume), ('attention', attention)]
         for length in (128, 512) if on_gpu(day) else (128,):
             parts.append((f'speed{length}', functools.partial(speed_at, length)))
+        for length in (1024, 8192) if on_gpu(day) else (128,):
+            parts.append((f'modern{length}', functools.partial(modern_at, length)))
         for name, part in parts:
             day.part(name, part)
         if _MINUTES.value >= 30 and day.part('pretrain', pretraining) and _MRPC.value:

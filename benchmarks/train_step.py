@@ -5,11 +5,12 @@ Without files and without TensorFlow.
   python -m benchmarks.train_step [--cases=bert_base:128,bert_large:512] [--batch_size=N]
   [--json=FILE] [--sweep]
 
-A step is forward, backward, clipping at 1.0, AdamW and dropout as the preset has it (0.1), on
-random ids without padding, 15 % of the tokens masked. Ours, by its own code, is measured beside
+A step is forward, backward, clipping, the optimizer and dropout as the preset has them, on random
+ids without padding. --masked_share of the tokens is masked; with --packed=K a row holds K examples
+of one length, which do not see each other. Ours, by its own code, is measured beside
   bare     the jitted forward and backward of the same model alone, no clipping, no optimizer;
-  torch    transformers' BertForPreTraining as people run it: SDPA, fused AdamW, on a GPU bf16
-           autocast and torch.compile;
+  torch    transformers' BertForPreTraining or ModernBertForMaskedLM as people run it: SDPA,
+           clipping at 1.0, fused AdamW, on a GPU bf16 autocast and torch.compile;
   gathered the same, but with the masked positions gathered before the vocabulary, as ours has it;
            on a CPU also with torch.compile, with bf16 autocast, and with both.
 Ours multiplies as runtime.matmul_dtype says, by default as the processor is fast in. Without torch
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 from absl import flags, logging
 
+from benchmarks import batches
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
 from bert_jax.mesh import before_jax
@@ -59,6 +61,10 @@ _SWEEP = flags.DEFINE_bool(
     'sweep', False, 'also measure the choices that make ours faster or slower'
 )
 _TORCH = flags.DEFINE_bool('torch', True, 'measure PyTorch too, where it is installed')
+_MASKED_SHARE = flags.DEFINE_float(
+    'masked_share', 0.15, 'share of the tokens that are predicted', lower_bound=0.0, upper_bound=1.0
+)
+_PACKED = flags.DEFINE_integer('packed', 0, 'examples in a row; 0: one', lower_bound=0)
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
 # Changes of ours that --sweep measures; a fused kernel has no dropout on probabilities, so it
@@ -127,7 +133,7 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     # The same model, length, batch and predictions for all programs.
     config, seq_len = configured(case, gpu, _SET.value)
     size = _BATCH_SIZE.value or (largest_batch(config, seq_len) if gpu else 8)
-    predictions = round(0.15 * seq_len)
+    predictions = predicted(seq_len)
     flops = training_flops_per_sequence(config.model, seq_len, predictions)
     programs = {'ours': ours(config, seq_len, size), 'bare': bare(config, seq_len, size)}
     # Only where both packages are installed.
@@ -150,7 +156,8 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     measured = rates(programs, size)
     peak = peak_flops(device)
     print(
-        f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, products'
+        f'{case}, batch {size}, examples a row {_PACKED.value or 1}, {predictions} predictions,'
+        f' {config.runtime.compute_dtype}, products'
         f' {products.choose(config.runtime) or config.runtime.compute_dtype}, dropout'
         f' {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
     )
@@ -236,27 +243,9 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
 # --- ours ------------------------------------------------------------------------------
 
 
-def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
-    """Draw random ids as numpy arrays, nothing padded, 15 % masked at sorted places."""
-    import numpy as np
-
-    rng, predictions = np.random.default_rng(0), round(0.15 * seq_len)
-    return {
-        'input_ids': rng.integers(0, config.model.vocab_size, (size, seq_len), np.int32),
-        'input_mask': np.ones((size, seq_len), np.int32),
-        'segment_ids': (
-            np.repeat(np.arange(seq_len)[None] >= seq_len // 2, size, 0).astype(np.int32)
-        ),
-        'masked_lm_positions': (
-            np.sort(np.stack([rng.permutation(seq_len)[:predictions] for _ in range(size)])).astype(
-                np.int32
-            )
-        ),
-        'masked_lm_ids': rng.integers(0, config.model.vocab_size, (size, predictions), np.int32),
-        'masked_lm_weights': np.ones((size, predictions), np.float32),
-        'next_sentence_labels': rng.integers(0, 2, size, np.int32),
-        'example_weights': np.ones(size, np.float32),
-    }
+def predicted(seq_len: int) -> int:
+    """Return the masked tokens of a row."""
+    return max(1, round(_MASKED_SHARE.value * seq_len))
 
 
 def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
@@ -269,8 +258,11 @@ def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
     mesh = construction.make_mesh(
         dataclasses.replace(config.runtime, data_parallel=1), jax.devices()[:1]
     )
-    program = pretraining_program(config, InputKind(seq_len, round(0.15 * seq_len)), mesh)
-    batch = sharding.place(batch_of(config, seq_len, size), mesh, size)
+    packed = _PACKED.value
+    inputs = InputKind(seq_len, predicted(seq_len), packed=packed > 0)
+    program = pretraining_program(config, inputs, mesh)
+    arrays = batches.batch_of(config, seq_len, inputs.predictions, size, packed)
+    batch = sharding.place(arrays, mesh, size)
     return program, fresh_state(config, mesh), batch
 
 
@@ -376,21 +368,23 @@ def _torch_packages() -> tuple[str, ...]:
 
 
 def pytorch(config: Any, seq_len: int, size: int, gpu: bool, form: Form) -> Program:
-    """Make the step of transformers' BertForPreTraining with SDPA, clipping and fused AdamW."""
+    """Make the step of transformers' model with SDPA, clipping and fused AdamW."""
     import torch
+
+    from benchmarks import torch_models
 
     device = 'cuda' if gpu else 'cpu'
     torch.manual_seed(0)
     torch.set_float32_matmul_precision('high')
-    model = _torch_model(config.model).to(device).train()
+    model = torch_models.model_of(config.model).to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
     )
-    arrays = {
-        name: torch.as_tensor(value).to(device).long()
-        for name, value in batch_of(config, seq_len, size).items()
-    }
-    loss = _torch_loss(model, arrays, form.gathered)
+    batch = batches.batch_of(config, seq_len, predicted(seq_len), size, _PACKED.value)
+    arrays = {name: torch.as_tensor(value).to(device).long() for name, value in batch.items()}
+    is_modern = config.model.family == 'modernbert'
+    loss_of = torch_models.modern_loss if is_modern else torch_models.loss
+    loss = loss_of(model, arrays, form.gathered)
     if form.compiled:
         loss = torch.compile(loss)
 
@@ -409,54 +403,6 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, form: Form) -> Prog
             torch.cuda.synchronize()
 
     return run
-
-
-def _torch_loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[[], Any]:
-    """Return the loss of our batch, as people run it or of the masked positions alone."""
-    import torch
-
-    # They want the labels of masked words in place, -100 everywhere else.
-    positions, ids = arrays['masked_lm_positions'], arrays['masked_lm_ids']
-    labels = torch.full_like(arrays['input_ids'], -100).scatter(1, positions, ids)
-    swapped = arrays['next_sentence_labels']
-    inputs = {
-        'input_ids': arrays['input_ids'],
-        'attention_mask': arrays['input_mask'],
-        'token_type_ids': arrays['segment_ids'],
-    }
-
-    def loss_as_people_run_it() -> Any:
-        return model(**inputs, labels=labels, next_sentence_label=swapped).loss
-
-    def loss_gathered() -> Any:
-        # The encoder alone, then the head on the P masked positions: what ours does, in their code.
-        hidden, pooled = model.bert(**inputs)[:2]
-        indices = positions[..., None].expand(-1, -1, hidden.shape[-1])
-        words, order = model.cls(hidden.gather(1, indices), pooled)
-        entropy = torch.nn.functional.cross_entropy
-        return entropy(words.flatten(0, 1).float(), ids.flatten()) + entropy(order.float(), swapped)
-
-    return loss_gathered if gathered else loss_as_people_run_it
-
-
-def _torch_model(shape: Any) -> Any:
-    """Make the same model by transformers' names; gelu_new is the tanh form."""
-    import transformers
-
-    return transformers.BertForPreTraining(
-        transformers.BertConfig(
-            vocab_size=shape.vocab_size,
-            hidden_size=shape.hidden_size,
-            num_hidden_layers=shape.num_layers,
-            num_attention_heads=shape.num_heads,
-            intermediate_size=shape.intermediate_size,
-            max_position_embeddings=shape.max_position,
-            hidden_act='gelu_new',
-            hidden_dropout_prob=shape.hidden_dropout,
-            attention_probs_dropout_prob=shape.attention_dropout,
-            attn_implementation='sdpa',
-        )
-    )
 
 
 if __name__ == '__main__':

@@ -145,6 +145,7 @@ def test_binaries_import_at_their_top_only_what_help_needs():
     allowed = sys.stdlib_module_names | {'absl'}
     light = (
         'bert_jax.cli.app',
+        'bert_jax.cli.common_flags.CommonFlags',
         'bert_jax.cli.flags',
         'bert_jax.mesh.before_jax',
         'bert_jax.mesh.determinism',

@@ -17,7 +17,14 @@ EXPERIMENTAL = {
     # kernels for TPUs
     'pallas': ('BlockSpec', 'CostEstimate', 'ds', 'pallas_call', 'program_id'),
     'pallas.tpu': ('PrefetchScalarGridSpec', 'VMEM', 'force_tpu_interpret_mode'),
-    'pallas.ops.tpu.flash_attention': ('SegmentIds', 'flash_attention', 'mha_reference'),
+    'pallas.ops.tpu.splash_attention': (
+        'BlockSizes',
+        'FullMask',
+        'LocalMask',
+        'MultiHeadMask',
+        'SegmentIds',
+        'make_splash_mha',
+    ),
     # a mesh axis may share an axis of the torus, which jax.make_mesh refuses
     'mesh_utils': ('create_device_mesh',),
     # what several processes have to agree on

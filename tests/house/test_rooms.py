@@ -25,7 +25,7 @@ FLOORS = {
         {'runs.sources'},
         {'runs.finetuning'},
         {'runs.pretraining', 'runs.robustness', 'inference'},
-        {'reports.page', 'runs.crosslingual'},
+        {'reports.page', 'runs.crosslingual', 'runs.sentences'},
         {'reports.quickstart'},
         {'reports.studies'},
         {'launch'},

@@ -121,6 +121,7 @@ def test_ci_ends_with_the_slowest_tests_and_the_memory(here):
     last = done.stdout.partition('peak memory of each suite:\n')[2].splitlines()
     assert last[0] == 'beam:21.00s call tests/beam' and last[1].endswith(':1.50s call tests/--slow')
     assert 'core:peak memory: 1.00 GB' in last and last[-1].startswith('all done after ')
+    assert '' not in last  # nothing is missing, and that needs no line
 
 
 def test_ci_fails_over_what_failed_runs_the_rest_and_names_what_had_no_time(here):
