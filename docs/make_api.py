@@ -17,6 +17,11 @@ PUBLIC = {
     'A model in memory': {
         'bert_jax/inference/bert.py': ['Bert', 'Outputs'],
         'bert_jax/inference/predictor.py': ['Predictor'],
+        'bert_jax/inference/semantic_search.py': ['nearest'],
+        'bert_jax/runs/sentences/evaluation.py': [
+            *('evaluate_retrieval', 'evaluate_run', 'evaluate_similarity', 'evaluate_pairs'),
+            'evaluate_translations',
+        ],
     },
     'A run of your own': {
         'bert_jax/runs/workdir/running.py': ['own_run'],
@@ -26,7 +31,7 @@ PUBLIC = {
         'bert_jax/runs/workdir/trackers.py': ['WandbWriter', 'MlflowWriter'],
     },
     'Objectives, models and steps': {
-        'bert_jax/train/losses.py': ['Objective', 'cross_entropy'],
+        'bert_jax/train/losses/__init__.py': ['Objective', 'cross_entropy'],
         'bert_jax/model/heads.py': ['EncoderModel', 'Pretraining'],
         'bert_jax/train/state.py': ['TrainState', 'create_state', 'load_params_into'],
         'bert_jax/train/step.py': ['make_train_step', 'jit_train_step', 'make_eval_step'],
