@@ -5,14 +5,17 @@ It says at the end how much memory the tests took.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,10 +28,15 @@ from tests.helpers.encoder import ENCODER_WORDS
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['JAX_NUM_CPU_DEVICES'] = '8'
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
-# No test may find what another has compiled, nor leave anything in the user's cache.
-os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
-# Compiling is most of what the tests do; the binaries that they start are compiled as users have
-# them.
+# What is compiled here is kept for the files to come and for the processes that tests start, in a
+# folder that goes with this process: nothing is left in the user's cache. Each worker has its own,
+# since jax may read an entry that another process has begun to write.
+_PROGRAMS = tempfile.mkdtemp(prefix='bert_jax_tests_')
+os.environ['JAX_COMPILATION_CACHE_DIR'] = _PROGRAMS
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
+# Compiling is most of what the tests do. The test with kills in tests/launch/test_end_to_end.py
+# compiles as users do.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
 # Seeds the tests that try something else each time; their names show it. Set here so that all
@@ -61,10 +69,20 @@ def _peak() -> tuple[float, float]:
     return here, started
 
 
+def pytest_collection_finish() -> None:
+    """Spares the collector what was imported: it stays, and to look through it takes time."""
+    gc.freeze()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Sends the peak memory from a worker of pytest-xdist to the process that reports."""
     if hasattr(session.config, 'workeroutput'):
         session.config.workeroutput['peak'] = _peak()
+
+
+def pytest_unconfigure() -> None:
+    """Deletes the programs that this process has kept."""
+    shutil.rmtree(_PROGRAMS, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,6 +106,9 @@ def programs_of_one_file() -> Iterator[None]:
     if jax := sys.modules.get('jax'):
         jax.clear_caches()
         gc.collect()
+        # Freed memory lies scattered, and the next file would take more instead of it.
+        if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
+            trim(0)
 
 
 @pytest.fixture
@@ -117,12 +138,7 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
         return subprocess.run(
             [sys.executable, '-m', f'bert_jax.launch.{name}', *map(str, arguments)],
             cwd=pathlib.Path(__file__).parents[1],
-            env={
-                **os.environ,
-                'JAX_NUM_CPU_DEVICES': '1',
-                'JAX_DISABLE_MOST_OPTIMIZATIONS': '0',
-                **environment,
-            },
+            env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', **environment},
             capture_output=True,
             text=True,
             timeout=timeout,

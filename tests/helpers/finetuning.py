@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import shutil
+import signal
 
 from bert_jax.configs import schema
 from bert_jax.configs.overrides import apply
@@ -15,6 +16,7 @@ from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train import metrics_accumulator
 
 
 def finetune(
@@ -25,7 +27,7 @@ def finetune(
     task = load_task(str(task_file))
     data = TaskData(task, encoder, task_identity(task, str(task_file), ''))
     ready = machine.ready(config.runtime, encoder.model)
-    return finetuner.FineTuner(Approach(data), ready).run(config, str(workdir))[0]
+    return finetuner.FineTuner(Approach(data, ready), ready).run(config, str(workdir))[0]
 
 
 def trained_on(folder, copy, mesh):
@@ -35,3 +37,15 @@ def trained_on(folder, copy, mesh):
     runtime = dataclasses.replace(config.runtime, **mesh)
     (copy / 'config.json').write_text(schema.dumps(dataclasses.replace(config, runtime=runtime)))
     return str(copy)
+
+
+def stopping_after(step, patch):
+    """A signal to stop arrives after so many steps of the next run."""
+    after = metrics_accumulator.Profile.after
+
+    def stopping(self, number, metrics):
+        after(self, number, metrics)
+        if number == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    patch.setattr(metrics_accumulator.Profile, 'after', stopping)

@@ -10,12 +10,14 @@ from typing import Any
 
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
     normalizers,
     pre_tokenizers,
     processors,
+    trainers,
 )
 
 from bert_jax.input_pipeline.tokenizer import Tokenizer as Ours
@@ -121,3 +123,114 @@ def wordpiece(entries: Sequence[str]) -> Ours:
     """A lower-cased WordPiece tokenizer of these entries behind the special ones."""
     content = '\n'.join([*SPECIAL, *entries]).encode()
     return Ours.of_kind('wordpiece', content, Normalizer(True, True))
+
+
+# Text of several scripts, and what only some rules take apart alike.
+SCRIPTS = [
+    "The people of the town don't think it's theirs; we've 1990 of them, and they'll say so.",
+    'Über Zürich: naïve cafés, 한국어 사전을 학습합니다, 中国語, привет мир, שלום, नमस्ते 😀.',
+    unicodedata.normalize('NFD', 'naïve cafés, 한국어 사전을'),
+]
+NASTY = [
+    '',
+    ' ',
+    '  two   spaces' + ' ' * 30 + 'x  ',
+    '\n\n tab\t\x0b\x1c\x85\xa0x\u3000 end  \n',
+    '\x00\x1f\ufeff\u200b\u180e\ufffd',
+    '😀\U0010ffff e\u0301\u0323 \u0301x ١٢ ' + 'y' * 90,
+    'a[unused1]b [unused1] [unused10] |||EMAIL_ADDRESS|||the<|endoftext|>',
+    '▁the <0x41> ▁ \u2581\u2581',
+]
+
+
+def modernbert(folder: pathlib.Path, **config: Any) -> pathlib.Path:
+    """Writes a directory as ModernBERT's: byte-level BPE, NFC, special tokens behind, by name."""
+    engine = Tokenizer(models.BPE())
+    engine.normalizer, engine.decoder = normalizers.NFC(), decoders.ByteLevel()
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    engine.train_from_iterator(
+        SCRIPTS * 3,
+        trainers.BpeTrainer(
+            vocab_size=330,
+            special_tokens=['|||IP_ADDRESS|||', '<|padding|>'],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
+    )
+    # The longest first; then a special token that no row has, and those of rows.
+    engine.add_tokens([AddedToken(' ' * n) for n in range(24, 1, -1)])
+    engine.add_tokens([AddedToken('|||EMAIL_ADDRESS|||')])
+    engine.add_special_tokens(['<|endoftext|>', '[UNK]', '[CLS]', '[SEP]', '[PAD]'])
+    engine.add_special_tokens([AddedToken('[MASK]', lstrip=True, special=True)])
+    engine.add_tokens([AddedToken(f'[unused{i}]') for i in range(12)])
+    return _of_rows(folder, engine, '[CLS]', '[SEP]', dict(zip(_NAMES, SPECIAL)) | config)
+
+
+def mmbert(folder: pathlib.Path, second_cls: bool = False) -> pathlib.Path:
+    """Writes a directory as mmBERT's: BPE with word marks, and bytes for what has no entry."""
+    special = ['<pad>', '<eos>', '<bos>', '<unk>', '<mask>']
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='never')
+    trained.train_from_iterator(
+        SCRIPTS[:1] * 3, trainers.BpeTrainer(vocab_size=120, show_progress=False)
+    )
+    model = json.loads(trained.to_str())['model']
+    entries = [*special, *(f'<0x{i:02X}>' for i in range(256)), *model['vocab']]
+    ids = {entry: i for i, entry in enumerate(entries)}
+    merges = [tuple(merge) for merge in model['merges']]
+    engine = Tokenizer(
+        models.BPE(ids, merges, unk_token='<unk>', fuse_unk=True, byte_fallback=True)
+    )
+    engine.normalizer = normalizers.Replace(' ', '▁')
+    engine.pre_tokenizer = pre_tokenizers.Split(' ', 'merged_with_previous')
+    engine.decoder = decoders.Sequence(
+        [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    engine.add_special_tokens(special)
+    engine.add_tokens([AddedToken('[unused1]', normalized=False)])
+    names = {'pad_token': '<pad>', 'unk_token': '<unk>', 'mask_token': '<mask>'}
+    return _of_rows(folder, engine, '<bos>', '<eos>', names, second_cls)
+
+
+def xlm_roberta(folder: pathlib.Path) -> pathlib.Path:
+    """Writes a directory as XLM-R's: unigram pieces in rows of RoBERTa's."""
+    special = ['<s>', '<pad>', '</s>', '<unk>']
+    characters = sorted(set(''.join(SCRIPTS)) - {' '})
+    pieces = [(token, 0.0) for token in special] + [('▁', -2.0), ('▁the', -3.0)]
+    pieces += [(character, -5.0) for character in characters]
+    engine = Tokenizer(models.Unigram(pieces, unk_id=3, byte_fallback=False))
+    engine.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(' {2,}'), ' ')]
+    )
+    engine.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='always')
+    engine.decoder = decoders.Metaspace(prepend_scheme='always')
+    engine.add_special_tokens([*special, AddedToken('<mask>', lstrip=True, special=True)])
+    engine.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0))
+    folder.mkdir()
+    engine.save(str(folder / 'tokenizer.json'))
+    # as transformers writes it, so that it opens there without its own XLMRobertaTokenizer
+    stated = {'tokenizer_class': 'PreTrainedTokenizerFast', 'cls_token': '<s>'}
+    names = {'pad_token': '<pad>', 'unk_token': '<unk>', 'sep_token': '</s>'}
+    stated |= names | {'mask_token': '<mask>'}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(stated))
+    return folder
+
+
+def _of_rows(
+    folder: pathlib.Path,
+    engine: Tokenizer,
+    cls: str,
+    sep: str,
+    config: dict[str, Any],
+    second_cls: bool = False,
+) -> pathlib.Path:
+    """Writes the directory of an engine, with rows of one segment."""
+    pair = f'{cls} $A {sep} {cls} $B:0 {sep}' if second_cls else f'{cls} $A {sep} $B:0 {sep}'
+    special = [(token, engine.token_to_id(token)) for token in (cls, sep)]
+    engine.post_processor = processors.TemplateProcessing(f'{cls} $A {sep}', pair, special)
+    folder.mkdir()
+    engine.save(str(folder / 'tokenizer.json'))
+    stated = {'tokenizer_class': 'PreTrainedTokenizerFast', **config}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(stated))
+    return folder
