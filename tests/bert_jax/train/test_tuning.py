@@ -241,8 +241,10 @@ def test_experts_are_drawn_by_step_and_not_by_row():
     options = {'method': 'adamix', 'width': 5}
     _, once, _ = moved(options, dropout=0.0)
     _, twice, _ = moved(options, dropout=0.0, accumulation=2)
+    # Another expert would move by Adam's first steps of 1e-2 each; a sum in another order moves a
+    # gradient near 0 by 2e-6 on some processors.
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), once.params, twice.params
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), once.params, twice.params
     )
     # Each block's draw moves one expert of its four in a step of one pass, without decay.
     before, after, _ = moved({**options, 'consistency': False}, steps=1, dropout=0.0)
