@@ -7,7 +7,8 @@ WORKDIR is that of a sweep of bert-finetune over seeds; each of PyTorch's runs h
 which must be those that both know: algorithm adamw, schedule linear, nothing frozen. transformers'
 tokenizer cuts the texts and its model learns from them; the task's own scorer scores both. Rows are
 padded to the longest of their batch; where the sweep has length_buckets, rows of like length share
-a batch here too. A seed that is in the JSON file is not run again.
+a batch here too. A seed that is in the JSON file is not run again. Scored pairs of an embedding
+task are learnt by sentence-transformers' own trainer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _RUNS = flags.DEFINE_string('runs', None, 'workdir of the sweep', required=True)
 _TASK = flags.DEFINE_string(
     'task',
     None,
-    'a classification or regression task of one text or two, as bert-finetune has it',
+    'a classification or regression task of one text or two, or scored pairs of an embedding task',
     required=True,
 )
 _DATA_DIR = flags.DEFINE_string('data_dir', '', 'folder of its files')
@@ -44,8 +45,13 @@ _GROUPED = 50  # batches whose examples are sorted by length together, as transf
 def main(argv: Sequence[str]) -> None:
     """Run the seeds that are missing and prints both means and their difference."""
     del argv
-    from benchmarks import machine
+    from benchmarks import machine, sentence_training
     from bert_jax.input_pipeline.tasks import load_task
+
+    def one_run(task: Any, config: Any, seed: int) -> dict[str, float]:
+        if task.kind == 'embedding':
+            return sentence_training.run(task, config, seed, _INIT_FROM.value)
+        return run(task, config, seed)
 
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = sweep(pathlib.Path(_RUNS.value))
@@ -62,9 +68,11 @@ def main(argv: Sequence[str]) -> None:
         if seed in report['seeds']:
             continue
         started = time.perf_counter()
-        metrics = run(task, config, int(seed))
+        metrics = one_run(task, config, int(seed))
         report['seeds'][seed] = {'metrics': metrics, 'seconds': time.perf_counter() - started}
-        report['machine'] = machine.describe('torch', 'transformers', 'numpy')
+        report['machine'] = machine.describe(
+            'torch', 'transformers', 'sentence-transformers', 'numpy'
+        )
         file.write_text(json.dumps(report, indent=1) + '\n')
         logging.info('seed %s: %s in %.0f s', seed, metrics, report['seeds'][seed]['seconds'])
     for metric in task.metrics:
