@@ -75,7 +75,7 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
 NOT_COMMANDS = {  # page, how a block without a command begins
-    ('docs/preprocessing.md', '... -- --'): 'the end of a command, for Beam',
+    ('docs/beam.md', '... -- --'): 'the end of a command, for Beam',
     ('docs/results.md', '--init_from=minilm'): 'flags that the commands after it share',
 }
 # Flags that the text names and that are no flags of ours: Beam's, Google's, SQuAD's scorer's.
