@@ -65,6 +65,10 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
         r'--workdir=',
     ): 'it takes hours; tests/bert_jax/reports/studies runs a small one',
     (
+        'docs/own_studies.md',
+        r'--workdir=',
+    ): 'it takes hours; tests/bert_jax/reports/studies plans this one',
+    (
         'docs/sentence_embeddings.md',
         r'--task=hard\.json',
     ): 'eight texts have the same hard negatives; tests/bert_jax/train has triplets',
