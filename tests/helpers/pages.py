@@ -1,4 +1,4 @@
-"""README.md, docs/*.md and docs/notes/*.md as data: their links, their blocks, the commands in these."""
+"""README.md and the pages of docs/ as data: their links, their blocks, the commands in these."""
 
 from __future__ import annotations
 
