@@ -257,7 +257,8 @@ def here(command: Command) -> str:
     if name == 'pretrain' and not any(word.startswith('--print') for word in arguments):
         config = settings_of(name, arguments)
         assert isinstance(config, schema.PretrainConfig)
-        small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in _PHASE]
+        sizes = [size for size in _PHASE if f'--{size}=' not in text]  # else refused as given twice
+        small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in sizes]
         small += ['optimizer.warmup_steps=1', 'runtime.decoder=numpy', 'runtime.accumulation=1']
         if not any(word.startswith('--init_from') for word in arguments):
             # Of README's model others copy blocks and read the last four.
