@@ -65,6 +65,10 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
         r'--workdir=',
     ): 'it takes hours; tests/bert_jax/reports/studies runs a small one',
     (
+        'docs/own_studies.md',
+        r'--workdir=',
+    ): 'it takes hours; tests/bert_jax/reports/studies plans this one',
+    (
         'docs/sentence_embeddings.md',
         r'--task=hard\.json',
     ): 'eight texts have the same hard negatives; tests/bert_jax/train has triplets',
@@ -75,7 +79,7 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
 NOT_COMMANDS = {  # page, how a block without a command begins
-    ('docs/preprocessing.md', '... -- --'): 'the end of a command, for Beam',
+    ('docs/beam.md', '... -- --'): 'the end of a command, for Beam',
     ('docs/results.md', '--init_from=minilm'): 'flags that the commands after it share',
 }
 # Flags that the text names and that are no flags of ours: Beam's, Google's, SQuAD's scorer's.
@@ -253,7 +257,8 @@ def here(command: Command) -> str:
     if name == 'pretrain' and not any(word.startswith('--print') for word in arguments):
         config = settings_of(name, arguments)
         assert isinstance(config, schema.PretrainConfig)
-        small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in _PHASE]
+        sizes = [size for size in _PHASE if f'--{size}=' not in text]  # else refused as given twice
+        small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in sizes]
         small += ['optimizer.warmup_steps=1', 'runtime.decoder=numpy', 'runtime.accumulation=1']
         if not any(word.startswith('--init_from') for word in arguments):
             # Of README's model others copy blocks and read the last four.

@@ -32,3 +32,11 @@ def test_the_workflow_runs_every_suite():
 def test_the_citation_has_the_version_of_the_package():
     version = re.search(r'^version = (.*)$', (ROOT / 'setup.cfg').read_text(), re.MULTILINE)
     assert version and f'version: {version[1]}\n' in (ROOT / 'CITATION.cff').read_text()
+
+
+def test_the_changelog_begins_with_the_version_of_the_package_in_its_groups():
+    version = re.search(r'^version = (.*)$', (ROOT / 'setup.cfg').read_text(), re.MULTILINE)
+    newest, _, _ = (ROOT / 'CHANGELOG.md').read_text().partition('\n## [')[2].partition('\n## [')
+    assert version and newest.startswith(f'{version[1]}] - ')
+    groups = re.findall(r'^### (.*)$', newest, re.MULTILINE)
+    assert groups == ['Upgrade notes', 'Added', 'Changed', 'Removed', 'Fixed']

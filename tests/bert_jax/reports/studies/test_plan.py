@@ -59,8 +59,8 @@ def test_rows_and_studies_share_what_is_the_same(tmp_path):
         plan = plan_of(tmp_path, Row('a'), Row('b', records={'mask_mix': mix}))
         assert kinds(plan)['records'] == count
 
-    # The study of docs/studies.md: two vocabularies, each with records of its own.
-    blocks = pages.blocks(pages.ROOT / 'docs/studies.md')
+    # The study of docs/own_studies.md: two vocabularies, each with records of its own.
+    blocks = pages.blocks(pages.ROOT / 'docs/own_studies.md')
     [code] = [block.lines for block in blocks if block.language == 'python']
     (tmp_path / 'mine.py').write_text('\n'.join(line for _, line in code) + '\n')
     [made] = study.load(str(tmp_path / 'mine.py')).values()
