@@ -128,7 +128,8 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     assert parts['resume']['equal_bits'] and parts['resume']['arrays'] > 50
     # The killed run was: its second command says from where it goes on.
     log = (tmp_path / 'day/logs/resume.log').read_text()
-    assert log.count('--workdir=') == 3 and 'killed: resumed at step 20 of 60' in log
+    assert log.count('-m bert_jax.launch.pretrain ') == 3
+    assert 'killed: resumed at step 20 of 60' in log
     assert parts['speed128']['ours'] > 0 and parts['modern128']['ours'] > 0
     assert 'examples a row 2' in (tmp_path / 'day/logs/modern128.log').read_text()
     assert 'resume: done, equal_bits True' in done.stdout

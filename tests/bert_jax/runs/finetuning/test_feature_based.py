@@ -188,7 +188,7 @@ def task_file(tmp_path):
 @pytest.mark.slow
 def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
     where = (f'--task={task_file}', f'--init_from={encoder}', f'--workdir={tmp_path}/run')
-    settings = ('--set=max_seq_length=32', '--set=batch_size=8', '--set=epochs=2')
+    settings = ('--set=max_seq_length=32', '--set=batch_size=8', '--set=epochs=4')
     small = ('--seeds=0,1', *settings, '--profile=1', '--set_bilstm=lstm_width=8')
     command = ('feature_based', *where)
     refused = binary(*command, *small)
