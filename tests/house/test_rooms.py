@@ -147,7 +147,7 @@ def test_every_file_that_is_named_is_there():
 def test_every_module_of_ours_that_a_page_imports_or_runs_is_there():
     tops = 'bert_jax|benchmarks'
     pattern = re.compile(rf'(?:\bfrom|\bimport|python3? -m) ((?:{tops})(?:\.[a-z_]+)+)')
-    pages = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+    pages = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
     found = [(page.name, name) for page in pages for name in pattern.findall(page.read_text())]
     assert len(found) > 20
     places = [(page, name, ROOT / name.replace('.', '/')) for page, name in found]
