@@ -114,5 +114,5 @@ def test_a_long_sentence_and_a_long_page_would_be_found(tmp_path):
     assert [fault.split(':')[0] for fault in faults(page)] == ['26 words']
     page.write_text('Some words are here. ' * 301)
     assert faults(page) == ['1204 words, of 1200']
-    page.write_text(('word ' * 16 + '. ') * 2)
+    page.write_text(('Word ' + 'word ' * 15 + '. ') * 2)
     assert [fault.split(',')[0] for fault in faults(page)] == ['16.0 words a sentence']
