@@ -19,8 +19,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 _FENCED = re.compile(r'^(```.*?^```$)', re.MULTILINE | re.DOTALL)
 # A file of the checkout that is no page: the site has no link to it, and tells its path.
 _OUTSIDE = re.compile(r'\[([^\]]*)\]\(\.\./([^)\s]+)\)')
-# GitHub starts a list right after a line of text, Python's Markdown after an empty line alone.
-_LIST = re.compile(r'^((?!\s|[-*] |\d+\. |$).*\n)(?=(?:[-*]|\d+\.) )', re.MULTILINE)
+# GitHub starts a list or a table right after a line of text or a block, Python's Markdown after an
+# empty line alone.
+_LIST = re.compile(
+    r'((?:\A|^(?!\s|[-*] |\d+\. |\||$).*)\n)(?=(?:[-*]|\d+\.) |\|)', re.MULTILINE
+)
 # `<!-- output of: bert-pretrain --help -->`: here stands what the command prints.
 _OUTPUT = re.compile(r'^<!-- output of: (bert-\S+) (.*) -->$', re.MULTILINE)
 
