@@ -21,9 +21,7 @@ _FENCED = re.compile(r'^(```.*?^```$)', re.MULTILINE | re.DOTALL)
 _OUTSIDE = re.compile(r'\[([^\]]*)\]\(\.\./([^)\s]+)\)')
 # GitHub starts a list or a table right after a line of text or a block, Python's Markdown after an
 # empty line alone.
-_LIST = re.compile(
-    r'((?:\A|^(?!\s|[-*] |\d+\. |\||$).*)\n)(?=(?:[-*]|\d+\.) |\|)', re.MULTILINE
-)
+_LIST = re.compile(r'((?:\A|^(?!\s|[-*] |\d+\. |\||$).*)\n)(?=(?:[-*]|\d+\.) |\|)', re.MULTILINE)
 # `<!-- output of: bert-pretrain --help -->`: here stands what the command prints.
 _OUTPUT = re.compile(r'^<!-- output of: (bert-\S+) (.*) -->$', re.MULTILINE)
 

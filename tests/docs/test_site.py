@@ -71,7 +71,9 @@ def test_a_page_is_rendered_as_github_shows_it():
         import hooks
     finally:
         sys.path.pop(0)
-    page = 'See [a](../launch/a.sh):\n- [`../b`](b.md)\n- two\n\n```\nx [a](../b)\n- c\n```\n- d\n'
-    wanted = page.replace('[a](../launch/a.sh):\n', 'a (`launch/a.sh`):\n\n', 1)
+    page = (
+        'See [a](../launch/test.sh):\n- [`../b`](b.md)\n- two\n\n```\nx [a](../b)\n- c\n```\n- d\n'
+    )
+    wanted = page.replace('[a](../launch/test.sh):\n', 'a (`launch/test.sh`):\n\n', 1)
     wanted = wanted.replace('```\n- d', '```\n\n- d')
     assert hooks.on_page_markdown(page) == wanted
