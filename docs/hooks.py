@@ -22,6 +22,8 @@ _OUTSIDE = re.compile(r'\[([^\]]*)\]\(\.\./([^)\s]+)\)')
 # GitHub starts a list or a table right after a line of text or a block, Python's Markdown after an
 # empty line alone.
 _LIST = re.compile(r'((?:\A|^(?!\s|[-*] |\d+\. |\||$).*)\n)(?=(?:[-*]|\d+\.) |\|)', re.MULTILINE)
+# In a numbered list GitHub takes a list that is three spaces in, Python's Markdown four.
+_NESTED = re.compile(r'^   (?=- )', re.MULTILINE)
 # `<!-- output of: bert-pretrain --help -->`: here stands what the command prints.
 _OUTPUT = re.compile(r'^<!-- output of: (bert-\S+) (.*) -->$', re.MULTILINE)
 
@@ -35,8 +37,13 @@ def on_config(config: Any) -> Any:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Return the page with its links, lists and outputs as the site needs them."""
     parts = _FENCED.split(markdown)
-    parts[::2] = [_OUTPUT.sub(_output, _LIST.sub(r'\1\n', _outside(p))) for p in parts[::2]]
+    parts[::2] = [_rendered(part) for part in parts[::2]]
     return ''.join(parts)
+
+
+def _rendered(markdown: str) -> str:
+    markdown = _NESTED.sub('    ', _LIST.sub(r'\1\n', _outside(markdown)))
+    return _OUTPUT.sub(_output, markdown)
 
 
 def _outside(markdown: str) -> str:

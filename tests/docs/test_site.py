@@ -77,3 +77,4 @@ def test_a_page_is_rendered_as_github_shows_it():
     wanted = page.replace('[a](../launch/test.sh):\n', 'a (`launch/test.sh`):\n\n', 1)
     wanted = wanted.replace('```\n- d', '```\n\n- d')
     assert hooks.on_page_markdown(page) == wanted
+    assert hooks.on_page_markdown('1. a:\n   - b\n') == '1. a:\n    - b\n'
