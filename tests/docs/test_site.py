@@ -14,7 +14,8 @@ from tests.helpers import pages
 from tests.helpers.pages import ROOT
 
 pytest.importorskip('mkdocs', reason='mkdocs is not installed: bash launch/test.sh --docs')
-PAGES = [page.relative_to(ROOT / 'docs').with_suffix('') for page in pages.PAGES[1:]]
+DOCS = ROOT / 'docs'
+PAGES = [p.relative_to(DOCS).with_suffix('') for p in pages.PAGES if p.is_relative_to(DOCS)]
 
 
 @pytest.fixture(scope='module')
