@@ -11,6 +11,7 @@ import pathlib
 import re
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,23 @@ PAGE_WORDS = 1200
 SENTENCE_WORDS = 25
 MEAN_WORDS = 15
 PARTS = ['Start', 'How to', 'Reference', 'Notes']
+
+
+def names_in(nav: Any) -> list[str]:
+    """The pages of a part of mkdocs.yml's nav, those of its groups too."""
+    if isinstance(nav, str):
+        return [nav]
+    return [
+        name
+        for entry in (nav.values() if isinstance(nav, dict) else nav)
+        for name in names_in(entry)
+    ]
+
+
 NAV = {
-    part: names
-    for entry in yaml.safe_load((ROOT / 'mkdocs.yml').read_text())['nav']
-    for part, names in entry.items()
+    part: names_in(entries)
+    for top in yaml.safe_load((ROOT / 'mkdocs.yml').read_text())['nav']
+    for part, entries in top.items()
 }
 USER_PAGES = ['README.md', *(f'docs/{name}' for part in PARTS[:2] for name in NAV[part])]
 NAMES = sorted(map(pages.name_of, pages.PAGES))
