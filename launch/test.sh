@@ -8,6 +8,7 @@
 #   bash launch/test.sh --beam [-k EXPRESSION]                              tests/beam on Apache Beam, in .venv-beam
 #   bash launch/test.sh --plan [-k EXPRESSION]                              tests/plan with the TPU compiler, in .venv-plan
 #   bash launch/test.sh --parity [-k EXPRESSION]                            tests/parity against PyTorch's BERT, in .venv-parity
+#   bash launch/test.sh --docs [-k EXPRESSION]                              the site of docs/, built by mkdocs, in .venv-docs
 #
 # BERT_JAX_TEST_DATA names a folder of real corpora and tasks; tests that need it are skipped without.
 # PYTHON names the interpreter to make the environment with (3.11 to 3.13); without it, the newest that is here.
@@ -23,6 +24,7 @@ case "${1:-}" in
   --beam) venv=.venv-beam extras=beam,tensorflow,test; set -- tests/beam "${@:2}" ;;
   --plan) venv=.venv-plan extras=plan,test; set -- tests/plan "${@:2}" ;;
   --parity) venv=.venv-parity extras=parity,test; set -- tests/parity "${@:2}" ;;
+  --docs) venv=.venv-docs extras=docs,test; set -- tests/docs/test_site.py "${@:2}" ;;
   *) set -- -m 'not slow' "$@" ;;
 esac
 

@@ -136,6 +136,8 @@ EXTRA = {  # what is added to a program's own flags
 
 def elsewhere(command: Command) -> str | None:
     """Why this command is not run here; None: it is."""
+    if command.page.startswith('docs/notes/'):
+        return RECORD
     for (page, pattern), reason in ELSEWHERE.items():
         if page in ('*', command.page) and re.search(pattern, command.text):
             return reason

@@ -1,0 +1,61 @@
+"""What mkdocs does to a page before it renders it; mkdocs.yml names this file.
+
+Owns the differences between GitHub's view of a page and the site's. It must not change what a page
+says.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+from pymdownx import slugs
+
+ROOT = pathlib.Path(__file__).parents[1]
+_FENCED = re.compile(r'^(```.*?^```$)', re.MULTILINE | re.DOTALL)
+# A file of the checkout that is no page: the site has no link to it, and tells its path.
+_OUTSIDE = re.compile(r'\[([^\]]*)\]\(\.\./([^)\s]+)\)')
+# GitHub starts a list or a table right after a line of text or a block, Python's Markdown after an
+# empty line alone.
+_LIST = re.compile(r'((?:\A|^(?!\s|[-*] |\d+\. |\||$).*)\n)(?=(?:[-*]|\d+\.) |\|)', re.MULTILINE)
+# In a numbered list GitHub takes a list that is three spaces in, Python's Markdown four.
+_NESTED = re.compile(r'^   (?=- )', re.MULTILINE)
+# `<!-- output of: bert-pretrain --help -->`: here stands what the command prints.
+_OUTPUT = re.compile(r'^<!-- output of: (bert-\S+) (.*) -->$', re.MULTILINE)
+
+
+def on_config(config: Any) -> Any:
+    """Make the anchors of headings as GitHub makes them."""
+    config.mdx_configs.setdefault('toc', {})['slugify'] = slugs.slugify(case='lower')
+    return config
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return the page with its links, lists and outputs as the site needs them."""
+    parts = _FENCED.split(markdown)
+    parts[::2] = [_rendered(part) for part in parts[::2]]
+    return ''.join(parts)
+
+
+def _rendered(markdown: str) -> str:
+    markdown = _NESTED.sub('    ', _LIST.sub(r'\1\n', _outside(markdown)))
+    return _OUTPUT.sub(_output, markdown)
+
+
+def _outside(markdown: str) -> str:
+    return _OUTSIDE.sub(lambda link: _told(*link.groups()), markdown)
+
+
+def _told(text: str, path: str) -> str:
+    return f'`{path}`' if text.strip('`') == path else f'{text} (`{path}`)'
+
+
+def _output(match: re.Match[str]) -> str:
+    module = 'bert_jax.launch.' + match[1].removeprefix('bert-').replace('-', '_')
+    command = [sys.executable, '-m', module, *shlex.split(match[2])]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return f'```text\n{made.stdout.rstrip()}\n```'
