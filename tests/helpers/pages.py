@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+PAGES = [
+    ROOT / 'README.md',
+    *sorted((ROOT / 'docs').glob('*.md')),
+    *sorted((ROOT / 'docs/notes').glob('*.md')),
+]
 # What a line of a block begins with if it is a command; other lines are what a command prints.
 _PROGRAM = re.compile(
     r'(?:[A-Z_]+=\S+ )*(?:\S*bin/)?'
