@@ -330,7 +330,8 @@ def write_files(home: pathlib.Path) -> None:
     files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
     put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
     answer = {'id': '1', 'question': 'Who?', 'answers': [{'text': words[0], 'answer_start': 0}]}
-    paragraph = {'context': ' '.join(words[:9]), 'qas': [answer]}
+    questions = [{**answer, 'id': str(number)} for number in range(1, 9)]
+    paragraph = {'context': ' '.join(words[:9]), 'qas': questions}
     for split in ('train', 'dev'):
         article = {'title': 't', 'paragraphs': [paragraph]}
         put(f'squad/{split}-v1.1.json', json.dumps({'data': [article]}))
