@@ -2,7 +2,7 @@
 
 a workdir of bert-finetune:
   bert-evaluate --workdir=DIR [--split=dev] [--task=NAME --data_dir=DIR]
-the same with typos in 5, 10 and 20 % of the words (docs/embeddings.md):
+the same with typos in 5, 10 and 20 % of the words (docs/typos.md):
   bert-evaluate --workdir=DIR --noise=typos:0.05,0.1,0.2
 anyone's answers:
   bert-evaluate --predictions=FILE --task=NAME --data_dir=DIR [--split=dev]
@@ -10,7 +10,7 @@ held-out MLM and NSP:
   bert-evaluate --workdir=DIR --data=RECORDS
 GLUE's table and submission:
   bert-evaluate --suite=glue --runs="runs/*" [--output=ZIP]
-the vectors of texts (docs/sentence_embeddings.md), of any model:
+the vectors of texts (docs/retrieval.md), of any model:
   bert-evaluate --init_from=MODEL --retrieval=DIR [--split=test] [--output=JSON]
   bert-evaluate --init_from=MODEL --sts=FILE [--columns=text=a,text_b=b,score=s]
   bert-evaluate --init_from=MODEL --pairs=FILE

@@ -15,7 +15,7 @@ ALBERT albert_config.json, vocab.txt and model.ckpt-best.
 peft: what tuning has added to an encoder, and the head, as Hugging Face's peft loads them onto it.
 sentence_transformers: opens in sentence-transformers 2.7 and later.
 onnx, stablehlo, saved_model: a folder that serves the model without this project, with onnxruntime,
-jax or TensorFlow (docs/serving.md).
+jax or TensorFlow (docs/export.md).
 """
 
 from __future__ import annotations

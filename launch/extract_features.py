@@ -6,8 +6,8 @@ r"""Writes a model's hidden states for every text of a file, as numpy arrays (pa
       --pool=mean --float16
 
 An --output that ends in .npz is one file; any other is a folder of .npy files, which np.load(...,
-mmap_mode='r') opens without reading them. Their arrays are in docs/serving.md. Memory does not grow
-with the input, and the same command again goes on where a killed one stopped.
+mmap_mode='r') opens without reading them. Their arrays are in docs/features.md. Memory does not
+grow with the input, and the same command again goes on where a killed one stopped.
 """
 
 from __future__ import annotations

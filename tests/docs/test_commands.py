@@ -55,10 +55,10 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
         r'--data=records(1024|8192)\b',
     ): 'its batches need many chips; tests/bert_jax/runs/pretraining runs small ones',
     (
-        'docs/serving.md',
+        'docs/export.md',
         r'--format=onnx|served/serve',
     ): 'it needs the extra onnx; tests/parity has it',
-    ('docs/serving.md', r'--workdir=runs/sts'): 'it needs a sentence encoder; tests/parity has one',
+    ('docs/export.md', r'--workdir=runs/sts'): 'it needs a sentence encoder; tests/parity has one',
     ('docs/modernbert.md', r'answerdotai/'): 'it needs the Hub; tests/parity has such a directory',
     (
         'docs/studies.md',
@@ -73,11 +73,13 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
         r'--task=hard\.json',
     ): 'eight texts have the same hard negatives; tests/bert_jax/train has triplets',
     (
-        'docs/sentence_embeddings.md',
-        r'embedding\.loss=mse|--init_by=layers',
+        'docs/distillation.md',
+        r'embedding\.loss=mse|teacher=minilm',
     ): 'it needs texts and a teacher; tests/bert_jax/runs/finetuning teaches a student',
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
+# Pages whose Python is run as well, after all commands.
+PYTHON = [f'docs/{name}.md' for name in ('features', 'retrieval', 'sentence_embeddings', 'serving')]
 NOT_COMMANDS = {  # page, how a block without a command begins
     ('docs/beam.md', '... -- --'): 'the end of a command, for Beam',
     ('docs/results.md', '--init_from=minilm'): 'flags that the commands after it share',
@@ -335,8 +337,14 @@ def write_files(home: pathlib.Path) -> None:
     files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
     put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
     answer = {'id': '1', 'question': 'Who?', 'answers': [{'text': words[0], 'answer_start': 0}]}
-    paragraph = {'context': ' '.join(words[:9]), 'qas': [answer]}
-    put('squad/dev-v1.1.json', json.dumps({'data': [{'title': 't', 'paragraphs': [paragraph]}]}))
+    questions = [{**answer, 'id': str(number)} for number in range(1, 9)]
+    paragraph = {'context': ' '.join(words[:9]), 'qas': questions}
+    for split in ('train', 'dev'):
+        article = {'title': 't', 'paragraphs': [paragraph]}
+        put(f'squad/{split}-v1.1.json', json.dumps({'data': [article]}))
+        rows = [[('neg', 'pos')[number % 2], sentence()] for number in range(12)]
+        put(f'{split}.tsv', table([['label', 'text'], *rows]))
+    put('questions.jsonl', json.dumps({'question': 'Who?', 'context': paragraph['context']}) + '\n')
     put('predictions.json', json.dumps({'1': words[0]}))
     for name in ('en_lines-ud-train', 'en_lines-ud-dev', 'en_pud-ud-test', 'de_pud-ud-test'):
         lines = ['\t'.join(['1', word, '_', 'NOUN', *'______']) for word in words[:9]]
@@ -458,8 +466,8 @@ def test_every_command_runs_as_printed(tmp_path, monkeypatch):
         for page in pages.PAGES[1:]:
             wrong += run_page(pages.name_of(page), run)
 
-    # Python too, but for docs/extending.md, which a test of its own runs.
-    for block in pages.blocks(ROOT / 'docs/serving.md'):
+    # Python too. That of docs/extending.md has a test of its own.
+    for block in (block for page in PYTHON for block in pages.blocks(ROOT / page)):
         if block.language == 'python':
             code = '\n'.join(line for _, line in block.lines)
             if fault := shell(f"python - <<'END'\n{code}\nEND"):

@@ -229,8 +229,9 @@ def test_subsets_are_drawn_by_seed():
 
 
 def documented(name: str) -> str:
-    """The task file of that name in docs/finetuning.md."""
-    text = (pathlib.Path(__file__).parents[3] / 'docs/finetuning.md').read_text()
+    """The task file of that name in docs/task_files.md or docs/your_task.md."""
+    docs = pathlib.Path(__file__).parents[3] / 'docs'
+    text = ''.join((docs / page).read_text() for page in ('task_files.md', 'your_task.md'))
     return re.search(rf'`{name}`[^\n]*\n```json\n(.*?)```', text, re.DOTALL)[1]
 
 
