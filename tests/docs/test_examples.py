@@ -68,9 +68,9 @@ def test_every_command_of_the_page_runs_as_printed_and_learns(shell):
     wrong = [f'{text}\n  {fault}' for text in commands if (fault := shell(text))]
     assert len(commands) > 12 and not wrong, '\n\n'.join(wrong)
     runs = shell.folder / 'runs/examples'
-    # Of four topics, and of names that stand nowhere in the training file.
-    assert json.loads((runs / 'topics/eval/dev.json').read_text())['metrics']['accuracy'] > 0.4
-    assert json.loads((runs / 'names/eval/dev.json').read_text())['metrics']['entity_f1'] > 0.1
+    # Guessing has 0.25 of the topics. One run had 0.45 of these, and an F1 of 0.40 on the names.
+    assert json.loads((runs / 'topics/eval/dev.json').read_text())['metrics']['accuracy'] > 0.35
+    assert json.loads((runs / 'names/eval/dev.json').read_text())['metrics']['entity_f1'] > 0.2
     assert len((runs / 'topics.jsonl').read_text().splitlines()) == 4
 
 
