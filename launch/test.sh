@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 
 # A suite is an environment, its extras and what of tests/ it runs; what follows on the command line
 # comes after, so that it can narrow the choice.
-venv=.venv extras=datasets,tensorflow,test versions=
+venv=.venv extras=datasets,notebooks,tensorflow,test versions=
 case "${1:-}" in
   --slow) set -- -m slow "${@:2}" ;;
   --oldest) venv=.venv-oldest extras=test versions=3.11; set -- -m oldest "${@:2}" ;;

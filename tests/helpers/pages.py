@@ -1,4 +1,4 @@
-"""README.md and docs/*.md as data: their links, their blocks, the commands in these."""
+"""The pages (README.md, docs/, examples/README.md) as data: links, blocks, commands in these."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+PAGES = [
+    ROOT / 'README.md',
+    *sorted((ROOT / 'docs').rglob('*.md')),
+    ROOT / 'examples/README.md',
+]
 # What a line of a block begins with if it is a command; other lines are what a command prints.
 _PROGRAM = re.compile(
     r'(?:[A-Z_]+=\S+ )*(?:\S*bin/)?'

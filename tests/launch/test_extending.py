@@ -1,4 +1,4 @@
-"""docs/extending.md, carried out: its code is run as it stands there, at tiny size."""
+"""docs/extending.md, carried out: its programs are files of examples/, run here at tiny size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import pathlib
 import re
+import runpy
 import signal
+import sys
 from typing import Any
 
 import jax
@@ -35,10 +37,36 @@ def block(word: str) -> str:
     return found
 
 
-def executed(word: str, **names: Any) -> dict[str, Any]:
-    """What the block with `word` defines, given these names."""
-    exec(compile(block(word), 'docs/extending.md', 'exec'), names)
-    return names
+def executed(file: str, *arguments: str) -> dict[str, Any]:
+    """What a file of examples/ defines, run or imported as `python FILE ARGUMENTS` would."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(ROOT / 'examples')
+        patched.setattr(sys, 'argv', [file, *arguments])
+        return runpy.run_path(str(ROOT / 'examples' / file))
+
+
+def missing_line(text: str, program: str) -> str | None:
+    """The first line of `text` that is not in `program` after the ones before it; else None."""
+    lines = iter(program.splitlines())
+    return next((line for line in text.splitlines() if line and line not in lines), None)
+
+
+def test_the_programs_of_the_page_are_files():
+    files = ('replaced_tokens.py', 'table_writer.py', 'model_in_memory.py')
+    programs = [(ROOT / 'examples' / file).read_text() for file in files]
+    parts = [block(word) for word in ('class Detector', 'class Table', 'words = bert')]
+    assert [missing_line(*both) for both in zip(parts, programs)] == [None, None, None]
+    # Changed on one side, it would be seen.
+    assert missing_line(parts[0].replace('50 times', '9 times'), programs[0])
+    assert missing_line(parts[1], programs[1].replace('sep=', 'end='))
+
+
+def test_the_call_of_the_page_is_one_that_its_function_takes():
+    calls = []
+    exec(block("'runs/rtd')"), {'train_detector': lambda *arguments: calls.append(arguments)})
+    ((config, small, *folders),) = calls
+    assert (config.total_steps, folders) == (100_000, ['data/records128', 'runs/rtd'])
+    assert small.hidden_size < config.model.hidden_size
 
 
 @pytest.fixture(scope='module')
@@ -98,7 +126,7 @@ def lines(workdir) -> list[dict[str, Any]]:
 def example(config: schema.PretrainConfig, data: str) -> Any:
     """Returns the page's function that trains, with a small generator."""
     small = dataclasses.replace(config.model, hidden_size=16, num_heads=1, intermediate_size=32)
-    train_detector = executed('class Detector')['train_detector']
+    train_detector = executed('replaced_tokens.py')['train_detector']
     return functools.partial(train_detector, config, small, data)
 
 
@@ -147,7 +175,7 @@ def test_the_example_of_the_page_trains_and_goes_on_to_the_bit_however_it_was_st
 
 
 def test_a_writer_of_ones_own_has_the_lines_of_an_undisturbed_run(tmp_path):
-    table = executed('class Table')['Table']
+    table = executed('table_writer.py')['Table']
 
     def written(path, *parts):
         for resumed_at, steps in parts:
@@ -164,7 +192,7 @@ def test_a_writer_of_ones_own_has_the_lines_of_an_undisturbed_run(tmp_path):
 
 
 def test_a_model_in_memory_gives_what_the_page_says(encoder):
-    made = executed('words = bert', source=encoder)
+    made = executed('model_in_memory.py', encoder)
     bert, rows = made['bert'], made['rows']
     N, T = rows['input_ids'].shape
     V, H = bert.config.vocab_size, bert.config.hidden_size
