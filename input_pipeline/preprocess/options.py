@@ -115,9 +115,15 @@ class PreprocessOptions:
     )
     eval_fraction: float | None = option(
         None,
-        'share of documents held out, by a hash of their text; by default 0.005, or nothing where'
-        ' that is too few documents; 0: none',
+        'share of documents held out, by a hash of their text; by default 0.005, or more for'
+        ' --min_eval_rows, or nothing where that is too few documents; 0: none',
         within='[0, 1)',
+    )
+    min_eval_rows: int = option(
+        500,
+        'without --eval_fraction and --eval_input: hold out so many rows at least, by the size of'
+        ' the files, yet no more than a tenth of the documents; 0: 0.005 of them, whatever the size',
+        within='[0, 2147483647]',
     )
     eval_input: str | tuple[str, ...] | None = option(
         None,
@@ -223,6 +229,12 @@ class PreprocessOptions:
             (
                 self.eval_input is not None and self.eval_fraction,
                 '--eval_fraction and --eval_input both name the held-out split: give one of them',
+            ),
+            (
+                self.min_eval_rows != type(self).min_eval_rows
+                and not (self.eval_input is None and self.eval_fraction is None),
+                '--min_eval_rows is for the default share: leave it out, or --eval_fraction and'
+                ' --eval_input',
             ),
             (beam and self.engine != 'beam', f'{beam}: pipeline options are for --engine=beam'),
             (
