@@ -122,7 +122,7 @@ class PreprocessOptions:
     min_eval_rows: int = option(
         500,
         'without --eval_fraction and --eval_input: hold out so many rows at least, by the size of'
-        ' the files, yet no more than a tenth of the documents; 0: 0.005 of them, whatever the size',
+        ' the files, yet no more than a tenth of the documents; 0: 0.005 of any text',
         within='[0, 2147483647]',
     )
     eval_input: str | tuple[str, ...] | None = option(
