@@ -95,8 +95,8 @@ def window_rows(
     """Return INPUT_KEYS [N, max_seq_length] int32 of texts or pairs, in as many rows as they take.
 
     Of a pair the longer text is read in windows; the other stands in each of them, in half of the
-    row at most. Besides example_index [N], whose window it is, and `pieces` and `left_out` [N] as of
-    `text_rows`, at the first window of a text.
+    row at most. Besides example_index [N], whose window it is, and `pieces` and `left_out` [N] as
+    of `text_rows`, at the first window of a text.
     """
     encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
     windows: list[tuple[list[Any], tuple[int, int, int]]] = []
@@ -132,8 +132,8 @@ def spans_of(length: int, room: int, stride: int) -> list[slice]:
 
 def pooled(features: Arrays, outputs: Arrays, count: int) -> Arrays:
     """Return outputs [count, ...] of examples: the mean over the windows of each."""
-    index = features['example_index']
-    if len(index) == count:  # a row each
+    index = features.get('example_index')
+    if index is None or len(index) == count:  # a row each
         return outputs
     windows, means = np.bincount(index, minlength=count), {}
     for name, values in outputs.items():
