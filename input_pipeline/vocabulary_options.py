@@ -71,11 +71,12 @@ class VocabularyOptions:
         if self.layout != type(self).layout and self.model != 'byte_bpe':
             raise UserError(f'--layout={self.layout} is for --model=byte_bpe: leave it out')
 
-    def check_languages(self, languages: Iterable[str]) -> None:
-        """Raise UserError where a language is lower-cased that has another lower case of I."""
-        for language in languages:
-            if self.lower_case and language.split('-')[0] in _DOTTED:
-                raise UserError(
-                    f'--lower_case: {language} has I of ı and İ of i, and BERT lower-cases both to'
-                    ' i, which makes other words: leave it out'
-                )
+
+def refuse_other_case(options: VocabularyOptions, languages: Iterable[str]) -> None:
+    """Raise UserError where a language is lower-cased that has another lower case of I."""
+    for language in languages:
+        if options.lower_case and language.split('-')[0] in _DOTTED:
+            raise UserError(
+                f'--lower_case: {language} has I of ı and İ of i, and BERT lower-cases both to i,'
+                ' which makes other words: leave it out'
+            )

@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.tokenizer import Tokenizer, casing, extension, vocabulary
 from bert_jax.input_pipeline.tokenizer.trainers import trainer_of
 from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
-from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
 
 
 class Text(NamedTuple):
@@ -100,7 +100,7 @@ def train(
       UserError: a language is named whose words such a casing changes.
     """
     languages = [language] if language else [*filter(None, split_inputs('input', text.patterns))]
-    options.check_languages(languages)
+    refuse_other_case(options, languages)
     said = []
     if languages and options.lower_case is None and trainer_of(options).has_casing:
         named = casing.named(languages)
