@@ -117,9 +117,12 @@ def doubts_of_records(
             ' model learns little from them'
         )
 
-    # Where a row has no room for two sentences, B is random: the label is then no question.
-    share = statistics['random_next_share']
-    if split == 'train' and options.objective == 'nsp' and share > _MANY_RANDOM:
+    # Where a row has no room for two sentences, B is random: the label is then no question. What
+    # `doubts` has told already is not told again.
+    share, text = statistics['random_next_share'], statistics
+    lone = text['one_sentence_documents'] > _MANY_LONE_SENTENCES * text['documents']
+    told = lone or text['tokens'] > options.seq_len * text['sentences']
+    if split == 'train' and options.objective == 'nsp' and share > _MANY_RANDOM and not told:
         cure = (
             'are lines paragraphs? Add --segment, which cuts them into sentences'
             if uncut
