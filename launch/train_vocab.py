@@ -85,8 +85,9 @@ def main(argv: Sequence[str]) -> None:
     """Train a vocabulary, or extend one."""
     del argv
     options, vocabulary = flags.read(Options), flags.read(VocabularyOptions)
-    # words do not depend on where sentences end
-    text = flags.read(TextOptions, segment=False, language=TextOptions.language)
+    # words do not depend on where sentences end; a wrong code is refused there
+    code = options.language or TextOptions.language
+    text = flags.read(TextOptions, segment=False, language=code)
     from etils import epath
 
     # Everything that can be refused, before hours of reading.

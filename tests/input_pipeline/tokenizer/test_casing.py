@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import casing
+from bert_jax.input_pipeline.tokenizer import Tokenizer, casing
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from bert_jax.input_pipeline.vocabulary_options import refuse_other_case
@@ -57,6 +57,18 @@ def test_named_languages():
     assert casing.named(['en']).lower_case and casing.named(['en-GB', 'en']).lower_case
     assert not casing.named(['en', 'vi']).lower_case
     assert str(casing.named(['vi'])).startswith('language: vi, as named: capitals and accents stay')
+
+
+@pytest.mark.parametrize(
+    ('name', 'language', 'lower'),
+    [('en=', None, True), ('vi=', None, False), ('', 'vi', False), ('', 'en', True)],
+)
+def test_a_language_that_is_named_is_not_guessed(tmp_path, name, language, lower):
+    (tmp_path / 'text.txt').write_text(TEXTS['vi' if lower else 'en'] * 20)
+    text = preparation.Text((f'{name}{tmp_path}/text.txt',), None, (), preparation.TextOptions())
+    said = preparation.train(VocabularyOptions(60), text, tmp_path / 'v', language)
+    assert Tokenizer.load(tmp_path / 'v').lower_case is lower
+    assert [line for line in said if line.startswith(f'language: {language or name[:2]}, as named')]
 
 
 @pytest.mark.parametrize('language', ['tr', 'az', 'tr-TR'])
