@@ -123,11 +123,9 @@ def doubts_of_records(
     lone = text['one_sentence_documents'] > _MANY_LONE_SENTENCES * text['documents']
     told = lone or text['tokens'] > options.seq_len * text['sentences']
     if split == 'train' and options.objective == 'nsp' and share > _MANY_RANDOM and not told:
-        cure = (
-            'are lines paragraphs? Add --segment, which cuts them into sentences'
-            if uncut
-            else 'give longer documents, or a larger --seq_len'
-        )
+        cure = 'give longer documents, or a larger --seq_len'
+        if uncut:
+            cure = f'where lines are paragraphs add --segment, which cuts them; else {cure}'
         yield (
             f'{share:.0%} of the pairs have a random second text, where half would be fair, and'
             f' who always answers "random" is right as often: {cure}'

@@ -55,7 +55,7 @@ def test_paragraphs_are_told_by_the_label_of_their_pairs(tmp_path, vocabulary, w
     manifest = run(tmp_path, vocabulary, seq_len=32, eval_fraction=0)
     told = [w for w in manifest.statistics['warnings'] if 'have a random second text' in w]
     assert bool(told) is warned
-    assert all('of the pairs' in w and 'Add --segment' in w for w in told)
+    assert all('of the pairs' in w and 'add --segment' in w for w in told)
     if warned:  # no pairs, no such warning
         options = {'objective': 'full_sentences', 'output': f'{tmp_path}/rows'}
         manifest = run(tmp_path, vocabulary, seq_len=32, eval_fraction=0, **options)
