@@ -135,7 +135,8 @@ def pooled(features: Arrays, outputs: Arrays, count: int) -> Arrays:
     index = features.get('example_index')
     if index is None or len(index) == count:  # a row each
         return outputs
-    windows, means = np.bincount(index, minlength=count), {}
+    means: Arrays = {}
+    windows = np.bincount(index, minlength=count)
     for name, values in outputs.items():
         total = np.zeros((count, *values.shape[1:]), np.float64)
         np.add.at(total, index, values)

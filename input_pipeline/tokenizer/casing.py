@@ -47,7 +47,7 @@ def named(languages: Iterable[str]) -> Casing:
     return Casing(english, f'language: {", ".join(codes)}, as named')
 
 
-def found(words: Mapping[str, int]) -> Casing:
+def detected(words: Mapping[str, int]) -> Casing:
     """Return the casing of a text by its words, as they stand in it, and their counts."""
     common = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
     letters = _letters(words)
@@ -86,13 +86,13 @@ def losses(forms: Mapping[str, int], normalizer: Normalizer) -> tuple[list[str],
     for wanted, name, rule, limit, cure in steps:
         if wanted:
             forms, share, pairs = _merged(forms, rule)
-            said = (
+            message = (
                 f'{name} makes {share:.2%} of the running words equal to more frequent other ones'
             )
             if share > limit:
-                warnings.append(f'{said} ({", ".join(pairs)}){cure}')
+                warnings.append(f'{message} ({", ".join(pairs)}){cure}')
             elif pairs:
-                notes.append(f'{said} ({", ".join(pairs)})')
+                notes.append(f'{message} ({", ".join(pairs)})')
 
     if normalizer.lower_case and letters['ı'] > _DOTLESS_SHARE * letters.total():
         warnings.append(
@@ -113,8 +113,10 @@ def _merged(
     merged, lost = Counter[str](), Counter[tuple[str, str]]()
     for word, members in groups.items():
         merged[word] = sum(forms[member] for member in members)
-        most = max(members, key=lambda member: (forms[member], member))
-        lost.update({(member, most): forms[member] for member in members if member != most})
+        commonest = max(members, key=lambda member: (forms[member], member))
+        lost.update(
+            {(member, commonest): forms[member] for member in members if member != commonest}
+        )
     pairs = sorted(lost, key=lambda pair: (-lost[pair], pair))[:_EXAMPLES]
     share = lost.total() / max(1, merged.total())
     return merged, share, [' = '.join(pair) for pair in pairs]

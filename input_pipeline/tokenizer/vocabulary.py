@@ -153,7 +153,7 @@ def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
     def decide(table: WordTable, first: Counter[str]) -> None:
         trainer = trainer_of(options)
         if options.lower_case is None and trainer.has_casing:
-            table.casing = casing.found(first)
+            table.casing = casing.detected(first)
             trainer = trainer_of(table.casing.applied(options))
         table.normalize = trainer.normalize
         if trainer.normalizer.lower_case or trainer.normalizer.strip_accents:

@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.tokenizer.casing import Casing, found, named
+from bert_jax.input_pipeline.tokenizer.casing import Casing, detected, named
 from bert_jax.reports.quickstart import docstrings
 from bert_jax.reports.quickstart.commands import say
 from bert_jax.reports.quickstart.text_split import Document, hashed, read, split
@@ -142,7 +142,7 @@ class Corpus:
         if self._language:
             return named([self._language])
         with open(text / 'train.txt', encoding='utf-8') as file:
-            return found(Counter(file.read(1_000_000).split()))
+            return detected(Counter(file.read(1_000_000).split()))
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         """Write the task, of passages that fit a row.

@@ -115,14 +115,14 @@ def make(options: Options, source: Source, store: Store) -> None:
 
 def _vocabulary(store: Store, options: Options, casing: Casing, text: Result) -> Result:
     """Learn the vocabulary from the training side alone; `casing`: what --cased=auto means."""
-    found = options.cased == 'auto'
-    cased = not casing.lower_case if found else options.cased == 'yes'
+    automatic = options.cased == 'auto'
+    cased = not casing.lower_case if automatic else options.cased == 'yes'
     case = '--nolower_case' if cased else '--lower_case'
     arguments = [f'--vocab_size={options.vocab_size}', case]
     files = [f'--input={text.folder}/train.txt']
 
     def fill(folder: Path) -> None:
-        if found:
+        if automatic:
             say(str(casing).split(': --')[0])
         run('train_vocab', *files, f'--output={folder}', *arguments)
 

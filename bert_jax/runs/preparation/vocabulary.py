@@ -101,14 +101,14 @@ def train(
     """
     languages = [language] if language else [*filter(None, split_inputs('input', text.patterns))]
     refuse_other_case(options, languages)
-    said = []
+    how_cased = list[str]()
     if languages and options.lower_case is None and trainer_of(options).has_casing:
         named = casing.named(languages)
-        options, said = named.applied(options), [str(named)]
+        options, how_cased = named.applied(options), [str(named)]
     tables, repeats, read = text.counted(lambda lines: vocabulary.counted(lines, options))
     tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
     tokenizer.save(output)
-    lines = [*_read_lines(repeats, read, report.warnings), *said, *report.notes]
+    lines = [*_read_lines(repeats, read, report.warnings), *how_cased, *report.notes]
 
     # Of each language how well it fared, by itself.
     for language, table in tables.items() if repeats else ():
