@@ -180,6 +180,12 @@ class PreprocessOptions:
                 split_inputs(flag, given)
 
         self._check_together()
+        named = self.eval_input is not None or self.eval_fraction is not None
+        if named and self.min_eval_rows != type(self).min_eval_rows:
+            raise UserError(
+                '--min_eval_rows is for the default share: leave it out, or --eval_fraction and'
+                ' --eval_input'
+            )
         languages = split_inputs('input', self.input)
         check_mixture(self.language_exponent, self.language_repeats, languages)
 
@@ -229,12 +235,6 @@ class PreprocessOptions:
             (
                 self.eval_input is not None and self.eval_fraction,
                 '--eval_fraction and --eval_input both name the held-out split: give one of them',
-            ),
-            (
-                self.min_eval_rows != type(self).min_eval_rows
-                and not (self.eval_input is None and self.eval_fraction is None),
-                '--min_eval_rows is for the default share: leave it out, or --eval_fraction and'
-                ' --eval_input',
             ),
             (beam and self.engine != 'beam', f'{beam}: pipeline options are for --engine=beam'),
             (

@@ -164,6 +164,25 @@ def report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir
     return task.report(examples, task.read_predictions(str(file), examples))
 
 
+def _check_fit(task: Task, data: dict[str, Any], workdir: Workdir) -> None:
+    """Raise UserError where a task asks another thing than a workdir was trained for.
+
+    `data`: what the workdir notes of that.
+    """
+    if (task.head, list(task.labels)) != (data['head'], data['labels']):
+        raise UserError(
+            f'--task={task.name}: its labels {list(task.labels)} are not those of'
+            f' --workdir={workdir}, {data["labels"]}'
+        )
+    asked, trained = task.options.get('texts'), data.get('options', {}).get('texts')
+    if asked and trained and asked != trained:
+        texts = {1: 'one text', 2: 'two texts'}
+        raise UserError(
+            f'--task={task.name}: its examples have {texts[asked]}, and those that'
+            f' --workdir={workdir} was trained on have {texts[trained]}'
+        )
+
+
 def in_windows(task: Any, doc_stride: int) -> Any:
     """Return the task with windows on long texts that begin so many pieces after each other.
 
@@ -226,18 +245,7 @@ class TaskEvaluator:
             data['task'] if task_name is None else task_name,
             data['data_dir'] if self.own and data_dir is None else data_dir or '',
         )
-        if (task.head, list(task.labels)) != (data['head'], data['labels']):
-            raise UserError(
-                f'--task={task.name}: its labels {list(task.labels)} are not those of'
-                f' --workdir={workdir}, {data["labels"]}'
-            )
-        asked, trained = task.options.get('texts'), data.get('options', {}).get('texts')
-        if asked and trained and asked != trained:
-            texts = {1: 'one text', 2: 'two texts'}
-            raise UserError(
-                f'--task={task.name}: its examples have {texts[asked]}, and those that'
-                f' --workdir={workdir} was trained on have {texts[trained]}'
-            )
+        _check_fit(task, data, workdir)
         task = task.under(data.get('options', {}) | workdir.chosen())
         if doc_stride:
             task = in_windows(task, doc_stride)
