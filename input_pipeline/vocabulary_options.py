@@ -6,11 +6,15 @@ bert-train-vocab are made from here, and a room of tokenizers is too heavy for `
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option
+
+# Turkish and Azeri, in which i and ı are two letters, with capitals İ and I.
+_DOTTED = ('tr', 'tur', 'az', 'aze')
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,14 @@ class VocabularyOptions:
         ' of bytes, cased; words:'
         ' whole ones, for RETVec, the most frequent',
     )
-    lower_case: bool = option(True, 'lower-case the text; the directory remembers it')
+    lower_case: bool | None = option(
+        None,
+        'lower-case the text, which the directory remembers (default: only where the text is'
+        ' English)',
+    )
     strip_accents: bool | None = option(
-        None, 'remove accents (default: as --lower_case); takes Hangul syllables apart'
+        None,
+        'remove accents and vowel signs (default: as --lower_case); takes Hangul syllables apart',
     )
     # Below 1, or every stray character of a large text would take the place of a word.
     character_coverage: float = option(
@@ -61,3 +70,13 @@ class VocabularyOptions:
         check_intervals(self)
         if self.layout != type(self).layout and self.model != 'byte_bpe':
             raise UserError(f'--layout={self.layout} is for --model=byte_bpe: leave it out')
+
+
+def refuse_other_case(options: VocabularyOptions, languages: Iterable[str]) -> None:
+    """Raise UserError where a language is lower-cased that has another lower case of I."""
+    for language in languages:
+        if options.lower_case and language.split('-')[0] in _DOTTED:
+            raise UserError(
+                f'--lower_case: {language} has I of ı and İ of i, and BERT lower-cases both to i,'
+                ' which makes other words: leave it out'
+            )

@@ -50,6 +50,12 @@ class Options:
         None, "the folder that holds the task's own files; default: as in fine-tuning"
     )
     split: str | None = option(None, 'the split to score; default: dev, of records eval')
+    doc_stride: int | None = option(
+        None,
+        'score texts that are longer than a row by windows that begin so many word pieces after'
+        ' each other, the mean of their scores; default: classifiers cut them',
+        bounds=(1, None),
+    )
     predictions: str | None = option(
         None, "score this file, in the task's official format, instead of a model"
     )
@@ -113,9 +119,10 @@ class Options:
 _VECTORS = ('retrieval', 'sts', 'pairs', 'translations')
 # Each with what does not go with it.
 _APART: dict[str, tuple[str, ...]] = {
-    'suite': ('workdir', 'predictions', 'data', 'task', 'split', 'noise'),
+    'suite': ('workdir', 'predictions', 'data', 'task', 'split', 'noise', 'doc_stride'),
     'predictions': ('workdir', 'init_from', 'data', 'noise', 'sts', 'pairs', 'translations'),
     'data': ('task', 'data_dir', 'noise'),
+    'doc_stride': ('predictions', 'data', 'noise', *_VECTORS),
 }
 _APART |= {
     what: ('suite', 'data', 'noise', 'task', 'data_dir', *_VECTORS[number + 1 :])
@@ -177,7 +184,8 @@ def main(argv: Sequence[str]) -> None:
 
         # Beside the result, which programs read.
         show = functools.partial(print, file=sys.stderr)
-        report = evaluation.evaluate(options.workdir or '', task, data_dir, split, show)
+        stride = options.doc_stride
+        report = evaluation.evaluate(options.workdir or '', task, data_dir, split, show, stride)
     if report:
         print(json.dumps(report, indent=2))
 

@@ -33,6 +33,12 @@ class Options:
         'word pieces of the longest row; default: as fine-tuned, else as many as the model has',
         bounds=(1, None),
     )
+    doc_stride: int | None = option(
+        None,
+        'read a text that is longer than a row in windows that begin so many word pieces after each'
+        ' other, and answer by the mean of their scores; default: classifiers cut it',
+        bounds=(1, None),
+    )
     top: int = option(
         5,
         'how many candidates an answer lists (n-best answers, words for a mask)',
@@ -59,6 +65,7 @@ def main(argv: Sequence[str]) -> None:
         options.max_seq_length,
         options.top,
         options.compute_dtype,
+        options.doc_stride,
     )
     if not result.done_before:
         print(f'{options.output}: {result.counted("answers")}')

@@ -1,6 +1,6 @@
 """From raw text to a scored model: text, vocabulary, records, pre-training, fine-tuning, one table.
 
-  bert-quickstart [--corpus='texts/*.txt' --language=en] [--workdir=runs/quickstart]
+  bert-quickstart [--corpus='texts/*.txt' --language=vi] [--workdir=runs/quickstart]
 
 Without --corpus the text is the documentation of the installed Python packages, and the fine-tuning
 task is to tell which library a docstring comes from; with it the text is the user's, in any
@@ -26,7 +26,9 @@ def main(argv: Sequence[str]) -> None:
     """Run the stages in order, then print the table."""
     del argv
     options = flags.read(Options)
-    reading = flags.read(TextOptions, segment=True, language=options.language)
+    reading = flags.read(
+        TextOptions, segment=True, language=options.language or TextOptions.language
+    )
     from bert_jax.configs.files.store import Store
     from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
     from bert_jax.reports.quickstart import corpus, report
@@ -44,7 +46,8 @@ def main(argv: Sequence[str]) -> None:
     # One process at a time: two would write the same stages.
     with lock(options.workdir):
         store = Store(options.workdir, say)
-        source = corpus.source(options.corpus, reading, int(options.corpus_mb * 1e6))
+        megabytes = int(options.corpus_mb * 1e6)
+        source = corpus.source(options.corpus, reading, megabytes, options.language)
         make(options, source, store)
         print('\n' + report.write(store, source.title, source.question))
 

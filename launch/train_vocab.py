@@ -15,7 +15,8 @@ vocabulary of a model that is there: in its [unused] slots first, then at its en
 languages in the mixture that bert-preprocess makes records of (docs/languages.md).
 
 Prints how many entries were made, the share of characters they cover, the share of unknown pieces
-and the pieces a word takes. Hugging Face reads the directory as it is.
+and the pieces a word takes. Hugging Face reads the directory as it is. English is lower-cased
+without accents, as BERT's first vocabulary; any other language keeps both, unless --lower_case.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class Options:
         ' not named',
         commas=True,
     )
+    language: str | None = option(
+        None,
+        'ISO 639 code of the text, as en or vi: only English is lower-cased unless you say so; by'
+        ' default the names of --input=LANGUAGE=PATTERN, or found by the words, and printed',
+    )
     output: str = required('tokenizer directory to make')
     extend: str | None = option(None, 'tokenizer directory of a model, WordPiece, to add words to')
     new_words: int = option(1000, '--extend: how many words of --input to add', bounds=(1, None))
@@ -67,7 +73,7 @@ class Options:
 
 
 # In this order the help is read: what for, how large, in place of what, and then the details.
-_FIRST = ('input', 'language_exponent', 'language_repeats', 'output')
+_FIRST = ('input', 'language', 'language_exponent', 'language_repeats', 'output')
 flags.define(Options, only=_FIRST)
 flags.define(VocabularyOptions, only=('vocab_size',))
 flags.define(Options, without=_FIRST)
@@ -79,8 +85,9 @@ def main(argv: Sequence[str]) -> None:
     """Train a vocabulary, or extend one."""
     del argv
     options, vocabulary = flags.read(Options), flags.read(VocabularyOptions)
-    # words do not depend on where sentences end
-    text = flags.read(TextOptions, segment=False, language=TextOptions.language)
+    # words do not depend on where sentences end; a wrong code is refused there
+    code = options.language or TextOptions.language
+    text = flags.read(TextOptions, segment=False, language=code)
     from etils import epath
 
     # Everything that can be refused, before hours of reading.
@@ -108,7 +115,7 @@ def main(argv: Sequence[str]) -> None:
             output,
         )
     else:
-        lines = train(vocabulary, source, output)
+        lines = train(vocabulary, source, output, options.language)
     print('\n'.join(lines))
 
 
@@ -141,7 +148,13 @@ def check_flags(options: Options, model: str) -> None:
                 f'{odd[0]} does not go with --model=byte_bpe, which spells every text as it stands'
             )
     elif odd := flags.present(
-        'vocab_size', 'model', *of_characters, 'add_prefix_space', 'layout', 'known_words'
+        'vocab_size',
+        'model',
+        'language',
+        *of_characters,
+        'add_prefix_space',
+        'layout',
+        'known_words',
     ):
         raise UserError(
             f'{odd[0]} does not go with --extend: kind and casing are those of the tokenizer there'

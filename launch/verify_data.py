@@ -1,22 +1,41 @@
 """Reads a records directory back and compares it with all that its manifest promises.
 
   bert-verify-data RECORDS
+  bert-verify-data DIR --show='A text.'
 
 Checks that every shard is there, its size, checksums and count, and in each record the
 ranges of ids and positions, masks and labels; then the tokenizer beside the shards. Prints
 what the records hold. Faults are listed by file, record and byte, and the exit code is 2.
+
+With --show prints how a tokenizer cuts a text: each piece with its id, its place in the text and
+what stands there. DIR is that of records, a run, a vocabulary, or a model of Hugging Face.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli import app
+from bert_jax.cli import app, flags
+from bert_jax.configs.options import option
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.records.shards import Manifest
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is shown in place of a check."""
+
+    show: tuple[str, ...] = option(
+        (), 'print how the tokenizer in DIR cuts this text, and check nothing; as often as you like'
+    )
+
+
+flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
 
     if len(argv) != 2:
         raise UserError('name one records directory: bert-verify-data RECORDS')
+    if texts := flags.read(Options).show:
+        tokenizer = tokenizer_in(argv[1])
+        print('\n\n'.join(cut_of(tokenizer, text) for text in texts))
+        return 0
 
     # Every byte of every shard is read; progress is by bytes.
     directory = argv[1]
@@ -91,6 +114,35 @@ def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
     return lines
 
 
+def tokenizer_in(directory: str) -> Tokenizer:
+    """Return the tokenizer of records or of a run, which is a folder there, or of the folder."""
+    from etils import epath
+
+    from bert_jax.input_pipeline.tokenizer import Tokenizer
+
+    inside = epath.Path(directory) / 'tokenizer'
+    return Tokenizer.load(inside if inside.is_dir() else directory).close()
+
+
+def cut_of(tokenizer: Tokenizer, text: str) -> str:
+    """Return how a text is cut: a line for each piece, and one about all of them."""
+    encoding = tokenizer.encode_with_offsets(text)
+    ids = encoding.ids.tolist()
+    pieces = tokenizer.spelled(ids)
+    width = max([8, *map(len, pieces)])
+    lines = [f'{"id":>7} {"from":>5} {"to":>5}  {"piece":{width}}  text']
+    for number, piece, start, end in zip(ids, pieces, encoding.starts, encoding.ends, strict=True):
+        lines.append(f'{number:7} {start:5} {end:5}  {piece:{width}}  {text[start:end]}')
+    unknown = ids.count(tokenizer.unk_id)
+    kept = 'lower case' if tokenizer.lower_case else 'capitals kept'
+    accents = 'accents stripped' if tokenizer.strip_accents else 'accents kept'
+    lines.append(
+        f'{len(ids)} pieces of {len(text.split())} words, {unknown} unknown; {tokenizer.kind},'
+        f' {tokenizer.vocab_size} entries, {kept}, {accents}'
+    )
+    return '\n'.join(lines)
+
+
 def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
     """Return what is wrong with the copy of the tokenizer that lies with the shards."""
     from etils import epath
@@ -113,4 +165,4 @@ def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
 
 
 if __name__ == '__main__':
-    app.run(main, 'RECORDS')
+    app.run(main, 'RECORDS | DIR --show=TEXT')

@@ -23,7 +23,7 @@ from scipy import special
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
 from bert_jax.input_pipeline.tasks.squad import SpanExample, SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.input_pipeline.tokenizer import Tokenizer
@@ -48,6 +48,7 @@ class Pipeline:
       lists: those of them that may be a list of texts.
       scored_as: the head that computes the outputs of a row, where it is not the model's own.
       per_position: whether outputs are [N, S, ...].
+      in_windows: whether a text may be read in several rows, `doc_stride` word pieces apart.
     """
 
     labels: tuple[str, ...]
@@ -60,6 +61,7 @@ class Pipeline:
     lists: ClassVar[tuple[str, ...]] = ()
     scored_as: ClassVar[str | None] = None
     per_position: ClassVar[bool] = False
+    in_windows: ClassVar[bool] = False
 
     @staticmethod
     def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +101,39 @@ class Pipeline:
         raise NotImplementedError
 
 
-class TextClassification(Pipeline):
+@dataclass(frozen=True)
+class OfWholeText(Pipeline):
+    """Scores of a text, or a pair: of one row, or the mean over the windows of a longer one.
+
+    Attributes:
+      doc_stride: word pieces between the starts of two windows; None: what is beyond a row is cut.
+    """
+
+    doc_stride: int | None
+
+    in_windows = True
+
+    @staticmethod
+    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the windows that are asked for."""
+        return {'doc_stride': options.get('doc_stride')}
+
+    def rows(self, records: Sequence[Record]) -> Arrays:
+        """Make a row of each record, or of each window; `example_index` says whose."""
+        if not self.doc_stride:
+            return _rows(records, self.tokenizer, self.max_length)
+        others = [r.get('text_b') for r in records]
+        texts = [r['text'] for r in records]
+        return window_rows(texts, others, self.tokenizer, self.max_length, self.doc_stride)
+
+    def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
+        """Return an answer for each record, by the mean over its windows."""
+        if self.doc_stride:
+            outputs = pooled(rows, outputs, len(records))
+        return Pipeline.answers(self, records, rows, outputs)
+
+
+class TextClassification(OfWholeText):
     """A text, or a pair, has one of the labels."""
 
     def answer(self, outputs: Arrays) -> Answer:
@@ -114,7 +148,7 @@ class TextClassification(Pipeline):
 
 
 @dataclass(frozen=True)
-class MultiLabelClassification(Pipeline):
+class MultiLabelClassification(OfWholeText):
     """A text, or a pair, has any number of the labels (problem_type multi_label_classification).
 
     Attributes:
@@ -125,8 +159,9 @@ class MultiLabelClassification(Pipeline):
 
     @staticmethod
     def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the thresholds that were chosen on dev."""
-        return {'thresholds': options.get('thresholds', {})}
+        """Return windows, and the thresholds that were chosen on dev."""
+        thresholds = options.get('thresholds', {})
+        return {**OfWholeText.of_options(options), 'thresholds': thresholds}
 
     def answer(self, outputs: Arrays) -> Answer:
         """Return {'labels': those above their thresholds, 'probabilities': {label: p}}."""
@@ -136,7 +171,7 @@ class MultiLabelClassification(Pipeline):
         return {'labels': labels, 'probabilities': shares}
 
 
-class Regression(Pipeline):
+class Regression(OfWholeText):
     """A text, or a pair, has a number, or several: a regression."""
 
     def answer(self, outputs: Arrays) -> Answer:
@@ -236,6 +271,7 @@ class QuestionAnswering(Pipeline):
 
     task: SpanTask
 
+    in_windows = True
     required, optional = ('question', 'context'), ()
     per_position = True
 

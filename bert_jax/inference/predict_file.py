@@ -118,6 +118,7 @@ def predict_file(
     max_seq_length: int | None = None,
     top: int = 5,
     compute_dtype: str = 'float32',
+    doc_stride: int | None = None,
 ) -> FileResult:
     """Answer every record of a file, an answer in JSON a line; go on where a killed call stopped.
 
@@ -129,10 +130,11 @@ def predict_file(
       max_seq_length: word pieces of the longest row; None: as fine-tuned, or as many as there are.
       top: how many candidates an answer lists.
       compute_dtype: arithmetic of the layers, float32 or bfloat16.
+      doc_stride: of windows on longer texts, as `Predictor.from_workdir` has it.
     """
     # The flags first, and the model before the input: it says which columns a record must have.
     shard, columns = parse_shard(file.shard), parse_columns(file.columns)
-    predictor = Predictor.from_workdir(init_from, max_seq_length, top, compute_dtype)
+    predictor = Predictor.from_workdir(init_from, max_seq_length, top, compute_dtype, doc_stride)
     required, optional = predictor.roles
     # A second text that the model does not read is refused with its record, not passed over.
     read = {*required, *optional, *columns}

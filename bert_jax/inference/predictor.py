@@ -167,6 +167,7 @@ class Predictor:
         max_seq_length: int | None = None,
         top: int = 5,
         compute_dtype: str = 'float32',
+        doc_stride: int | None = None,
     ) -> Predictor:
         """Load a trained model.
 
@@ -177,14 +178,19 @@ class Predictor:
             model has positions.
           top: how many candidates an answer lists (n-best answers, words for a mask).
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
+          doc_stride: read a text that is longer than a row in windows that begin so many word
+            pieces after each other; None: as trained, which cuts the text of a classifier.
 
         Raises:
-          UserError: the model cannot be read, or has no head that answers.
+          UserError: the model cannot be read, has no head that answers, or none for windows.
         """
         check_process()
         source = read_source(init_from)
         length, options = trained_with(init_from)
         length = max_seq_length or length or source.model.max_position
+        if doc_stride is not None:
+            served_heads.check_windows(source.bert, doc_stride)
+            options = {**options, 'doc_stride': doc_stride}
         return cls(source, length, options, top, compute_dtype)
 
     @classmethod

@@ -130,6 +130,18 @@ def script_of(model: Model, texts: int | None = None) -> Served:
     return script
 
 
+def check_windows(model: Model, doc_stride: int) -> None:
+    """Raise UserError for a model that does not read a text in several rows, or no such windows."""
+    if doc_stride < 1:
+        raise UserError(f'doc_stride={doc_stride}: must be a whole number from 1')
+    served = SERVED[model.head].pipeline
+    if served is None or not served.in_windows:
+        raise UserError(
+            f'doc_stride: {model.architecture} is not read in windows, as classifiers, regressions'
+            ' and questions are: leave it out'
+        )
+
+
 def pipeline(
     model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]
 ) -> Pipeline:

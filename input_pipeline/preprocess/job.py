@@ -382,10 +382,11 @@ class _Job:
 
     def _statistics(self, text: dict[str, Tokenised], counts: dict[str, Any]) -> dict[str, Any]:
         """Return what the manifest says about text and records, by split."""
-        of_text = {}
+        of_text, options = {}, self._options
         for split, sums in counts.items():
-            of_text[split] = statistics.of_split(text[split], sums, self._options.seq_len)
-            for warning in statistics.repetition(split, of_text[split]):
+            of_text[split] = statistics.of_split(text[split], sums, options.seq_len)
+            uncut = self._uncut[split]
+            for warning in statistics.doubts_of_records(options, split, of_text[split], uncut):
                 self._warn(warning)
         manifest = {'records': counts, 'text': of_text, 'warnings': self._warnings}
         return manifest | ({'bad_records': self._bad_records} if self._bad_records else {})

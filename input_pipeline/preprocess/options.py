@@ -115,9 +115,15 @@ class PreprocessOptions:
     )
     eval_fraction: float | None = option(
         None,
-        'share of documents held out, by a hash of their text; by default 0.005, or nothing where'
-        ' that is too few documents; 0: none',
+        'share of documents held out, by a hash of their text; by default 0.005, or more for'
+        ' --min_eval_rows, or nothing where that is too few documents; 0: none',
         within='[0, 1)',
+    )
+    min_eval_rows: int = option(
+        500,
+        'without --eval_fraction and --eval_input: hold out so many rows at least, by the size of'
+        ' the files, yet no more than a tenth of the documents; 0: 0.005 of any text',
+        within='[0, 2147483647]',
     )
     eval_input: str | tuple[str, ...] | None = option(
         None,
@@ -174,6 +180,12 @@ class PreprocessOptions:
                 split_inputs(flag, given)
 
         self._check_together()
+        named = self.eval_input is not None or self.eval_fraction is not None
+        if named and self.min_eval_rows != type(self).min_eval_rows:
+            raise UserError(
+                '--min_eval_rows is for the default share: leave it out, or --eval_fraction and'
+                ' --eval_input'
+            )
         languages = split_inputs('input', self.input)
         check_mixture(self.language_exponent, self.language_repeats, languages)
 

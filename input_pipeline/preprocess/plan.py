@@ -24,7 +24,11 @@ from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
 from bert_jax.input_pipeline.text.inputs.units import AnyUnit
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 
-EVAL_FRACTION = 0.005  # held out where the user says nothing
+# Held out where the user says nothing, and the most where that would be too few rows.
+EVAL_FRACTION, _MOST_HELD_OUT = 0.005, 0.1
+# Twice what most text has, so that rather more rows are held out than fewer: documents differ in
+# length, and what is cut off of long sentences makes no rows.
+_BYTES_A_PIECE = 12
 # of an input larger than that only a sample of the sentences is watched for duplicates
 _WATCHED_BYTES = 1 << 28
 # About 32 MB of English; a small corpus gets smaller buckets, so that workers have some
@@ -101,7 +105,14 @@ def describe(
         for name in (f.name for f in dataclasses.fields(options))
         if name not in no_matter
     }
-    later = ('across_documents', 'mask_rule', 'sop_noise', 'cut_sentences', 'eval_masked_lm_prob')
+    later = (
+        'across_documents',
+        'mask_rule',
+        'sop_noise',
+        'cut_sentences',
+        'eval_masked_lm_prob',
+        'min_eval_rows',
+    )
     for name in later:
         if described[name] == getattr(PreprocessOptions, name):
             del described[name]
@@ -135,11 +146,15 @@ def describe(
 
 def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[AnyUnit]) -> Recipe:
     """Return what turns this text into records, as far as it is known before the text is read."""
-    fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
+    size = sum(unit.bytes for unit in units)
+    fraction = options.eval_fraction
+    if fraction is None:
+        rows = max(1, size) / _BYTES_A_PIECE / options.seq_len
+        fraction = max(EVAL_FRACTION, min(_MOST_HELD_OUT, options.min_eval_rows / rows))
     return Recipe(
         options,
         eval_fraction=0.0 if eval_units else fraction,
-        line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
+        line_sample=1 + size // _WATCHED_BYTES,
         languages=tuple(sorted({unit.language for unit in units + eval_units})),
     )
 

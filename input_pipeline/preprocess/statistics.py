@@ -17,6 +17,7 @@ from bert_jax.input_pipeline.records.shards import Manifest
 
 # Shares from which a warning is due.
 _MANY_UNKNOWN, _MANY_LONE_SENTENCES, _MANY_DUPLICATES = 0.05, 0.6, 0.3
+_MANY_RANDOM = 0.6  # of sentences in rows of several it is 0.5 to 0.55
 _COUNTED = (
     'documents',
     'sentences',
@@ -103,15 +104,31 @@ def _of_language(sums: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def repetition(split: str, statistics: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning where too many sentences of a split are copies of others.
+def doubts_of_records(
+    options: PreprocessOptions, split: str, statistics: Mapping[str, Any], uncut: int
+) -> Iterator[str]:
+    """Yield warnings about records that are made, and teach little.
 
-    `statistics` as `of_split` gives them.
+    `statistics` as `of_split` gives them; `uncut`: how many documents came in sentences.
     """
     if (duplicates := statistics['duplicate_line_rate']) > _MANY_DUPLICATES:
         yield (
             f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a'
             ' model learns little from them'
+        )
+
+    # Where a row has no room for two sentences, B is random: the label is then no question. What
+    # `doubts` has told already is not told again.
+    share, text = statistics['random_next_share'], statistics
+    lone = text['one_sentence_documents'] > _MANY_LONE_SENTENCES * text['documents']
+    told = lone or text['tokens'] > options.seq_len * text['sentences']
+    if split == 'train' and options.objective == 'nsp' and share > _MANY_RANDOM and not told:
+        cure = 'give longer documents, or a larger --seq_len'
+        if uncut:
+            cure = f'where lines are paragraphs add --segment, which cuts them; else {cure}'
+        yield (
+            f'{share:.0%} of the pairs have a random second text, where half would be fair, and'
+            f' who always answers "random" is right as often: {cure}'
         )
 
 

@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, E, Example, Predictions, Task, write_text
-from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
 from bert_jax.input_pipeline.tasks.files.predictions import complete, label_table, number
 from bert_jax.input_pipeline.tasks.metrics import report
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
@@ -101,6 +101,7 @@ class LabelTask(Task[E]):
 
     def decode(self, examples: Sequence[E], features: Arrays, outputs: Arrays) -> Predictions:
         """Return the best label, or the number, of each example."""
+        outputs = pooled(features, outputs, len(examples))
         answers = zip(examples, self._answers(outputs), strict=True)
         return Predictions({example.id: answer for example, answer in answers})
 
@@ -167,6 +168,8 @@ class TextTask(LabelTask[TextExample]):
 
     Attributes:
       spelled: what is in the files -> label, where they call labels otherwise.
+      doc_stride: word pieces between the starts of two windows on a text that is longer than a row,
+        whose scores are their mean; None: such a text is cut.
     """
 
     name: str
@@ -175,6 +178,7 @@ class TextTask(LabelTask[TextExample]):
     metrics: tuple[str, ...]
     files: Mapping[str, tuple[Table, ...]] = field(repr=False)
     spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
+    doc_stride: int | None = None
 
     head = 'classifier'
     label_type: ClassVar[type] = np.int32
@@ -225,16 +229,20 @@ class TextTask(LabelTask[TextExample]):
 
         Returns:
           INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and labels
-          [N], int32 or for a regression float32; 0 where unknown.
+          [N], int32 or for a regression float32; 0 where unknown. With doc_stride an example has as
+          many rows as its text takes.
         """
         # An unknown label becomes 0: it is an array of numbers, and whoever scores asks `labelled`
         # first.
         first = [example.text for example in examples]
         second = [example.text_b for example in examples]
-        features = text_rows(first, second, tokenizer, max_seq_length)
-        features['example_index'] = np.arange(len(examples), dtype=np.int32)
-        features['labels'] = self._label_array(examples)
-        return features
+        labels = self._label_array(examples)
+        if self.doc_stride:
+            features = window_rows(first, second, tokenizer, max_seq_length, self.doc_stride)
+        else:
+            features = text_rows(first, second, tokenizer, max_seq_length)
+            features['example_index'] = np.arange(len(examples), dtype=np.int32)
+        return features | {'labels': labels[features['example_index']]}
 
     def _label_array(self, examples: Sequence[TextExample]) -> np.ndarray:
         return np.array([example.label or 0 for example in examples], self.label_type)

@@ -85,6 +85,65 @@ def text_rows(
     return features
 
 
+def window_rows(
+    first: Sequence[str],
+    second: Sequence[str | None],
+    tokenizer: Any,
+    max_seq_length: int,
+    doc_stride: int,
+) -> Arrays:
+    """Return INPUT_KEYS [N, max_seq_length] int32 of texts or pairs, in as many rows as they take.
+
+    Of a pair the longer text is read in windows; the other stands in each of them, in half of the
+    row at most. Besides example_index [N], whose window it is, and `pieces` and `left_out` [N] as
+    of `text_rows`, at the first window of a text.
+    """
+    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
+    windows: list[tuple[list[Any], tuple[int, int, int]]] = []
+    for index, pair in enumerate(zip(*encoded, strict=True)):
+        budget = max_seq_length - 2 - tokenizer.layout.separators * (second[index] is not None)
+        longer = int(len(pair[1]) > len(pair[0]))
+        text, other = pair[longer], pair[1 - longer]
+        kept = other[: max(budget // 2, budget - len(text))]
+        for span in spans_of(len(text), budget - len(kept), doc_stride):
+            counts = (0, 0) if span.start else (len(text) + len(other), len(other) - len(kept))
+            texts = [kept, text[span]] if longer else [text[span], kept]
+            windows.append((texts, (index, *counts)))
+
+    features = empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
+    columns = np.array([numbers for _, numbers in windows], np.int32).reshape(-1, 3).T
+    features |= dict(zip(('example_index', 'pieces', 'left_out'), columns.copy(), strict=True))
+    for row, ((a, b), (index, *_)) in enumerate(windows):
+        write_row(features, row, tokenizer, a, None if second[index] is None else b)
+    return features
+
+
+def spans_of(length: int, room: int, stride: int) -> list[slice]:
+    """Return the windows of at most `room` pieces on a text of `length` pieces.
+
+    Each begins `stride` after the last (run_squad.py:318-332), and the last one is short, not moved
+    back.
+    """
+    # A stride beyond the window would leave out pieces between two windows.
+    stride = min(stride, room)
+    starts = range(0, max(length - room, 0) + stride, stride) if length > room else range(1)
+    return [slice(start, min(start + room, length)) for start in starts]
+
+
+def pooled(features: Arrays, outputs: Arrays, count: int) -> Arrays:
+    """Return outputs [count, ...] of examples: the mean over the windows of each."""
+    index = features.get('example_index')
+    if index is None or len(index) == count:  # a row each
+        return outputs
+    means: Arrays = {}
+    windows = np.bincount(index, minlength=count)
+    for name, values in outputs.items():
+        total = np.zeros((count, *values.shape[1:]), np.float64)
+        np.add.at(total, index, values)
+        means[name] = total / windows.reshape(-1, *[1] * (values.ndim - 1))
+    return means
+
+
 def pairs_of(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, str | None]]:
     """Return (text, its pair or None) of each of some texts and pairs; a string is one text.
 

@@ -16,6 +16,7 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
 from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
+from bert_jax.input_pipeline.tasks.features import pooled
 from bert_jax.input_pipeline.tasks.metrics import report
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import binary_entropy
 from bert_jax.input_pipeline.tasks.metrics.labels import SET_METRICS, Metric
@@ -97,6 +98,7 @@ class MultiLabelTask(TextTask):
         """
         from scipy.special import expit
 
+        outputs = pooled(features, outputs, len(examples))
         shares = expit(outputs['logits'].astype(np.float64))
         chosen, thresholds = {}, self.thresholds
         if thresholds is None and self.labelled(examples):
@@ -202,9 +204,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Mul
             )
     labels = labels or labels_in(files, lambda table: _labels_of(table, separator))
     metrics = tuple(description.get('metrics') or _METRICS)
-    return MultiLabelTask(
-        name, 'multilabel', labels, metrics, files, spelled, separator, in_columns
-    )
+    told: dict[str, Any] = {'separator': separator, 'in_columns': in_columns}
+    return MultiLabelTask(name, 'multilabel', labels, metrics, files, spelled, **told)
 
 
 def _labels_of(table: Table, separator: str) -> Iterator[tuple[str, str]]:

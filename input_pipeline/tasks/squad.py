@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions, Task, write_text
-from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
+from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
 from bert_jax.input_pipeline.tasks.files import squad as squad_files
 from bert_jax.input_pipeline.tasks.files.predictions import require_labels
 from bert_jax.input_pipeline.tasks.files.squad import SpanExample
@@ -395,24 +395,14 @@ class SpanTask(Task[SpanExample]):
 
 
 def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
-    """Return the windows of at most `room` pieces on a context of `length` pieces.
-
-    Each begins `stride` after the last (run_squad.py:318-332).
+    """Return the windows on a context of `length` pieces, as `spans_of` does.
 
     With each comes a bool [stop - start]: whether no other window gives that piece more context,
     which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of
     equals (:534-570).
     """
-    # A stride beyond the window would leave out pieces between two windows.
-    stride = min(stride, room)
-
-    # As many windows as it takes to reach the end; the last one is short, not moved back.
-    starts = (
-        np.arange(0, max(length - room, 0) + stride, stride)
-        if length > room
-        else np.zeros(1, np.int64)
-    )
-    stops = np.minimum(starts + room, length)
+    spans = spans_of(length, room, stride)
+    starts, stops = np.array([(span.start, span.stop) for span in spans]).T
 
     # [windows, pieces]: how much context each window gives each piece, -1 where it does not show
     # it. A longer window wins by a hundredth of its length.
@@ -424,10 +414,7 @@ def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndar
 
     # argmax takes the first of equals, as the original's > does.
     best = context.argmax(axis=0)
-    return [
-        (slice(int(start), int(stop)), best[start:stop] == number)
-        for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
-    ]
+    return [(span, best[span] == number) for number, span in enumerate(spans)]
 
 
 def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:

@@ -41,18 +41,20 @@ class Trainer(abc.ABC):
       kind: of the tokenizer that is made.
       special_tokens: its special tokens, in the order of SPECIAL_TOKENS.
       decomposes: whether stripped accents take Hangul syllables apart in its entries.
+      has_casing: whether text may be lower-cased.
       normalizer: the casing that the tokenizer will have.
     """
 
     kind: ClassVar[Kind]
     special_tokens: ClassVar[Mapping[str, str]] = SPECIAL_TOKENS
     decomposes: ClassVar[bool] = False
+    has_casing: ClassVar[bool] = True
 
     def __init__(self, options: VocabularyOptions):
         self._options = options
         # NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its
         # entries.
-        lower_case, strips = options.lower_case, options.strip_accents
+        lower_case, strips = bool(options.lower_case), options.strip_accents
         strips = lower_case if strips is None else strips
         self.normalizer = Normalizer(lower_case, strips, nfc=not strips)
 
@@ -192,6 +194,7 @@ class ByteBpeTrainer(Trainer):
 
     kind: ClassVar[Kind] = 'byte_bpe'
     special_tokens = byte_bpe_files.SPECIAL_TOKENS
+    has_casing = False
 
     def __init__(self, options: VocabularyOptions):
         super().__init__(options)

@@ -8,20 +8,22 @@ then uses, so memory does not grow with the corpus and the result depends on the
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.normalizer import words
+from bert_jax.input_pipeline.tokenizer import Tokenizer, casing
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, words
 from bert_jax.input_pipeline.tokenizer.trainers import count_characters, trainer_of
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
 # words as they stand in the text, before they are normalised and added to the table
 _RAW_WORDS = 1 << 20
 _TABLE_WORDS = 1 << 22  # normalised words; when there are more, the rarest go (about 500 MB)
+_FORMS = 1 << 20  # words as they are spelt, of a text that is lower-cased; the rarest go
 _HANGUL_SHARE = 0.01  # of the words, from which on Hangul is more than a quotation
 _HANGUL = re.compile('[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]')
 
@@ -36,6 +38,7 @@ class Report:
     unknown: float  # share of pieces that are [UNK]
     fertility: float  # pieces a whitespace word
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # how it is cased, and what that does to words
     # Of whole words: the share of pieces that are in the list, and how many more are known.
     listed: float = 1.0
     more: int = 0
@@ -50,20 +53,32 @@ class Report:
 
 
 class WordTable:
-    """Counts of normalised words; bounded."""
+    """Counts of normalised words; bounded.
+
+    Attributes:
+      counts: normalised words, and how often they are in the text.
+      forms: of a text that is lower-cased the words with capitals and accents; else empty.
+      casing: what the first words have decided, where that was left to them.
+    """
 
     def __init__(
         self,
         normalize: Callable[[str], list[str]],
         cut: Callable[[str], list[str]] = words,
+        decide: Callable[[WordTable, Counter[str]], None] | None = None,
     ):
         """Count nothing yet.
 
         Args:
           normalize: gives the words to count of a whitespace word: basic tokens for WordPiece.
           cut: gives the whitespace words of a line.
+          decide: is given this and words as they stand, before the first is normalised, and may
+            change what normalises them.
         """
-        self._normalize, self._cut = normalize, cut
+        self.normalize, self._cut, self._decide = normalize, cut, decide
+        self.spelt: Callable[[str], list[str]] | None = None
+        self.forms: Counter[str] = Counter()
+        self.casing: casing.Casing | None = None
 
         # Words as they stand are counted first and normalised once each, when the table is folded:
         # normalising every word of running text would be most of the work.
@@ -86,22 +101,29 @@ class WordTable:
         They are rounded to the next whole number, a half upwards; what is below is left out.
         """
         times = lambda count, often: int(count * often + 0.5)
-        mixture = cls(tables[0][0]._normalize, tables[0][0]._cut)
+        mixture = cls(tables[0][0].normalize, tables[0][0]._cut)
+        mixture.casing = tables[0][0].casing
         for table, often in tables:
             mixture.words += times(table.words, often)
             mixture.hangul += times(table.hangul, often)
             mixture.pruned = max(mixture.pruned, table.pruned)
-            mixture.counts.update({w: times(count, often) for w, count in table.counts.items()})
+            for into, given in ((mixture.counts, table.counts), (mixture.forms, table.forms)):
+                into.update({word: times(count, often) for word, count in given.items()})
         mixture.counts = +mixture.counts  # without zeros
         return mixture
 
     def fold(self) -> None:
         """Move what was counted as it is in the text into the table."""
+        if self._decide:
+            self._decide(self, self._raw)
+            self._decide = None
         for word, count in self._raw.items():
             self.words += count
             self.hangul += count * bool(_HANGUL.search(word))
-            for token in self._normalize(word):
+            for token in self.normalize(word):
                 self.counts[token] += count
+            for form in self.spelt(word) if self.spelt else ():
+                self.forms[form] += count
         self._raw.clear()
         # rare words hardly move the pieces; frequent ones are never lost
         while len(self.counts) > _TABLE_WORDS:
@@ -109,6 +131,8 @@ class WordTable:
             self.counts = Counter(
                 {word: count for word, count in self.counts.items() if count > self.pruned}
             )
+        if len(self.forms) > _FORMS:
+            self.forms = Counter(dict(self.forms.most_common(_FORMS // 2)))
 
 
 def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, Report]:
@@ -125,8 +149,18 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
 
 def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
     """Count the words of lines of text, by the normaliser that the tokenizer will have."""
+
+    def decide(table: WordTable, first: Counter[str]) -> None:
+        trainer = trainer_of(options)
+        if options.lower_case is None and trainer.has_casing:
+            table.casing = casing.detected(first)
+            trainer = trainer_of(table.casing.applied(options))
+        table.normalize = trainer.normalize
+        if trainer.normalizer.lower_case or trainer.normalizer.strip_accents:
+            table.spelt = Normalizer(lower_case=False, strip_accents=False, nfc=True).split
+
     trainer = trainer_of(options)
-    table = WordTable(trainer.normalize, trainer.split)
+    table = WordTable(trainer.normalize, trainer.split, decide)
     for text in texts:
         table.add(text)
     table.fold()
@@ -137,10 +171,12 @@ def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, R
     """Train as `train` does, on words that are counted already."""
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
+    options = table.casing.applied(options) if table.casing else options
     trainer = trainer_of(options)
 
     # What the user should hear of before a model is trained on it.
-    warnings = []
+    notes, warnings = casing.losses(table.forms, trainer.normalizer)
+    notes = [*([str(table.casing)] if table.casing else []), *notes]
     strips = trainer.decomposes and trainer.normalizer.strip_accents
     if strips and table.hangul > _HANGUL_SHARE * table.words:
         warnings.append(
@@ -165,7 +201,8 @@ def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, R
             f'the text is too small for --vocab_size={options.vocab_size}: it gives'
             f' {tokenizer.vocab_size} entries, and that many were made'
         )
-    return tokenizer, measure(tokenizer, counts, table.words, warnings)
+    report = measure(tokenizer, counts, table.words, warnings)
+    return tokenizer, dataclasses.replace(report, notes=tuple(notes))
 
 
 def measure(

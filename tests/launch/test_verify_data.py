@@ -46,6 +46,28 @@ def test_every_fault_is_listed(binary, directory):
     assert '3 faults' in result.stdout and 'Traceback' not in result.stderr
 
 
+def test_how_a_text_is_cut_is_shown_for_every_kind_of_folder(binary, directory):
+    """By the tokenizer of records, which lies in them as in a run, and by one itself."""
+    shown = [
+        binary('verify_data', folder, '--show=W7  ünknown w12.', '--show=w0')
+        for folder in (directory, directory / 'tokenizer')
+    ]
+    assert not any(result.returncode for result in shown), shown[0].stderr
+    assert shown[0].stdout == shown[1].stdout
+    first, second = (text.splitlines() for text in shown[0].stdout.split('\n\n'))
+    assert [line.split() for line in first[1:5]] == [
+        ['12', '0', '2', 'w7', 'W7'],
+        ['1', '4', '11', '[UNK]', 'ünknown'],
+        ['17', '12', '15', 'w12', 'w12'],
+        ['1', '15', '16', '[UNK]', '.'],
+    ]
+    about = 'wordpiece, 30522 entries, lower case, accents stripped'
+    assert first[5:] == [f'4 pieces of 3 words, 2 unknown; {about}']
+    assert second[2] == f'1 pieces of 1 words, 0 unknown; {about}'
+    failed = binary('verify_data', directory / 'nowhere', '--show=a')
+    assert failed.returncode == 2 and 'no such tokenizer directory' in failed.stderr
+
+
 def test_what_is_no_records_directory_is_refused(binary, tmp_path):
     for arguments in ((), (tmp_path,), (tmp_path, tmp_path)):
         result = binary('verify_data', *arguments)

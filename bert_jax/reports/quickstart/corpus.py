@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.input_pipeline.tokenizer.casing import Casing, detected, named
 from bert_jax.reports.quickstart import docstrings
 from bert_jax.reports.quickstart.commands import say
 from bert_jax.reports.quickstart.text_split import Document, hashed, read, split
@@ -58,9 +60,9 @@ class Docstrings:
         """Yield the documents, in their order."""
         return docstrings.read(self._packages)
 
-    def cased(self, text: Path) -> bool:
-        """Return False: the text is English, and so as the paper has it."""
-        return False
+    def casing(self, text: Path) -> Casing:
+        """Return that of the paper, for the text is English."""
+        return named(['en'])
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         """Write the task; of any length, for a docstring says at its beginning what it is about."""
@@ -80,13 +82,17 @@ class Corpus:
     # Three lines to a row: of fewer, next sentence prediction could seldom take the next.
     line_pieces: int | None = 10
 
-    def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
+    def __init__(
+        self, patterns: Sequence[str], options: TextOptions, limit: int, language: str | None
+    ):
+        """Find the files; `language`: of the text, where the user named it."""
         from etils import epath
 
         from bert_jax.input_pipeline.text.corpus import units
 
         # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._options, self._limit = patterns, options, limit
+        self._language = language
         chosen = [file for unit in units(patterns, options) for file in unit.files()]
         paths = sorted({Path(file.path) for file in chosen if '://' not in file.path})
         files: list[list[Any]] = [
@@ -131,17 +137,12 @@ class Corpus:
                 part = tuple(sentences[i : i + PART_SENTENCES])
                 yield Document(name, f'{name} {i}', '', part)
 
-    def cased(self, text: Path) -> bool:
-        """Tell whether the text is other than English in Latin letters.
-
-        Lower-casing strips accents too: of other languages than English it takes more than it
-        gives, and it takes Hangul and other scripts apart.
-        """
+    def casing(self, text: Path) -> Casing:
+        """Return the casing that the language wants: as it is named, or as its words tell."""
+        if self._language:
+            return named([self._language])
         with open(text / 'train.txt', encoding='utf-8') as file:
-            # The blocks of Latin letters, accents and all, end at U+024F.
-            letters = [c for c in file.read(200_000) if c.isalpha()]
-        latin = 2 * sum(c < '\u0250' for c in letters) > len(letters)
-        return not latin or self._options.language.split('-')[0] != 'en'
+            return detected(Counter(file.read(1_000_000).split()))
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         """Write the task, of passages that fit a row.
@@ -175,6 +176,8 @@ def write_text(source: Source, folder: Path) -> None:
     )
 
 
-def source(corpus: Sequence[str] | None, options: TextOptions, limit: int) -> Source:
+def source(
+    corpus: Sequence[str] | None, options: TextOptions, limit: int, language: str | None
+) -> Source:
     """Return the source that --corpus names; the docstrings without one."""
-    return Corpus(corpus, options, limit) if corpus else Docstrings()
+    return Corpus(corpus, options, limit, language) if corpus else Docstrings()

@@ -16,10 +16,11 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import Result, Store
 from bert_jax.configs.options import option
-from bert_jax.reports.quickstart.commands import run
+from bert_jax.reports.quickstart.commands import run, say
 
 if TYPE_CHECKING:
     from bert_jax.configs.schema import PretrainConfig
+    from bert_jax.input_pipeline.tokenizer.casing import Casing
     from bert_jax.reports.quickstart.corpus import Source
 
 # Of English and Korean text alike, about; decides how many differently masked copies are made.
@@ -36,13 +37,14 @@ class Options:
         'your own text, a glob, as often as there are texts; documents stand between blank lines '
         '(default: docstrings of the installed packages)',
     )
-    language: str = option(
-        'en', 'language code of --corpus: how sentences end, and whether --cased is meant'
+    language: str | None = option(
+        None,
+        'language code of --corpus: how sentences end (by default as in English), and whether'
+        ' --cased is meant (by default told by the words)',
     )
     cased: Literal['auto', 'yes', 'no'] = option(
         'auto',
-        'whether the vocabulary keeps capitals and accents; auto: no for English in Latin letters,'
-        ' yes for all else',
+        'whether the vocabulary keeps capitals and accents; auto: no for English, yes for all else',
     )
     corpus_mb: float = option(
         12,
@@ -96,7 +98,7 @@ def make(options: Options, source: Source, store: Store) -> None:
     config = cast('PretrainConfig', load('quickstart'))
     pieces = config.phases[0].seq_len - 2  # without [CLS] and [SEP]
     text = store.make('text', source.inputs, lambda folder: write_text(source, folder))
-    vocabulary = _vocabulary(store, options, source.cased(text.folder), text)
+    vocabulary = _vocabulary(store, options, source.casing(text.folder), text)
     made_of = {'text': text.key, 'vocabulary': vocabulary.key}
     task = store.make(
         'task',
@@ -111,18 +113,20 @@ def make(options: Options, source: Source, store: Store) -> None:
     _finetune(store, options, pieces + 2, task, pretrained)
 
 
-def _vocabulary(store: Store, options: Options, cased: bool, text: Result) -> Result:
-    """Learn the vocabulary from the training side alone; `cased`: what --cased=auto means."""
-    if options.cased != 'auto':
-        cased = options.cased == 'yes'
+def _vocabulary(store: Store, options: Options, casing: Casing, text: Result) -> Result:
+    """Learn the vocabulary from the training side alone; `casing`: what --cased=auto means."""
+    automatic = options.cased == 'auto'
+    cased = not casing.lower_case if automatic else options.cased == 'yes'
     case = '--nolower_case' if cased else '--lower_case'
     arguments = [f'--vocab_size={options.vocab_size}', case]
     files = [f'--input={text.folder}/train.txt']
-    return store.make(
-        'vocabulary',
-        {'text': text.key, 'arguments': arguments},
-        lambda folder: run('train_vocab', *files, f'--output={folder}', *arguments),
-    )
+
+    def fill(folder: Path) -> None:
+        if automatic:
+            say(str(casing).split(': --')[0])
+        run('train_vocab', *files, f'--output={folder}', *arguments)
+
+    return store.make('vocabulary', {'text': text.key, 'arguments': arguments}, fill)
 
 
 def _lines(store: Store, pieces: int, text: Result, vocabulary: Result) -> Result:

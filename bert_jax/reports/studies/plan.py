@@ -109,11 +109,16 @@ class Plan:
             return None, self.inputs.tokenizer.identity
         text = self.inputs.texts[row.text]
         options = self.study.vocabulary_options(row)
-        inputs = {'text': text.identity, 'options': _plain(options, VocabularyOptions)}
+        # A study lower-cases where it does not say: its rows are compared with the paper's. So
+        # steps of older studies keep their names.
+        cased = options.get('lower_case') is False or options.get('model') == 'byte_bpe'
+        plain = options if cased else {**options, 'lower_case': None}
+        inputs = {'text': text.identity, 'options': _plain(plain, VocabularyOptions)}
+        flags = flags_of(options if cased else {'lower_case': True, **options})
 
         def commands(folder: Path) -> Iterator[Command]:
             shutil.rmtree(folder, ignore_errors=True)  # it is made in one go
-            yield 'train_vocab', [*text.flags, f'--output={folder}', *flags_of(options)]
+            yield 'train_vocab', [*text.flags, f'--output={folder}', *flags]
 
         name = name_of('vocabulary', inputs)
         return self._add(Step(name, f'vocabulary of {row.name}', inputs, commands)), name

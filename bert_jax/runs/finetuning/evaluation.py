@@ -8,6 +8,7 @@ data_collator.py's.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -163,6 +164,39 @@ def report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir
     return task.report(examples, task.read_predictions(str(file), examples))
 
 
+def _check_fit(task: Task, data: dict[str, Any], workdir: Workdir) -> None:
+    """Raise UserError where a task asks another thing than a workdir was trained for.
+
+    `data`: what the workdir notes of that.
+    """
+    if (task.head, list(task.labels)) != (data['head'], data['labels']):
+        raise UserError(
+            f'--task={task.name}: its labels {list(task.labels)} are not those of'
+            f' --workdir={workdir}, {data["labels"]}'
+        )
+    asked, trained = task.options.get('texts'), data.get('options', {}).get('texts')
+    if asked and trained and asked != trained:
+        texts = {1: 'one text', 2: 'two texts'}
+        raise UserError(
+            f'--task={task.name}: its examples have {texts[asked]}, and those that'
+            f' --workdir={workdir} was trained on have {texts[trained]}'
+        )
+
+
+def in_windows(task: Any, doc_stride: int) -> Any:
+    """Return the task with windows on long texts that begin so many pieces after each other.
+
+    Raises:
+      UserError: its texts are not read in windows.
+    """
+    if not hasattr(task, 'doc_stride'):
+        raise UserError(
+            f'--doc_stride: a task of kind {task.kind} is not read in windows, as classification,'
+            ' regression and multilabel are: leave it out'
+        )
+    return dataclasses.replace(task, doc_stride=doc_stride)
+
+
 class TaskEvaluator:
     """A fine-tuned model in memory, and the split of a task that it is asked about.
 
@@ -174,7 +208,14 @@ class TaskEvaluator:
       name: what results on the split are filed under; another task has another name.
     """
 
-    def __init__(self, folder: str, task_name: str | None, data_dir: str | None, split: str | None):
+    def __init__(
+        self,
+        folder: str,
+        task_name: str | None,
+        data_dir: str | None,
+        split: str | None,
+        doc_stride: int | None = None,
+    ):
         """Load the newest checkpoint.
 
         Args:
@@ -182,6 +223,7 @@ class TaskEvaluator:
           task_name: another task with the same head and labels; None: its own, as in fine-tuning.
           data_dir: of that task.
           split: None: dev, or test where the task has no dev.
+          doc_stride: of windows on texts that are longer than a row; None: as in training.
 
         Raises:
           UserError: the workdir is none, or its model does not fit the task.
@@ -203,22 +245,14 @@ class TaskEvaluator:
             data['task'] if task_name is None else task_name,
             data['data_dir'] if self.own and data_dir is None else data_dir or '',
         )
-        if (task.head, list(task.labels)) != (data['head'], data['labels']):
-            raise UserError(
-                f'--task={task.name}: its labels {list(task.labels)} are not those of'
-                f' --workdir={workdir}, {data["labels"]}'
-            )
-        asked, trained = task.options.get('texts'), data.get('options', {}).get('texts')
-        if asked and trained and asked != trained:
-            texts = {1: 'one text', 2: 'two texts'}
-            raise UserError(
-                f'--task={task.name}: its examples have {texts[asked]}, and those that'
-                f' --workdir={workdir} was trained on have {texts[trained]}'
-            )
+        _check_fit(task, data, workdir)
         task = task.under(data.get('options', {}) | workdir.chosen())
+        if doc_stride:
+            task = in_windows(task, doc_stride)
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split
         self.name = self.split if self.own else f'{task.name}-{self.split}'
+        self.name += f'-doc_stride_{doc_stride}' if doc_stride else ''
 
         # The same model, with the weights of the newest checkpoint.
         self._source = load_source(folder)
@@ -255,6 +289,7 @@ def evaluate(
     data_dir: str | None = None,
     split: str | None = None,
     show: Callable[[str], object] | None = None,
+    doc_stride: int | None = None,
 ) -> dict[str, Any]:
     """Predict and score a split with a fine-tuned workdir; return what eval/SPLIT.json says.
 
@@ -264,12 +299,16 @@ def evaluate(
       data_dir: the folder of the task's files; None: as in fine-tuning.
       split: None: dev, or test where the task has no dev.
       show: is given the scores of each class as text, where there are classes.
+      doc_stride: score texts that are longer than a row by the mean over windows that begin so many
+        word pieces after each other; None: as in training, where classifiers cut them.
 
     Raises:
       UserError: the workdir is none, or its model does not fit the task.
     """
-    trained = TaskEvaluator(workdir, task, data_dir, split)
-    facts = {'step': trained.step, 'config_hash': config_hash(trained.config)}
+    trained = TaskEvaluator(workdir, task, data_dir, split, doc_stride)
+    facts: dict[str, Any] = {'step': trained.step, 'config_hash': config_hash(trained.config)}
+
+    facts |= {'doc_stride': doc_stride} if doc_stride else {}
 
     # Another task's results do not take the place of its own; what fine-tuning noted of its own
     # run stays where it is of the same weights.

@@ -15,15 +15,16 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.preprocess import plan
-from bert_jax.input_pipeline.preprocess.languages import mixture, too_often
+from bert_jax.input_pipeline.preprocess.languages import mixture, split_inputs, too_often
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.corpus import Report
 from bert_jax.input_pipeline.text.inputs.units import AnyUnit
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer import Tokenizer, casing, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.trainers import trainer_of
 from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
-from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
 
 
 class Text(NamedTuple):
@@ -84,12 +85,30 @@ class Text(NamedTuple):
             progress.update(begun)
 
 
-def train(options: VocabularyOptions, text: Text, output: epath.Path) -> list[str]:
-    """Train a vocabulary on the text and save its tokenizer; return lines about it."""
+def train(
+    options: VocabularyOptions, text: Text, output: epath.Path, language: str | None = None
+) -> list[str]:
+    """Train a vocabulary on the text and save its tokenizer; return lines about it.
+
+    Args:
+      options: what is trained.
+      text: what it is trained on.
+      output: where the tokenizer goes.
+      language: of the text, where its inputs name none; None: told by the words.
+
+    Raises:
+      UserError: a language is named whose words such a casing changes.
+    """
+    languages = [language] if language else [*filter(None, split_inputs('input', text.patterns))]
+    refuse_other_case(options, languages)
+    how_cased = list[str]()
+    if languages and options.lower_case is None and trainer_of(options).has_casing:
+        named = casing.named(languages)
+        options, how_cased = named.applied(options), [str(named)]
     tables, repeats, read = text.counted(lambda lines: vocabulary.counted(lines, options))
     tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
     tokenizer.save(output)
-    lines = _read_lines(repeats, read, report.warnings)
+    lines = [*_read_lines(repeats, read, report.warnings), *how_cased, *report.notes]
 
     # Of each language how well it fared, by itself.
     for language, table in tables.items() if repeats else ():

@@ -17,7 +17,7 @@ import pytest
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.inference import Predictor
+from bert_jax.inference import Predictor, served_heads
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.model import heads
@@ -132,6 +132,44 @@ def test_answers_in_contexts_longer_than_a_row():
         and beside[1]['answer'] == answer['answer']
     )
     assert serve(('who?', ''))['answer'] == ''
+
+
+LONG = ' '.join(tiny_models.WORDS[:12] * 2)
+
+
+@pytest.mark.parametrize('problem', ['single_label', 'multi_label', 'regression'])
+def test_scores_of_a_text_longer_than_a_row_are_the_mean_of_its_windows(problem):
+    labels = () if problem == 'regression' else tiny_models.LABELS
+    model = tiny_models.model('BertForSequenceClassification', labels=labels)
+    model = model._replace(problem_type=f'{problem}_classification' if labels else problem)
+    serve = lambda options: Predictor(Source(model, tiny_models.tokenizer(), '', 0), 12, options)
+    # Windows of ten pieces, five after each other; each word is a piece.
+    windows = [' '.join(LONG.split()[i : i + 10]) for i in (0, 5, 10, 15)]
+    call = jax.jit(heads.Classifier(tiny_models.CONFIG, outputs=max(1, len(labels))).apply)
+    logits = [call({'params': model.params}, row(window))[0] for window in windows]
+    mean = np.mean(logits, axis=0)
+    wanted = {
+        'single_label': jax.nn.softmax(mean),
+        'multi_label': jax.nn.sigmoid(mean),
+        'regression': mean,
+    }[problem]
+    values = lambda answer: list(answer.get('probabilities', answer).values())
+    in_windows, cut = serve({'doc_stride': 5}), serve({})
+    answers = in_windows(['a film', LONG, 'paris'])
+    np.testing.assert_allclose(values(answers[1]), wanted, atol=1e-5)
+    # What fits a row is answered as ever.
+    np.testing.assert_allclose(values(answers[0]), values(cut('a film')), atol=1e-5)
+    assert values(cut(LONG)) != pytest.approx(values(answers[1]), abs=1e-5)
+    # Answers by windows are others, so a file of the former is not gone on with.
+    assert in_windows.settings != cut.settings
+
+
+def test_windows_are_refused_where_there_are_none():
+    for architecture in ('BertForPreTraining', 'BertForTokenClassification'):
+        with pytest.raises(UserError, match=f'doc_stride: {architecture} is not read in windows'):
+            served_heads.check_windows(tiny_models.model(architecture), 8)
+    with pytest.raises(UserError, match='doc_stride=0: must be a whole number from 1'):
+        served_heads.check_windows(tiny_models.model('BertForQuestionAnswering'), 0)
 
 
 def test_a_label_for_every_word_of_a_text_of_any_length():

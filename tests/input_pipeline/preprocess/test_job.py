@@ -69,6 +69,7 @@ def test_a_directory_holds_one_job(tmp_path, vocabulary, capsys):
     assert digests(tmp_path / 'out') == before
     run(tmp_path, vocabulary, seq_len=32, num_shards=2, overwrite=True)
     assert set(digests(tmp_path / 'out')) == {
+        'eval-00000-of-00001.tfrecord',
         'train-00000-of-00002.tfrecord',
         'train-00001-of-00002.tfrecord',
     }

@@ -50,7 +50,8 @@ class TestEveryModel:
 
     def test_report_is_what_encoding_the_text_again_gives(self, model):
         text = [*english(), 'rare Ω characters ж here']
-        tokenizer, report = train(text, VocabularyOptions(100, model, character_coverage=0.999))
+        options = VocabularyOptions(100, model, lower_case=True, character_coverage=0.999)
+        tokenizer, report = train(text, options)
         ids = [i for line in tokenizer.encode_batch(text) for i in line.tolist()]
         assert report.words == sum(len(line.split()) for line in text)
         assert report.fertility == pytest.approx(len(ids) / report.words)
@@ -103,7 +104,8 @@ class TestEveryModel:
         ids = tokenizer.encode(text)
         assert tokenizer.encode(unicodedata.normalize('NFD', text)) == ids and 1 not in ids
         assert tokenizer.decode(tokenizer.encode('한국어')).replace(' ', '') == '한국어'
-        stripping, report = train(KOREAN, VocabularyOptions(300, model, character_coverage=1.0))
+        options = VocabularyOptions(300, model, lower_case=True, character_coverage=1.0)
+        stripping, report = train(KOREAN, options)
         if model == 'wordpiece':  # as Google's rules have it
             assert 'takes its syllables apart' in ' '.join(report.warnings)
         else:

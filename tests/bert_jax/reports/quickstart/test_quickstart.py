@@ -81,20 +81,27 @@ def test_mistakes(tmp_path, binary):
         assert not (tmp_path / 'run').exists()
 
 
+ENGLISH = 'The end of the day and the beginning of the night, and all of it. '
+VIETNAMESE = 'Đồng bằng sông Cửu Long là vùng đất phía nam của nước ta. '
+
+
 @pytest.mark.parametrize(
     ('language', 'text', 'expected'),
     [
-        ('en-GB', 'Plain English.', False),
-        ('de', 'Gro\u00dfe H\u00e4user.', True),
-        ('en', '\ud55c\uad6d\uc5b4 \uae00\uc774\ub2e4.', True),  # the language was forgotten
+        ('en-GB', 'Plain words.', True),
+        ('de', ENGLISH, False),
+        (None, ENGLISH, True),
+        (None, VIETNAMESE, False),
+        (None, ENGLISH + VIETNAMESE, False),
+        (None, '한국어 글이다.', False),
     ],
-    ids=['en-GB', 'de', 'ko'],
+    ids=['named en', 'named de', 'en', 'vi', 'en and vi', 'ko'],
 )
 def test_casing(tmp_path, language, text, expected):
     """Lower-casing strips accents too: it is for English alone, unless it is asked for."""
     (tmp_path / 'train.txt').write_text(text, encoding='utf-8')
-    reading = TextOptions(segment=True, language=language)
-    assert Corpus([f'{tmp_path}/train.txt'], reading, 1000).cased(tmp_path) is expected
+    made = Corpus([f'{tmp_path}/train.txt'], TextOptions(segment=True), 1000, language)
+    assert made.casing(tmp_path).lower_case is expected
 
 
 def test_parts_of_documents(tmp_path):
@@ -103,7 +110,7 @@ def test_parts_of_documents(tmp_path):
     lines.insert(20, '')
     (tmp_path / 'mine.jsonl').write_text(json.dumps({'body': '\n'.join(lines)}) + '\n')
     made, other = (
-        Corpus([f'{tmp_path}/mine.jsonl'], TextOptions(segment=True, **options), 10**6)
+        Corpus([f'{tmp_path}/mine.jsonl'], TextOptions(segment=True, **options), 10**6, None)
         for options in ({'text_column': 'body'}, {})
     )
     parts = list(made.documents())

@@ -137,6 +137,11 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     # Trained on sixteen devices: it is scored on the eight that are here.
     other = trained_on(folder, tmp_path / 'other', {'data_parallel': 8, 'model_parallel': 2})
     assert evaluation.evaluate(other, None, None, None)['metrics'] == result['metrics']
+    # Its texts fit a row: windows change no score, and have a file of their own.
+    windows = evaluation.evaluate(folder, None, None, None, doc_stride=4)
+    assert (windows['metrics'], windows['doc_stride']) == (result['metrics'], 4)
+    assert windows == json.loads((tmp_path / 'run/eval/dev-doc_stride_4.json').read_text())
+    assert json.loads((tmp_path / 'run/eval/dev.json').read_text()) == result
     unlabelled = evaluation.evaluate(folder, None, None, 'test')
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
@@ -564,6 +569,11 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
             'did you mean epochs?',
         ),
         ('evaluate', [], 'name --workdir'),
+        (
+            'evaluate',
+            ['--workdir=x', '--data=z', '--doc_stride=9'],
+            'does not go with --d',
+        ),
         ('evaluate', ['--predictions=x'], '--predictions needs --task'),
         ('evaluate', ['--workdir=x', '--runs=z'], '--runs needs --suite=glue'),
         ('evaluate', ['--suite=glue', '--runs=x', '--split=z'], '--split does not go with --suite'),

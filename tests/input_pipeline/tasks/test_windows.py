@@ -1,0 +1,86 @@
+"""Texts longer than a row in windows: all of a text is read, and its scores are their mean."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
+from bert_jax.input_pipeline.tasks.features import cut_of, spans_of, window_rows
+from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
+from tests.helpers import tiny_models
+
+TEXTS = ['what ' * 20, 'the capital', '']
+WINDOWS = [0, 0, 0, 1, 2]  # of rows of 12: the first text has 20 pieces, 10 a row, 5 apart
+
+
+@pytest.fixture(scope='module')
+def tokenizer():
+    return tiny_models.tokenizer()
+
+
+def test_every_piece_is_in_a_window_and_none_is_left_out():
+    for length in range(30):
+        for room, stride in ((7, 3), (7, 7), (7, 20), (1, 1)):
+            spans = spans_of(length, room, stride)
+            assert {i for span in spans for i in range(span.start, span.stop)} == set(range(length))
+            assert all(span.stop - span.start <= room for span in spans)
+            starts = [span.start for span in spans]
+            assert starts == [i * min(stride, room) for i in range(len(starts))]
+
+
+def test_rows_hold_the_windows_of_their_texts(tokenizer):
+    rows = window_rows(TEXTS, [None] * 3, tokenizer, 12, 5)
+    assert rows['example_index'].tolist() == WINDOWS
+    assert rows['input_mask'].sum(axis=1).tolist() == [12, 12, 12, 4, 2]
+    what = tokenizer.encode('what')[0]
+    assert (rows['input_ids'][:3, 1:11] == what).all()
+    assert cut_of(rows).tolist() == [3, 0, 22, 0]
+
+
+@pytest.mark.parametrize('longer', [0, 1])
+def test_the_shorter_of_a_pair_stands_in_every_window(tokenizer, longer):
+    pair = [['the capital'], ['the capital']]
+    pair[longer] = ['what ' * 20]
+    rows = window_rows(*pair, tokenizer, 12, 7)
+    short = tokenizer.encode('the capital')
+    assert len(rows['example_index']) == 3
+    begin = 1 if longer else 2 + 7
+    for row, count in zip(rows['input_ids'], (7, 7, 6), strict=True):
+        at = begin if longer else 2 + count
+        assert row[at : at + 2].tolist() == short
+    # Both are longer than half of a row: the other one loses its end, which is counted.
+    rows = window_rows(['the ' * 15], ['what ' * 20], tokenizer, 13, 3)
+    assert cut_of(rows).tolist() == [1, 1, 35, 10]
+
+
+CLASSES = text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {})
+NUMBER = text_task('x', 'regression', (), ('pearson',), {})
+SETS = MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}, thresholds={'a': 0.5})
+
+
+@pytest.mark.parametrize(
+    ('task', 'label', 'logits', 'expected'),
+    [
+        # One window of three is sure of "yes", and so is their mean.
+        (CLASSES, 1, [[1, 0], [1, 0], [0, 3], [1, 0], [0, 1]], ['yes', 'no', 'yes']),
+        (NUMBER, 2.5, [[1], [2], [6], [4], [5]], [3.0, 4.0, 5.0]),
+        (
+            SETS,
+            (0,),
+            [[-1, 1], [-1, 1], [3, -3], [-1, -1], [1, 1]],
+            [('a',), (), ('a', 'b')],
+        ),
+    ],
+    ids=['classification', 'regression', 'multilabel'],
+)
+def test_scores_are_the_mean_over_windows(tokenizer, task, label, logits, expected):
+    examples = [TextExample(str(i), text, None, label) for i, text in enumerate(TEXTS)]
+    assert len(task.features(examples, tokenizer, 12)['labels']) == 3  # cut, where nothing is said
+    windowed = dataclasses.replace(task, doc_stride=5)
+    rows = windowed.features(examples, tokenizer, 12)
+    assert rows['example_index'].tolist() == WINDOWS and len(rows['labels']) == 5
+    outputs = {'logits': np.array(logits, np.float32)}
+    assert list(windowed.decode(examples, rows, outputs).answers.values()) == expected
