@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bert_jax.inference import Bert, Predictor
     from bert_jax.model.heads import EncoderModel, Pretraining
+    from bert_jax.runs.calls.evaluation import evaluate
+    from bert_jax.runs.calls.finetuning import finetune
+    from bert_jax.runs.calls.pretraining import pretrain
+    from bert_jax.runs.calls.vectors import VectorOptions
     from bert_jax.runs.workdir.running import own_run
     from bert_jax.train.losses import Objective, cross_entropy
 
@@ -21,14 +25,22 @@ __all__ = [
     'Objective',
     'Predictor',
     'Pretraining',
+    'VectorOptions',
     'cross_entropy',
+    'evaluate',
+    'finetune',
     'own_run',
+    'pretrain',
 ]
 _MODULES = {
     'Bert': 'inference',
     'Predictor': 'inference',
     'EncoderModel': 'model.heads',
     'Pretraining': 'model.heads',
+    'pretrain': 'runs.calls.pretraining',
+    'finetune': 'runs.calls.finetuning',
+    'evaluate': 'runs.calls.evaluation',
+    'VectorOptions': 'runs.calls.vectors',
     'own_run': 'runs.workdir.running',
     'Objective': 'train.losses',
     'cross_entropy': 'train.losses',

@@ -1,8 +1,8 @@
 r"""Compares fine-tuning with the feature-based approach on a tagging task (paper section 5.3).
 
-  bert-feature-based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \
+  bert-finetune feature-based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \
       --workdir=DIR [--seeds=0,1,2]
-  bert-feature-based ... --approaches=last,concat_last4 --set train_examples=3000 \
+  bert-finetune feature-based ... --approaches=last,concat_last4 --set train_examples=3000 \
       --set_bilstm lstm_width=256
 
 The encoder stays as it is (Table 7). What it says of every word is computed once and kept in

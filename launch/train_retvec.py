@@ -3,7 +3,7 @@
 A word and its forms with typos are to be alike.
 
   bert-train-vocab --model=words --input=GLOB --output=TOKENIZER --nolower_case
-  bert-train-retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]
+  bert-pretrain retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]
   bert-pretrain --config=retvec_tiny --init_from=DIR --data=RECORDS --workdir=DIR2
 
 The words are those of the tokenizer, of whatever script; some are held out by a hash of their

@@ -1,8 +1,8 @@
 r"""Fine-tunes on one or several languages and scores on all: a matrix, with word pieces in common.
 
-  bert-transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \
+  bert-finetune transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \
       --init_from=WORKDIR --workdir=DIR [--train=en --train=en+de] [--seeds=0,1,2]
-  bert-transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
+  bert-finetune transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
 
 A language is a name for a task and its files: classification, pairs, spans, choices or tagging,
 with the same labels in all. Without --train each language that has a train split is a row. The

@@ -1,6 +1,6 @@
 """Reads a records directory back and compares it with all that its manifest promises.
 
-  bert-verify-data RECORDS
+  bert-preprocess verify RECORDS
 
 Checks that every shard is there, its size, checksums and count, and in each record the
 ranges of ids and positions, masks and labels; then the tokenizer beside the shards. Prints
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.input_pipeline.records import shards
 
     if len(argv) != 2:
-        raise UserError('name one records directory: bert-verify-data RECORDS')
+        raise UserError('name one records directory: bert-preprocess verify RECORDS')
 
     # Every byte of every shard is read; progress is by bytes.
     directory = argv[1]

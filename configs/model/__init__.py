@@ -103,7 +103,7 @@ class ModelConfig(Section):
     )
     retvec: Literal['frozen', 'trained'] = option(
         'frozen',
-        'retvec only: its network stays as bert-train-retvec left it (RETVec), or is trained on',
+        'retvec only: its network stays as bert-pretrain retvec left it (RETVec), or is trained on',
         is_later=True,
     )
 

@@ -146,6 +146,7 @@ def test_binaries_import_at_their_top_only_what_help_needs():
     light = (
         'bert_jax.cli.app',
         'bert_jax.cli.common_flags.CommonFlags',
+        'bert_jax.cli.common_flags.FinetuneFlags',
         'bert_jax.cli.flags',
         'bert_jax.mesh.before_jax',
         'bert_jax.mesh.determinism',
@@ -156,6 +157,7 @@ def test_binaries_import_at_their_top_only_what_help_needs():
         'bert_jax.cli.model_options.TrainedModel',
         'bert_jax.reports.quickstart.stages.Options',
         'bert_jax.runs.pretraining.planning.Options',
+        'bert_jax.runs.calls.vectors.VectorOptions',
         'bert_jax.runs.supervision.supervisor.RestartOptions',
     )
     at_top = [i for i in IMPORTS['launch'] if i.file in files and not i.deferred]
