@@ -37,6 +37,9 @@ class CommonFlags:
         'where metrics go besides the workdir, as --set runtime.track; tensorboard: no further',
     )
 
+    def __post_init__(self) -> None:
+        check_tracker(self.track)
+
     def settings(self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]) -> list[str]:
         """Return the settings, as NAME=VALUE, that the flags mean for a run of `config`.
 
@@ -57,7 +60,6 @@ class CommonFlags:
         if self.learning_rate is not None:
             by_flag['learning_rate'] = [f'optimizer.peak_lr={self.learning_rate}']
         if self.track is not None:
-            check_tracker(self.track)
             by_flag['track'] = [f'runtime.track={self.track}']
 
         # The last of two would win without a word.

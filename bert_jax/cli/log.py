@@ -17,10 +17,11 @@ from absl import flags, logging
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def set_up() -> None:
+def set_up(in_program: bool = False) -> None:
     """Write short lines on stderr, of libraries from a warning on.
 
-    With --verbosity=0 all lines of theirs, with 1 Python's warnings too.
+    With --verbosity=0 all lines of theirs, with 1 Python's warnings too. Lines of the program that
+    makes a call (`in_program`) are shown as ours are.
     """
     # Time, the level's letter and the message: enough to follow a run.
     handler = logging.get_absl_handler()
@@ -39,7 +40,9 @@ def set_up() -> None:
     if not flags.FLAGS['verbosity'].present:
         handler.addFilter(
             lambda record: (
-                record.levelno >= std_logging.WARNING or record.pathname.startswith(f'{ROOT}/')
+                record.levelno >= std_logging.WARNING
+                or record.pathname.startswith(f'{ROOT}/')
+                or (in_program and 'site-packages' not in record.pathname)
             )
         )
 
@@ -61,6 +64,8 @@ def set_up_in_program() -> None:
     """Write the same lines for a call from a program or notebook that has set up no log itself."""
     if std_logging.root.handlers:
         return
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # else absl says with the first line that they are not
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO)
-    set_up()
+    set_up(in_program=True)

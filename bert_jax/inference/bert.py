@@ -15,6 +15,7 @@ are bert_jax/inference/predictor.py's.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -85,7 +86,7 @@ class Bert:
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 
     @classmethod
-    def load(cls, init_from: str, compute_dtype: str = 'float32') -> Bert:
+    def load(cls, init_from: str | os.PathLike[str], compute_dtype: str = 'float32') -> Bert:
         """Load what --init_from takes: a workdir, a Hugging Face or Google checkpoint, a name.
 
         A pooler that it lacks is made fresh, which the log says.

@@ -14,6 +14,7 @@ pipelines.py's; to score a split of a task is finetuning/evaluation.py's.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -163,7 +164,7 @@ class Predictor:
     @classmethod
     def from_workdir(
         cls,
-        init_from: str,
+        init_from: str | os.PathLike[str],
         max_seq_length: int | None = None,
         top: int = 5,
         compute_dtype: str = 'float32',
@@ -183,7 +184,7 @@ class Predictor:
         """
         check_process()
         source = read_source(init_from)
-        length, options = trained_with(init_from)
+        length, options = trained_with(os.fspath(init_from))
         length = max_seq_length or length or source.model.max_position
         return cls(source, length, options, top, compute_dtype)
 

@@ -49,24 +49,28 @@ def console(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    ('name', 'subcommand', 'old'),
-    [
-        (commands.script_name(name), subcommand, commands.script_name(file))
-        for name, parts in commands.SUBCOMMANDS.items()
-        for subcommand, file in parts.items()
-    ],
-)
-def test_a_subcommand_goes_on_under_its_old_name(name, subcommand, old):
-    now, before = console(name, subcommand, '--help'), console(old, '--help')
+def test_a_subcommand_goes_on_under_its_old_name(capsys, monkeypatch):
+    for name, parts in commands.SUBCOMMANDS.items():
+        for subcommand, file in parts.items():
+            argv = [f'bin/{commands.script_name(name)}', subcommand, '--workdir=x']
+            monkeypatch.setattr(sys, 'argv', argv)
+            assert commands.module_of(name) == f'bert_jax.launch.{file}'
+            assert (sys.argv, capsys.readouterr().err) == ([f'bin/{file}', '--workdir=x'], '')
+            old, new = commands.script_name(file), f'{commands.script_name(name)} {subcommand}'
+            monkeypatch.setattr(sys, 'argv', [f'bin/{old}', '--workdir=x'])
+            assert commands.module_of(file) == f'bert_jax.launch.{file}'
+            line = f'{old} is `{new}` now: the old name goes with the next release\n'
+            assert (sys.argv[1:], capsys.readouterr().err) == (['--workdir=x'], line)
+
+
+def test_the_ways_to_a_subcommand():
+    now, before = console('bert-preprocess', 'verify', '--help'), console('bert-verify-data', '-h')
     assert (now.returncode, now.stderr) == (0, '')
-    assert f'usage: {name} {subcommand}' in now.stdout
-    line = f'{old} is `{name} {subcommand}` now: the old name goes with the next release\n'
-    assert (before.returncode, before.stderr, before.stdout) == (0, line, now.stdout)
-    if name != 'bert-jax':
-        assert f'\nalso: {name} {subcommand} --help\n' in console(name, '--help').stdout
-        listed = console('bert-jax', name.removeprefix('bert-'), subcommand, '--help')
-        assert listed.stdout == now.stdout
+    assert 'usage: bert-preprocess verify' in now.stdout and before.stdout == now.stdout
+    assert before.stderr.startswith('bert-verify-data is `bert-preprocess verify` now')
+    assert '\nalso: bert-preprocess verify --help\n' in console('bert-preprocess', '--help').stdout
+    assert console('bert-jax', 'preprocess', 'verify', '--help').stdout == now.stdout
+    assert 'usage: bert-jax supervise' in console('bert-jax', 'supervise', '--help').stdout
 
 
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])

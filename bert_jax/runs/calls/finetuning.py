@@ -122,9 +122,9 @@ def finetune(
       UserError: task, settings, source or folder do not fit, in one line.
     """
     which = TaskOptions(os.fspath(task), os.fspath(dev), kind, columns, header, os.fspath(data_dir))
-    common = FinetuneFlags(steps, batch_size, learning_rate, track, epochs)
-    asked = Asked(config, recipe, common, changes_of(settings), os.fspath(init_from))
     with called():
+        common = FinetuneFlags(steps, batch_size, learning_rate, track, epochs)
+        asked = Asked(config, recipe, common, changes_of(settings), os.fspath(init_from))
         return _run(which, asked, os.fspath(workdir), sweep, print_map, profile)
 
 

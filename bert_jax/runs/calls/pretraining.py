@@ -75,9 +75,9 @@ def pretrain(
       UserError: settings, records, source or folder do not fit, in one line.
     """
     source, folder = (None if path is None else os.fspath(path) for path in (init_from, workdir))
-    common = CommonFlags(steps, batch_size, learning_rate, track)
-    asked = Asked(config, paths(data), folder, common, changes_of(settings), source, init_by)
     with called():
+        common = CommonFlags(steps, batch_size, learning_rate, track)
+        asked = Asked(config, paths(data), folder, common, changes_of(settings), source, init_by)
         return _run(asked, dry_run, cluster, {'print_map': print_map, 'profile_steps': profile})
 
 

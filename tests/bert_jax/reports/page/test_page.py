@@ -280,7 +280,7 @@ def test_what_is_no_run_is_one_line_and_leaves_no_page(tmp_path):
     (pretraining_run(tmp_path / 'damaged') / 'metrics.jsonl').write_text('{\n{}\n')
     good = pretraining_run(tmp_path / 'good')
     for name, message in (
-        ('nothing', 'no config.json in it; expected the folder of a run or of a sweep'),
+        ('nothing', 'no such folder; expected the folder of a run or of a sweep'),
         ('empty', 'no config.json in it; expected the folder of a run or of a sweep'),
         ('file', 'it is a file'),
         ('damaged', 'metrics.jsonl:1: not a line of metrics'),
