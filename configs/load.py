@@ -64,9 +64,10 @@ def named(config: str | C | None, kind: type[C], default: C | None = None) -> tu
         )
 
     # A fine-tuning preset for pre-training would fail later, far from its cause.
+    name = config if isinstance(config, str) else loaded.name
     if type(loaded) is not kind:
         raise UserError(
-            f'--config={config}: holds a {type(loaded).__name__}, but this program takes a'
+            f'--config={name}: holds a {type(loaded).__name__}, but this program takes a'
             f' {kind.__name__}'
         )
     return loaded, config in presets()

@@ -7,6 +7,7 @@ configs/schema.py has them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import reprlib
@@ -67,6 +68,24 @@ class Section:
             if field.option and outside(value, field.option):
                 self._require(False, field.name, f'in {field.option.within}')
         self.check()
+
+    def __str__(self) -> str:
+        """Return the settings that are not the defaults; `repr` has all, and names older files."""
+        changed = []
+        for field in dataclasses.fields(self):
+            value, factory = getattr(self, field.name), field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            if value != default:
+                several = isinstance(value, tuple)
+                text = ', '.join(map(str, value)) if several else value
+                text = text if isinstance(value, Section) or several else repr(value)
+                changed.append(f'{field.name}={f"({text})" if several else text}')
+        return f'{type(self).__name__}({", ".join(changed)})'
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the same in a notebook."""
+        del cycle
+        printer.text(str(self))
 
     def check(self) -> None:
         """Raise UserError where the fields contradict each other."""

@@ -14,6 +14,15 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
 PUBLIC = {
+    'The commands as calls': {
+        'bert_jax/runs/calls/pretraining.py': ['pretrain'],
+        'bert_jax/runs/calls/finetuning.py': ['finetune'],
+        'bert_jax/runs/calls/evaluation.py': ['evaluate'],
+        'bert_jax/runs/calls/vectors.py': ['VectorOptions'],
+        'bert_jax/runs/workdir/results.py': ['Result', 'RunResult', 'EvaluateResult'],
+        'bert_jax/runs/pretraining/train.py': ['PretrainResult'],
+        'bert_jax/runs/finetuning/finetune.py': ['FinetuneResult'],
+    },
     'A model in memory': {
         'bert_jax/inference/bert.py': ['Bert', 'Outputs'],
         'bert_jax/inference/predictor.py': ['Predictor'],
@@ -33,6 +42,7 @@ PUBLIC = {
     'Objectives, models and steps': {
         'bert_jax/train/losses/__init__.py': ['Objective', 'cross_entropy'],
         'bert_jax/model/heads.py': ['EncoderModel', 'Pretraining'],
+        'bert_jax/model/dropout.py': ['DropoutRng'],
         'bert_jax/train/state.py': ['TrainState', 'create_state', 'load_params_into'],
         'bert_jax/train/step.py': ['make_train_step', 'jit_train_step', 'make_eval_step'],
         'bert_jax/train/schedule.py': ['Hparams', 'hparams_of'],
@@ -42,7 +52,7 @@ PUBLIC = {
         'configs/load.py': ['load'],
         'configs/schema.py': ['Phase', 'PretrainConfig'],
         'bert_jax/runs/pretraining/records.py': ['match_phases', 'Records'],
-        'bert_jax/runs/pretraining/train.py': ['pretrain', 'PretrainResult', 'PhaseTraining'],
+        'bert_jax/runs/pretraining/train.py': ['pretrain', 'PhaseTraining'],
         'bert_jax/runs/pretraining/held_out.py': ['measure'],
     },
 }

@@ -161,6 +161,12 @@ class Predictor:
         self.compilations = self._engine.compilations
         self.added_bytes = self._engine.added_bytes
 
+    def __repr__(self) -> str:
+        """Return where the model is from, its head and what a record has."""
+        required, optional = self.roles
+        roles = ', '.join([*required, *(f'[{role}]' for role in optional)])
+        return f'Predictor({self.source.where!r}, {self.source.bert.head}: {roles})'
+
     @classmethod
     def from_workdir(
         cls,

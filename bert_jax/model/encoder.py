@@ -166,7 +166,12 @@ class Encoder(nn.Module):
             words, segment_ids_BT, dropout_rng, position_ids_BT, input_mask_BT
         )
         mask = AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None)
-        hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng))
+        # Kept only where a caller asks for them, of blocks that are traced one after the other.
+        asked = self.is_mutable_collection('attentions') and not self.is_initializing()
+        attentions: list[jax.Array] | None = [] if asked and not self.scan else None
+        hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng, attentions))
+        for probabilities in attentions or ():
+            self.sow('attentions', 'probabilities', probabilities)
         if PLACEMENTS[c.norm].has_final:
             final_norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='final_norm')
             hidden[-1] = final_norm(hidden[-1])
