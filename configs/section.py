@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from bert_jax.configs import own_parts
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files import typed_json
 from bert_jax.configs.options import (
@@ -58,7 +59,10 @@ class Section:
             value, hint = getattr(self, field.name), field.type
             # The type before the interval, which only numbers have; contradictions last, because
             # `check` may then rely on every field.
-            if not _matches(value, hint):
+            if not _matches(value, hint) and not own_parts.known(field.name, value):
+                if line := own_parts.unknown_line(field.name, value):
+                    choices = ', '.join(map(str, typing.get_args(hint)))
+                    raise UserError(f'{line}; ours are {choices}')
                 is_choice = typing.get_origin(hint) is Literal
                 declared = type(self).__dataclass_fields__[field.name].type
                 allowed = typing.get_args(hint) if is_choice else declared

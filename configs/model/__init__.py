@@ -113,6 +113,12 @@ class ModelConfig(Section):
         ' sub-layer reads, and once more after the last block',
         is_later=True,
     )
+    norm_class: Literal['layer_norm'] = option(
+        'layer_norm', "the norms of the encoder; or one's own (register_part)", is_later=True
+    )
+    block: Literal['transformer'] = option(
+        'transformer', "the blocks of the encoder; or one's own (register_part)", is_later=True
+    )
     use_bias: bool = option(
         True,
         "whether the blocks' dense layers and the encoder's norms have biases; the pooler and heads"

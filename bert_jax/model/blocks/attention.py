@@ -10,6 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configs.own_parts import class_of
 from bert_jax.model.blocks.attend import attend
 from bert_jax.model.blocks.part import Linear, Part, Rows
 from bert_jax.model.blocks.positions import POSITIONS
@@ -84,7 +85,7 @@ class SelfAttention(Part):
             linear(name, x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
             for name in self.columns
         )
-        turned = POSITIONS[c.positions](c, self.window is not None).turned
+        turned = class_of('positions', c.positions, POSITIONS)(c, self.window is not None).turned
         q_BTND = turned(q_BTND, rows.position_ids_BT)
         k_BTND = turned(k_BTND, rows.position_ids_BT)
         if rows.attentions is not None:
