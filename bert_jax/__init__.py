@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bert_jax.configs.own_parts import register_part
+    from bert_jax.configs.files.own_parts import register_part
     from bert_jax.inference import Bert, Predictor
     from bert_jax.model.heads import EncoderModel, Pretraining
     from bert_jax.runs.calls.evaluation import evaluate
@@ -43,7 +43,7 @@ _MODULES = {
     'finetune': 'runs.calls.finetuning',
     'evaluate': 'runs.calls.evaluation',
     'VectorOptions': 'runs.calls.vectors',
-    'register_part': 'configs.own_parts',
+    'register_part': 'configs.files.own_parts',
     'own_run': 'runs.workdir.running',
     'Objective': 'train.losses',
     'cross_entropy': 'train.losses',

@@ -17,8 +17,8 @@ import typing
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from bert_jax.configs import own_parts
 from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.files import own_parts
 from bert_jax.configs.options import described, is_section, item_type, outside, without_none
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.section import Section, names, settings

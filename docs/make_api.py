@@ -50,7 +50,7 @@ PUBLIC = {
     },
     'Settings and records': {
         'configs/load.py': ['load'],
-        'configs/own_parts.py': ['register_part'],
+        'configs/files/own_parts.py': ['register_part'],
         'configs/schema.py': ['Phase', 'PretrainConfig'],
         'bert_jax/runs/pretraining/records.py': ['match_phases', 'Records'],
         'bert_jax/runs/pretraining/train.py': ['pretrain', 'PhaseTraining'],

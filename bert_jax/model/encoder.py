@@ -22,8 +22,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.configs.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model import layout

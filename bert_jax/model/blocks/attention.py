@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.own_parts import class_of
+from bert_jax.configs.files.own_parts import class_of
 from bert_jax.model.blocks.attend import attend
 from bert_jax.model.blocks.part import Linear, Part, Rows
 from bert_jax.model.blocks.positions import POSITIONS

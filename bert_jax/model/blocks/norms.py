@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.own_parts import class_of
+from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 
 Function = Callable[[jax.Array], jax.Array]

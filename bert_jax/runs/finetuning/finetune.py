@@ -103,7 +103,6 @@ def finetune(
     points = [Point('', {}, runs)] if isinstance(runs, FinetuneConfig) else runs
     loaded = task.task if isinstance(task, FoundTask) else load_task(task, data_dir)
     folder = Workdir(workdir)
-    # The folder is this call's, so two sweeps cannot mix their runs in it.
     with folder.lock():
         if isinstance(task, FoundTask):
             task = keep(task, folder)
@@ -127,9 +126,8 @@ def finetune(
         if isinstance(runs, FinetuneConfig):
             result, done_before = runners[on_features].run(runs, workdir)
             of_classes = evaluation.report(loaded, data.split, data.scored, folder)
-            finished = FinetuneResult(
-                workdir, [result], sweep.describe(result, done_before), of_classes
-            )
+            text = sweep.describe(result, done_before)
+            finished = FinetuneResult(workdir, [result], text, of_classes)
         else:
             pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)

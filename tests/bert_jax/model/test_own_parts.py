@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.configs import own_parts, schema
+from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files import own_parts
 from bert_jax.configs.overrides import apply
 from bert_jax.inference import Bert
 from tests.helpers.tiny import tiny_config
