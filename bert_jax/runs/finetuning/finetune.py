@@ -66,7 +66,7 @@ class FinetuneResult(RunResult):
         lines, folder = [], self.folder
         best = sweep.best_of(self.runs)
         if best['metrics']:
-            lines.append(sweep.verdict(best, notes.guesses(folder)))
+            lines.append(notes.verdict(best, notes.guesses(folder)))
         lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
         return [
             *lines,

@@ -143,22 +143,6 @@ def spread(rows: Sequence[dict[str, Any]], guessed: Sequence[notes.Guess]) -> pl
     return plots.Spread(title, quantity.unit, groups, levels[-1] if levels else None)
 
 
-def verdict(result: Mapping[str, Any], guessed: Sequence[notes.Guess]) -> str:
-    """Say in a line how the score of a run compares with answers that do not look at the input."""
-    metric, split = result['metric'], result['split']
-    score = result['metrics'][metric]
-    guess = next((g.scores[metric] for g in reversed(guessed) if metric in g.scores), None)
-    if guess is None or math.isnan(guess):
-        return f'{metric} {score:.3f} on {split}'
-    figures = f'({split} {metric} {score:.3f}, guessing {guess:.3f})'
-    if score > guess:
-        return f'{score - guess:.3f} better than guessing {figures}'
-    return (
-        f'no better than guessing {figures}: train longer, with another learning_rate, or with more'
-        ' examples'
-    )
-
-
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
     """Write rows of cells as lines: columns two spaces apart, numbers to the right.
 
