@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from bert_jax.cli.commands import typed_name
+
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
 ACCELERATOR = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
@@ -186,7 +188,7 @@ assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)
 """
     result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, '')
-    assert f'usage: bert-{name.replace("_", "-")}' in result.stdout
+    assert f'usage: {typed_name(name)} ' in result.stdout
 
 
 @pytest.mark.oldest
