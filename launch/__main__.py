@@ -59,7 +59,7 @@ def main() -> None:
 def listing() -> str:
     """Return how a command is run, and every command with what it does, a line each."""
     width = max(len(commands.typed_name(name)) for name in _NAMES) + 2
-    lines = ['usage: COMMAND [--flags]; COMMAND --help']
+    lines = ['usage: bert-jax NAME [--flags], or the command itself:']
     for aim, names in COMMANDS.items():
         lines += ['', f'{aim}:']
         lines += [f'  {commands.typed_name(name):{width}}{_summary(name)}' for name in names]

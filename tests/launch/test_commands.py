@@ -19,7 +19,7 @@ def test_every_command_has_a_line_and_nothing_heavy_is_imported():
     command = [sys.executable, '-X', 'importtime', '-m', 'bert_jax.launch']
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     usage, *lines = run.stdout.splitlines()
-    assert usage == 'usage: COMMAND [--flags]; COMMAND --help'
+    assert usage == 'usage: bert-jax NAME [--flags], or the command itself:'
     names = [line.split('  ')[1] for line in lines if line.startswith('  ')]
     files = (ROOT / 'launch').glob('*.py')
     ours = {file.stem for file in files if "\nif __name__ == '__main__':" in file.read_text()}
