@@ -19,6 +19,21 @@ from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 _WARMUP = 'optimizer.warmup_steps'
+_TRACK = 'where metrics go besides the workdir, as --set runtime.track; tensorboard: no further'
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackFlag:
+    """The flag of whatever trains; None: as the configuration says."""
+
+    track: Tracker | None = option(None, _TRACK)
+
+    def __post_init__(self) -> None:
+        check_tracker(self.track)
+
+    def tracked(self) -> list[str]:
+        """Return the setting, as NAME=VALUE, that the flag means; none without it."""
+        return [f'runtime.track={self.track}'] if self.track is not None else []
 
 
 @dataclass(frozen=True)
@@ -32,10 +47,7 @@ class CommonFlags:
     learning_rate: float | None = option(
         None, 'peak of the learning rate, as --set optimizer.peak_lr', bounds=(0, None)
     )
-    track: Tracker | None = option(
-        None,
-        'where metrics go besides the workdir, as --set runtime.track; tensorboard: no further',
-    )
+    track: Tracker | None = option(None, _TRACK)
 
     def __post_init__(self) -> None:
         check_tracker(self.track)

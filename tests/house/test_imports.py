@@ -149,6 +149,7 @@ def test_binaries_import_at_their_top_only_what_help_needs():
         'bert_jax.cli.app',
         'bert_jax.cli.common_flags.CommonFlags',
         'bert_jax.cli.common_flags.FinetuneFlags',
+        'bert_jax.cli.common_flags.TrackFlag',
         'bert_jax.cli.flags',
         'bert_jax.mesh.before_jax',
         'bert_jax.mesh.determinism',

@@ -15,6 +15,7 @@ import pytest
 
 import bert_jax
 from bert_jax.configs.errors import UserError
+from bert_jax.runs.workdir import trackers
 from bert_jax.train import metrics_accumulator
 from tests.helpers import mood
 from tests.helpers.records import write_meaningless
@@ -45,9 +46,9 @@ def task(tmp_path_factory) -> pathlib.Path:
     return folder / 'mood.json'
 
 
-def pretrain(records: pathlib.Path, workdir: pathlib.Path, steps: int):
+def pretrain(records: pathlib.Path, workdir: pathlib.Path, steps: int, **others):
     return bert_jax.pretrain(
-        'bert_tiny', records, workdir, steps=steps, batch_size=8, settings=SETTINGS
+        'bert_tiny', records, workdir, steps=steps, batch_size=8, settings=SETTINGS, **others
     )
 
 
@@ -87,7 +88,14 @@ def test_a_signal_stops_a_call_and_the_same_call_goes_on(records, tmp_path):
     with mock.patch.object(metrics_accumulator.Profile, 'after', stopping):
         stopped = pretrain(records, tmp_path / 'run', 4)
     assert (stopped.signal, stopped.step) == (signal.SIGINT, 2)
-    assert pretrain(records, tmp_path / 'run', 4).step == 4
+
+    # What is left goes to a tracker too, which is no other run for that.
+    tracker = mock.Mock()
+    with mock.patch.object(trackers, 'writers_of', return_value=[tracker]) as asked:
+        assert pretrain(records, tmp_path / 'run', 4, track='tensorboard').step == 4
+    asked.assert_called_once_with('tensorboard', str(tmp_path / 'run'))
+    assert [call.args[0].step for call in tracker.write.call_args_list] == [4]
+    tracker.close.assert_called_once_with()
 
 
 def test_two_threads_fine_tune_and_score(task, encoder, tmp_path):
