@@ -92,8 +92,8 @@ def main(argv: Sequence[str]) -> int:
     before_jax.set_up(options.deterministic)
     from bert_jax.runs.calls import finetuning
 
-    table = (options.dev, options.kind, options.columns, options.header)
     if options.print_config:
+        table = (options.dev, options.kind, options.columns, options.header)
         which = finetuning.TaskOptions(options.task, *table, options.data_dir)
         asked = finetuning.Asked(
             app.config_name(), options.recipe, options.common, app.changes(), options.init_from
@@ -105,7 +105,10 @@ def main(argv: Sequence[str]) -> int:
         options.task,
         options.init_from,
         options.workdir,
-        **dict(zip(('dev', 'kind', 'columns', 'header'), table, strict=True)),
+        dev=options.dev,
+        kind=options.kind,
+        columns=options.columns,
+        header=options.header,
         data_dir=options.data_dir,
         config=app.config_name(),
         recipe=options.recipe,

@@ -98,7 +98,7 @@ def _run(
             # Paths as given: hosts that name another folder would part their checkpoints.
             names = ('workdir', 'init_from', 'init_by')
             same = {f'--{name}': getattr(asked, name) for name in names} | {'--dry_run': dry_run}
-            say = lambda checked: same_run.description(*checked, same)
+            say = lambda checked: same_run.description(checked[0], checked[1], same)
             config, records = stack.enter_context(processes.joined_run(cluster, ready, say))
 
         from bert_jax.runs.pretraining import train
@@ -107,8 +107,10 @@ def _run(
         if dry_run:
             train.print_sizes(config, records)
             return train.PretrainResult(folder, 0)
-        sources = {'init_from': asked.init_from, 'init_by': asked.init_by}
-        return train.pretrain(config, records, folder, **sources, **shown)
+        init_from, init_by = asked.init_from, asked.init_by
+        return train.pretrain(
+            config, records, folder, init_from=init_from, init_by=init_by, **shown
+        )
 
 
 def _checked(asked: Asked, dry_run: bool) -> tuple[schema.PretrainConfig, list[Records]]:
