@@ -184,7 +184,7 @@ def test_records_that_a_model_cannot_read_are_refused(model, records_of, said):
     [
         (['model.type_vocab_size=1'], 'model.type_vocab_size=1'),
         (['runtime.attention=cudnn'], 'runtime.attention=cudnn needs a GPU'),
-        ([], '/nowhere: no config.json'),  # --init_from
+        ([], '/nowhere: no such folder'),  # --init_from
     ],
 )
 def test_a_refused_command_leaves_no_folder(folder, binary, changes, said):
