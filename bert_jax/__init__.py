@@ -10,8 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bert_jax.configs.files.own_parts import register_part
     from bert_jax.inference import Bert, Predictor
     from bert_jax.model.heads import EncoderModel, Pretraining
+    from bert_jax.runs.calls.evaluation import evaluate
+    from bert_jax.runs.calls.finetuning import finetune
+    from bert_jax.runs.calls.pretraining import pretrain
+    from bert_jax.runs.calls.vectors import VectorOptions
     from bert_jax.runs.workdir.running import own_run
     from bert_jax.train.losses import Objective, cross_entropy
 
@@ -21,14 +26,24 @@ __all__ = [
     'Objective',
     'Predictor',
     'Pretraining',
+    'VectorOptions',
     'cross_entropy',
+    'evaluate',
+    'finetune',
     'own_run',
+    'pretrain',
+    'register_part',
 ]
 _MODULES = {
     'Bert': 'inference',
     'Predictor': 'inference',
     'EncoderModel': 'model.heads',
     'Pretraining': 'model.heads',
+    'pretrain': 'runs.calls.pretraining',
+    'finetune': 'runs.calls.finetuning',
+    'evaluate': 'runs.calls.evaluation',
+    'VectorOptions': 'runs.calls.vectors',
+    'register_part': 'configs.files.own_parts',
     'own_run': 'runs.workdir.running',
     'Objective': 'train.losses',
     'cross_entropy': 'train.losses',

@@ -11,10 +11,12 @@ import os
 import pathlib
 import runpy
 import traceback
-from typing import Any
+from typing import Any, TypeVar
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, did_you_mean
+
+C = TypeVar('C', schema.PretrainConfig, schema.FinetuneConfig)
 
 
 def presets(kind: type[schema.Config] | None = None) -> list[str]:
@@ -47,6 +49,28 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
     if path.suffix == '.json':
         return schema.read(path)
     raise UserError(f'--config={name_or_path}: expected a .py or .json file')
+
+
+def named(config: str | C | None, kind: type[C], default: C | None = None) -> tuple[C, bool]:
+    """Return the configuration that was asked for, and whether it is a preset's by its name.
+
+    Raises UserError where it is none of class `kind`, or there is neither a name nor a default.
+    """
+    loaded = load(config, kind) if isinstance(config, str) else config or default
+    if loaded is None:
+        raise UserError(
+            f'--config is required: a preset ({", ".join(presets(kind))}), a Python file or a saved'
+            ' config.json'
+        )
+
+    # A fine-tuning preset for pre-training would fail later, far from its cause.
+    name = config if isinstance(config, str) else loaded.name
+    if type(loaded) is not kind:
+        raise UserError(
+            f'--config={name}: holds a {type(loaded).__name__}, but this program takes a'
+            f' {kind.__name__}'
+        )
+    return loaded, config in presets()
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.files import own_parts
 from bert_jax.configs.options import described, is_section, item_type, outside, without_none
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.section import Section, names, settings
@@ -150,8 +151,11 @@ def _parse(text: str, hint: Any, name: str) -> Any:
         return text
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
-        if text in choices:
+        setting = name.rpartition('.')[2]
+        if text in choices or own_parts.known(setting, text):
             return text
+        if line := own_parts.unknown_line(setting, text):
+            raise UserError(f'{line}; ours are {", ".join(choices)}')
         raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{or_none}')
 
     # Whatever has no parser of its own is a tuple of sections, which is written as JSON.

@@ -9,6 +9,7 @@ import types
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_jax.configs.errors import require_extra
 from bert_jax.configs.options import COUNT, COUNT_OR_0, option
 from bert_jax.configs.section import Section
 
@@ -16,6 +17,8 @@ from bert_jax.configs.section import Section
 Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
 # What products of matrices read (bert_jax/model/blocks/products.py).
 MatmulDtype = Literal['auto', 'float32', 'bfloat16']
+# Where metrics go besides the workdir (bert_jax/runs/workdir/trackers.py).
+Tracker = Literal['wandb', 'mlflow', 'tensorboard']
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,13 @@ class RuntimeConfig(Section):
         within=COUNT,
         is_later=True,
     )
+    track: Tracker | None = option(
+        None,
+        'where metrics go besides the workdir: to Weights & Biases (wandb) or to MLflow (mlflow),'
+        ' each installed by its extra; tensorboard: no further, for its files are always written',
+        kind='runtime',
+        is_later=True,
+    )
     max_bad_steps: int = option(
         10, 'non-finite steps in a row after which training stops', kind='runtime', within=COUNT
     )
@@ -147,7 +157,7 @@ class RuntimeConfig(Section):
     stall_minutes: float = option(
         30.0,
         'a process in which no step is done for so long ends, to be started again '
-        '(bert-supervise); 0: never',
+        '(bert-jax supervise); 0: never',
         kind='runtime',
         within='[0, 525600]',
     )
@@ -159,3 +169,9 @@ class RuntimeConfig(Section):
             'keep_every',
             f'a multiple of checkpoint_every={self.checkpoint_every}',
         )
+
+
+def check_tracker(track: Tracker | None) -> None:
+    """Raise UserError, in a line that says how it is installed, where a tracker is not there."""
+    if track in ('wandb', 'mlflow'):
+        require_extra(f'--track={track}', track, track)

@@ -7,6 +7,7 @@ configs/schema.py has them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import reprlib
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files import typed_json
+from bert_jax.configs.files import own_parts, typed_json
 from bert_jax.configs.options import (
     NO_VALUE,
     Described,
@@ -57,7 +58,10 @@ class Section:
             value, hint = getattr(self, field.name), field.type
             # The type before the interval, which only numbers have; contradictions last, because
             # `check` may then rely on every field.
-            if not _matches(value, hint):
+            if not _matches(value, hint) and not own_parts.known(field.name, value):
+                if line := own_parts.unknown_line(field.name, value):
+                    choices = ', '.join(map(str, typing.get_args(hint)))
+                    raise UserError(f'{line}; ours are {choices}')
                 is_choice = typing.get_origin(hint) is Literal
                 declared = type(self).__dataclass_fields__[field.name].type
                 allowed = typing.get_args(hint) if is_choice else declared
@@ -67,6 +71,24 @@ class Section:
             if field.option and outside(value, field.option):
                 self._require(False, field.name, f'in {field.option.within}')
         self.check()
+
+    def __str__(self) -> str:
+        """Return the settings that are not the defaults; `repr` has all, and names older files."""
+        changed = []
+        for field in dataclasses.fields(self):
+            value, factory = getattr(self, field.name), field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            if value != default:
+                several = isinstance(value, tuple)
+                text = ', '.join(map(str, value)) if several else value
+                text = text if isinstance(value, Section) or several else repr(value)
+                changed.append(f'{field.name}={f"({text})" if several else text}')
+        return f'{type(self).__name__}({", ".join(changed)})'
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the same in a notebook."""
+        del cycle
+        printer.text(str(self))
 
     def check(self) -> None:
         """Raise UserError where the fields contradict each other."""

@@ -100,30 +100,41 @@ class _LastLine(tqdm):
 
 
 _LastLine.set_lock(threading.RLock())  # tqdm's own would be one of several processes
+_SHOWING = threading.RLock()  # held by the thread whose bar is shown: there is one last line
+
+
+def _in_notebook() -> bool:
+    """Tell whether a notebook shows what is printed: its stream is no terminal, but takes a bar."""
+    ipython = sys.modules.get('IPython')
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and 'IPKernelApp' in shell.config
 
 
 class Bar:
-    """The last line of the terminal on stderr for as long as the context; elsewhere nothing.
+    """The last line of a terminal or notebook on stderr for as long as the context; else nothing.
 
     What is logged or printed meanwhile is above it. It is gone at the end, after an error and at
     SIGTERM. It is as wide as the window at each moment.
 
     Attributes:
-      shown: whether there is one: it is `wanted`, the terminal is not dumb, and the log tells more
-        than warnings.
+      shown: whether there is one: it is `wanted`, the terminal is not dumb, the log tells more
+        than warnings, and no other thread has one.
     """
 
     def __init__(self, wanted: bool = True) -> None:
         stream = self._stream = sys.stderr
         terminal = stream is not None and stream.isatty() and os.environ.get('TERM') != 'dumb'
-        self.shown = wanted and terminal and logging.level_info()
+        self.shown = wanted and (terminal or _in_notebook()) and logging.level_info()
         self._drawn_at = float('-inf')
         self._pieces: list[tuple[TextIO, str]] = []  # of a line that is printed in pieces
         self._put_back = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        # Of two threads one shows its bar; a bar within a bar is the same thread's.
+        self.shown = self.shown and _SHOWING.acquire(blocking=False)
         if not self.shown:
             return self
+        self._put_back.callback(_SHOWING.release)
         bar = _LastLine(file=self._stream, leave=False, dynamic_ncols=True)
         self._bar = self._put_back.enter_context(bar)
         self._end_clean_at_sigterm()
@@ -172,6 +183,7 @@ class Bar:
         """Clear the bar before SIGTERM ends the program; a handler of the program's own stays."""
         if (
             threading.current_thread() is not threading.main_thread()
+            or not self._stream.isatty()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         ):
             return

@@ -1,4 +1,4 @@
-"""The commands of bert_jax, in the order in which they are needed.
+"""The commands of bert_jax, by what one wants to do.
 
   bert-jax
   bert-jax pretrain --help
@@ -16,34 +16,20 @@ import runpy
 import sys
 
 import bert_jax
-from bert_jax.cli import app
+from bert_jax.cli import app, commands
 from bert_jax.configs.errors import UserError, did_you_mean
 
-# From raw text to a model in use; what each does is written at the head of its file.
-COMMANDS = (
-    'quickstart',
-    'train_vocab',
-    'train_retvec',
-    'preprocess',
-    'verify_data',
-    'adopt_records',
-    'plan',
-    'pretrain',
-    'supervise',
-    'finetune',
-    'feature_based',
-    'study',
-    'evaluate',
-    'transfer',
-    'translations',
-    'report',
-    'predict',
-    'fill_mask',
-    'nearest',
-    'extract_features',
-    'merge',
-    'export',
-)
+# {what one wants to do: the commands}; what each does is written at the head of its file.
+COMMANDS = {
+    'see all of it in minutes': ('quickstart',),
+    'make records of your text': ('train_vocab', 'preprocess', 'verify_data', 'adopt_records'),
+    'pre-train on them': ('plan', 'pretrain', 'train_retvec', 'supervise'),
+    'train on your task': ('finetune', 'feature_based', 'transfer', 'study'),
+    'see how good it is': ('evaluate', 'translations', 'report'),
+    'use a model': ('predict', 'fill_mask', 'nearest', 'extract_features'),
+    'take a model elsewhere': ('export', 'merge'),
+}
+_NAMES = tuple(name for names in COMMANDS.values() for name in names)
 
 
 def main() -> None:
@@ -56,21 +42,28 @@ def main() -> None:
         if name == '--version':
             print(f'bert_jax {bert_jax.__version__}')
             return
-        app.refuse_replaced(name)
-        if name not in COMMANDS:
+        name = name.replace('-', '_')
+        sys.argv = sys.argv[1:]
+        # Of this list itself a part: `bert-jax supervise` has no longer name.
+        if name in commands.SUBCOMMANDS['jax']:
+            module = f'bert_jax.launch.{name}'
+        else:
+            module = commands.module_of(name)
+        if name not in _NAMES:
             raise UserError(
-                f'{name}: no such command{did_you_mean(name, COMMANDS)}: `bert-jax` lists them'
+                f'{name}: no such command{did_you_mean(name, _NAMES)}: `bert-jax` lists them'
             )
-    sys.argv = sys.argv[1:]
-    runpy.run_module(f'bert_jax.launch.{name}', run_name='__main__', alter_sys=True)
+    runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
 def listing() -> str:
     """Return how a command is run, and every command with what it does, a line each."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f'  {name:{width}}{_summary(name)}' for name in COMMANDS]
-    usage = ['usage: bert-jax NAME [--flags]; bert-jax NAME --help', '']
-    return '\n'.join([*usage, *lines])
+    width = max(len(commands.typed_name(name)) for name in _NAMES) + 2
+    lines = ['usage: bert-jax NAME [--flags], or the command itself:']
+    for aim, names in COMMANDS.items():
+        lines += ['', f'{aim}:']
+        lines += [f'  {commands.typed_name(name):{width}}{_summary(name)}' for name in names]
+    return '\n'.join(lines)
 
 
 def _summary(name: str) -> str:

@@ -1,6 +1,6 @@
 """Takes records of google-research/bert under a manifest, so that bert-pretrain trains on them.
 
-  bert-adopt-records --input='tf_examples.tfrecord*' --tokenizer=DIR --output=records
+  bert-preprocess adopt --input='tf_examples.tfrecord*' --tokenizer=DIR --output=records
 
 Every record is read and checked against the tokenizer: fields, lengths, ids, masks, and where
 [CLS] and [SEP] stand. --output is the folder in which all of them lie, or a new one, into which

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.cli import app, flags
-from bert_jax.cli.model_options import RecordFile, TrainedModel
+from bert_jax.cli.model_options import (
+    SKIP_BAD_RECORDS,
+    OnBadRecord,
+    RecordFile,
+    TrainedModel,
+)
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
 
@@ -26,10 +31,11 @@ from bert_jax.configs.options import option, required
 class TextFile(RecordFile):
     """Records of texts, each of which has its place in the arrays, a bad one too."""
 
-    skip_bad_records: bool = option(
-        False,
-        'in place of stopping at a malformed record: no tokens for it, or NaN where pooled, and a'
+    on_bad_record: OnBadRecord = option(
+        'stop',
+        'what to do with a malformed record; skip: no tokens for it, or NaN where pooled, and a'
         ' line in the log',
+        switch=SKIP_BAD_RECORDS,
     )
 
 

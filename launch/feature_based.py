@@ -1,8 +1,8 @@
 r"""Compares fine-tuning with the feature-based approach on a tagging task (paper section 5.3).
 
-  bert-feature-based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \
+  bert-finetune feature-based --task=conll2003 --data_dir=conll2003 --init_from=ENCODER \
       --workdir=DIR [--seeds=0,1,2]
-  bert-feature-based ... --approaches=last,concat_last4 --set train_examples=3000 \
+  bert-finetune feature-based ... --approaches=last,concat_last4 --set train_examples=3000 \
       --set_bilstm lstm_width=256
 
 The encoder stays as it is (Table 7). What it says of every word is computed once and kept in
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from bert_jax.cli import app, flags
+from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
 from bert_jax.configs.schema import FeatureSet
@@ -29,7 +30,7 @@ _ALL = ('finetune', *get_args(FeatureSet))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(TrackFlag):
     """What is compared, on which task and from which encoder."""
 
     task: str = required(
@@ -101,10 +102,11 @@ def points_of(options: Options) -> list[Point[Any]]:
 
     # Settings come from the row's own preset, then --set, then what is set for its kind alone.
     task = load_task(options.task, options.data_dir)
+    common = [*options.tracked(), *options.set]
     configs: dict[str, Any] = {
         name: overrides.apply(
             finetune.feature_based(task.name, cast(FeatureSet, name)),
-            options.set,
+            common,
             set_bilstm=options.set_bilstm,
         )
         for name in options.approaches
@@ -112,9 +114,7 @@ def points_of(options: Options) -> list[Point[Any]]:
     }
     if 'finetune' in options.approaches:
         recipe = finetune.recipe(task.name, task.kind)
-        configs['finetune'] = finetune.changed(
-            recipe, options.set, set_finetune=options.set_finetune
-        )
+        configs['finetune'] = finetune.changed(recipe, common, set_finetune=options.set_finetune)
 
     # In the order of --approaches: the seeds of a row one after the other share its programs.
     return [

@@ -3,7 +3,7 @@
   bert-finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
   bert-finetune --task=train.tsv --dev=dev.tsv --init_from=WORKDIR --workdir=DIR
   bert-finetune ... --steps=500 --batch_size=16 --learning_rate=3e-5
-  bert-finetune ... --set epochs=4 --set optimizer.layer_decay=0.9
+  bert-finetune ... --epochs=4 --set optimizer.layer_decay=0.9
   bert-finetune ... --sweep="optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"
 
 Without --config the settings are the paper's for the task (configs/presets/finetune.py), and with
@@ -13,17 +13,13 @@ tuning.method the rates are that method's. Runs that are done are taken as they 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from absl import logging
-
 from bert_jax.cli import app, flags
-from bert_jax.cli.common_flags import CommonFlags
+from bert_jax.cli.common_flags import FinetuneFlags
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families import RecipeName
 from bert_jax.configs.options import option, required
 from bert_jax.mesh import before_jax, determinism
@@ -61,7 +57,7 @@ class Options:
         False, 'print every name in --init_from and the array here that it holds'
     )
     workdir: str = required('folder of this run, or of all runs of a sweep')
-    common: CommonFlags = dataclasses.field(default_factory=CommonFlags)
+    common: FinetuneFlags = dataclasses.field(default_factory=FinetuneFlags)
     recipe: RecipeName = option(
         'paper', "whose settings for the task (readme: those of google's own code)"
     )
@@ -88,83 +84,46 @@ flags.define(Options)
 app.define_config_flags()
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run what is left to run; a signal ends it with 128 + its number, saved."""
+def main(argv: Sequence[str]) -> int:
+    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
 
     before_jax.set_up(options.deterministic)
-    from bert_jax.configs import sweep
-    from bert_jax.configs.presets.finetune import METHODS, changed, recipe
-    from bert_jax.input_pipeline.tasks import load_task
-    from bert_jax.input_pipeline.tasks.files import found
+    from bert_jax.runs.calls import finetuning
 
-    # The task and the settings first: most mistakes are in them, and to find them needs no jax.
-    given: str | found.FoundTask = options.task
-    if found.is_table(options.task):
-        if options.data_dir:
-            raise UserError('--data_dir goes with the name of a task: name a table by its path')
-        given = found.find(options.task, options.dev, options.kind, options.columns, options.header)
-        task = given.task
-    else:
-        if strange := flags.present('dev', 'kind', 'columns', 'header'):
-            raise UserError(f'{strange[0]} is for a table, and --task={options.task} is none')
-        task = load_task(options.task, options.data_dir)
-    begin = app.config_named(schema.FinetuneConfig, recipe(task.name, task.kind, options.recipe))
-    # A method of tuning brings its recipe; over that goes --set, and over --set a sweep.
-    common = options.common.settings(begin, app.changes())
-    change = functools.partial(changed, changes=[*common, *app.changes()])
-    config = change(begin)
-    if not flags.present('config') and config.max_seq_length == begin.max_seq_length:
-        begin = _fitting(begin, options.init_from, options.print_config)
-        config = change(begin)
     if options.print_config:
-        print(schema.dumps(config), end='')
-        return
-    points = sweep.grid(begin, options.sweep, change) if options.sweep else []
-    methods = {point.config.tuning.method for point in points} or {config.tuning.method}
-    for method in sorted(methods & METHODS.keys() - {begin.tuning.method}):
-        logging.info(
-            'tuning.method=%s brings the settings of %s, before --set and --sweep: %s',
-            method, METHODS[method].source, ', '.join(METHODS[method].settings),
-        )  # fmt: skip
-
-    from bert_jax.runs.finetuning.finetune import finetune
-
-    finished = finetune(
-        given,
-        options.data_dir,
+        table = (options.dev, options.kind, options.columns, options.header)
+        which = finetuning.TaskOptions(options.task, *table, options.data_dir)
+        asked = finetuning.Asked(
+            app.config_name(), options.recipe, options.common, app.changes(), options.init_from
+        )
+        made = finetuning.configured(asked, which.load(), options.data_dir, only_printed=True)
+        print(schema.dumps(made.change(made.begin)), end='')
+        return 0
+    finished = finetuning.finetune(
+        options.task,
         options.init_from,
         options.workdir,
-        points or config,
-        options.print_map,
-        options.profile,
+        dev=options.dev,
+        kind=options.kind,
+        columns=options.columns,
+        header=options.header,
+        data_dir=options.data_dir,
+        config=app.config_name(),
+        recipe=options.recipe,
+        **vars(options.common),
+        settings=app.changes(),
+        sweep=options.sweep,
+        print_map=options.print_map,
+        profile=options.profile,
     )
     # Beside the result, which programs read.
     if finished.report:
         print(finished.report, file=sys.stderr)
-    print(finished.text)
-
-
-def _fitting(
-    recipe: schema.FinetuneConfig, init_from: str, only_printed: bool
-) -> schema.FinetuneConfig:
-    """Return a recipe with rows no longer than the encoder reads, and log where that is shorter."""
-    from etils import epath
-
-    from bert_jax.runs.sources import source
-
-    # What is only printed downloads nothing, and needs no source that is there.
-    if only_printed and not epath.Path(init_from).exists():
-        return recipe
-    limit = source.shape_of(init_from).max_position
-    if recipe.max_seq_length <= limit:
-        return recipe
-    logging.info(
-        "%s reads %d positions: max_seq_length=%d, in place of the recipe's %d",
-        *(init_from, limit, limit, recipe.max_seq_length),
-    )
-    return dataclasses.replace(recipe, max_seq_length=limit)
+    if finished.text:
+        print(finished.text, flush=True)
+    return finished.exit_code()
 
 
 if __name__ == '__main__':

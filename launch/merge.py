@@ -1,7 +1,7 @@
 """Folds what tuning has added into BERT's own weights: a workdir that needs no encoder.
 
-  bert-merge --workdir=DIR --output=DIR
-  bert-merge --workdir=DIR --output=DIR --average=STEP,STEP,STEP
+  bert-export merge --workdir=DIR --output=DIR
+  bert-export merge --workdir=DIR --output=DIR --average=STEP,STEP,STEP
 
 The second makes a workdir of the mean of a run's checkpoints, of pre-training or fine-tuning.
 

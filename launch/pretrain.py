@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from bert_jax.cli import app, flags
 from bert_jax.cli.common_flags import CommonFlags
@@ -22,12 +22,9 @@ from bert_jax.configs.options import option
 from bert_jax.mesh import before_jax, determinism
 
 if TYPE_CHECKING:
-    from bert_jax.runs.pretraining.records import Records
+    from bert_jax.mesh.processes import ClusterAddress
 
 app.define_config_flags()
-
-# Flags that all processes of a run must be given alike.
-_SAME = ('workdir', 'init_from', 'init_by', 'dry_run')
 
 
 @dataclass(frozen=True)
@@ -104,101 +101,61 @@ def main(argv: Sequence[str]) -> int:
     options = flags.read(Options)
 
     before_jax.set_up(options.deterministic)
-    if options.print_config:
-        print(schema.dumps(configuration(options)), end='')
-        return 0
-    if options.print_schedule:
-        from bert_jax.runs.pretraining.dry_run import schedule_text
+    if options.print_config or options.print_schedule:
+        return shown(options)
+    from bert_jax.runs.calls.pretraining import pretrain
 
-        print(schedule_text(configuration(options)))
+    result = pretrain(
+        cast(str, app.config_name()),
+        options.data,
+        options.workdir,
+        **vars(options.common),
+        settings=app.changes(),
+        init_from=options.init_from,
+        init_by=options.init_by,
+        print_map=options.print_map,
+        dry_run=options.dry_run,
+        profile=options.profile,
+        cluster=cluster(options),
+    )
+    # The state was saved by the loop; the exit code tells a supervisor to start again.
+    return 0 if options.dry_run else result.exit_code()
+
+
+def shown(options: Options) -> int:
+    """Print what is asked for of a run that does not begin."""
+    from bert_jax.runs.calls.pretraining import Asked, configuration
+
+    asked = Asked(
+        app.config_name(), options.data, options.workdir, options.common, app.changes(),
+        options.init_from, options.init_by,
+    )  # fmt: skip
+    if options.print_config:
+        print(schema.dumps(configuration(asked)), end='')
         return 0
+    from bert_jax.runs.pretraining.dry_run import schedule_text
+
+    print(schedule_text(configuration(asked)))
+    return 0
+
+
+def cluster(options: Options) -> ClusterAddress | None:
+    """Return how the processes of the run find each other; None where it is alone."""
     if not options.coordinator and (alone := flags.present('num_processes', 'process_id')):
         raise UserError(
             f'{alone[0]} needs --coordinator=HOST:PORT; with --distributed the cluster tells it'
         )
-
-    # One process: flags and records are checked without jax, then the run begins.
     if not (options.distributed or options.coordinator):
-        return run(options, *ready(options))
-    from bert_jax.mesh import processes
-    from bert_jax.runs.pretraining import same_run
+        return None
+    from bert_jax.mesh.processes import ClusterAddress
 
-    # Several: they meet first, and compare what each was started with, so that a mistake on one
-    # host ends all of them with the same line and none waits for it.
-    address = processes.ClusterAddress(
+    return ClusterAddress(
         options.coordinator,
         options.num_processes,
         options.process_id,
         options.arrival_timeout_s,
         options.heartbeat_s,
     )
-    # Paths as given: hosts that name another folder would part their checkpoints.
-    same = {f'--{name}': getattr(options, name) for name in _SAME}
-    with processes.joined_run(
-        address, lambda: ready(options), lambda made: same_run.description(*made, same)
-    ) as (config, records):
-        return run(options, config, records)
-
-
-def ready(options: Options) -> tuple[schema.PretrainConfig, list[Records]]:
-    """Read what the flags of this process name, and check it without jax."""
-    from bert_jax.runs.pretraining.records import match_phases
-
-    if options.init_by != 'weights' and not options.init_from:
-        raise UserError(f'--init_by={options.init_by} needs --init_from')
-    # --workdir is required here, since --dry_run and --print_schedule write nothing.
-    config = configuration(options)
-    if config.tuning.method != 'full' and not (options.init_from or options.dry_run):
-        raise UserError(
-            f'tuning.method={config.tuning.method} leaves most weights as they are, and fresh ones'
-            ' are worth nothing: name trained ones with --init_from'
-        )
-    untrained = config.model.words.untrained(config.model)
-    if untrained and not (options.init_from or options.dry_run):
-        raise UserError(untrained)
-    if not options.workdir and not options.dry_run:
-        raise UserError('--workdir is required: a folder for this run')
-    return config, match_phases(config, options.data)
-
-
-def configuration(options: Options) -> schema.PretrainConfig:
-    """Return the settings of --config, of --steps and the like, and of --set, the last one winning.
-
-    With --init_from the model is the one there; a preset takes vocabulary and lengths of --data.
-    """
-    from bert_jax.runs.pretraining.records import begun_settings, settings_of_records
-
-    config, before = app.config_named(schema.PretrainConfig), []
-    if app.is_preset():
-        before += settings_of_records(config, options.data, bool(options.init_from))
-    before += begun_settings(options.workdir)
-    if options.init_from:
-        from bert_jax.runs.pretraining.source_shape import shape_settings
-
-        before += shape_settings(options.init_from, options.data, options.workdir, options.init_by)
-    before += options.common.settings(config, app.changes())
-    return app.with_changes(config, before)
-
-
-def run(options: Options, config: schema.PretrainConfig, records: list[Records]) -> int:
-    """Do what is asked for, in this process or in this one of several; return the exit code."""
-    from bert_jax.runs.pretraining.train import pretrain, print_sizes
-
-    if options.dry_run:
-        print_sizes(config, records)
-        return 0
-    assert options.workdir is not None, 'ready() asks for it'
-    result = pretrain(
-        config,
-        records,
-        options.workdir,
-        init_from=options.init_from,
-        init_by=options.init_by,
-        print_map=options.print_map,
-        profile_steps=options.profile,
-    )
-    # The state was saved by the loop; the exit code tells a supervisor to start again.
-    return result.exit_code()
 
 
 if __name__ == '__main__':

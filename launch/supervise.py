@@ -1,6 +1,6 @@
 """Runs a command again until it is done: after a crash, a preemption or a lost host.
 
-  bert-supervise [--max_restarts=1000] -- bert-pretrain ... --workdir=DIR
+  bert-jax supervise [--max_restarts=1000] -- bert-pretrain ... --workdir=DIR
 
 A run of bert-pretrain goes on from its newest checkpoint, so that to restart is to resume. Exit
 code 0 of the command means done, 2 a mistake in its flags or data, which no restart mends: both are
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     command = list(argv[1:])
     if not command:
         raise UserError(
-            'there is no command: write it after --, as in: bert-supervise -- bert-pretrain ...'
+            'there is no command: write it after --, as in: bert-jax supervise -- bert-pretrain ...'
         )
     from bert_jax.runs.supervision.supervisor import Supervisor
 

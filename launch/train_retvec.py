@@ -3,7 +3,7 @@
 A word and its forms with typos are to be alike.
 
   bert-train-vocab --model=words --input=GLOB --output=TOKENIZER --nolower_case
-  bert-train-retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]
+  bert-pretrain retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]
   bert-pretrain --config=retvec_tiny --init_from=DIR --data=RECORDS --workdir=DIR2
 
 The words are those of the tokenizer, of whatever script; some are held out by a hash of their
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.cli import app, flags
+from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option, required
 from bert_jax.configs.overrides import apply
@@ -27,7 +28,7 @@ app.define_config_flags()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(TrackFlag):
     """Whose words are trained on, and how they are misspelt."""
 
     tokenizer: str = required('tokenizer directory of bert-train-vocab --model=words')
@@ -53,6 +54,7 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_intervals(self)
 
 
@@ -64,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.read(Options)
     before_jax.set_up(options.deterministic)
-    config = apply(app.config_named(PretrainConfig, recipe()), app.changes())
+    config = apply(app.config_named(PretrainConfig, recipe()), [*options.tracked(), *app.changes()])
 
     # What can be refused, before jax is imported.
     from bert_jax.input_pipeline.text.typos import KINDS

@@ -1,8 +1,8 @@
 r"""Fine-tunes on one or several languages and scores on all: a matrix, with word pieces in common.
 
-  bert-transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \
+  bert-finetune transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \
       --init_from=WORKDIR --workdir=DIR [--train=en --train=en+de] [--seeds=0,1,2]
-  bert-transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
+  bert-finetune transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
 
 A language is a name for a task and its files: classification, pairs, spans, choices or tagging,
 with the same labels in all. Without --train each language that has a train split is a row. The
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.cli import app, flags
+from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
@@ -24,7 +25,7 @@ from bert_jax.mesh import before_jax, determinism
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(TrackFlag):
     """What is fine-tuned and scored, besides the configuration of the runs."""
 
     task: tuple[str, ...] = required(
@@ -71,7 +72,7 @@ def main(argv: Sequence[str]) -> None:
     if not seeds or len(set(options.seeds)) < len(options.seeds):
         raise UserError(f'--seeds={seeds}: name one or more, each once')
     begin = app.config_named(schema.FinetuneConfig, recipe(task.name, task.kind))
-    change = functools.partial(changed, changes=app.changes())
+    change = functools.partial(changed, changes=[*options.tracked(), *app.changes()])
     points = sweep.grid(begin, f'seed={seeds}', change)
 
     from bert_jax.runs.crosslingual.transfer import transfer

@@ -2,13 +2,13 @@ r"""Finds the translations of texts by an encoder's hidden states, layer by laye
 
 Prints how often the nearest text of another language is the translation:
 
-  bert-translations --input=en=en_pud-ud-test.conllu --input=de=de_pud-ud-test.conllu \
+  bert-evaluate translations --input=en=en_pud-ud-test.conllu --input=de=de_pud-ud-test.conllu \
       --init_from=WORKDIR --output=DIR
-  bert-translations --input=en=xquad.en.json --input=zh=xquad.zh.json --init_from=...
+  bert-evaluate translations --input=en=xquad.en.json --input=zh=xquad.zh.json --init_from=...
 
 Text N of a file is the translation of text N of the others: sentences of CoNLL-U files, paragraphs
 of files in SQuAD's format, or lines. No fine-tuning is needed: this is of the encoder alone, and so
-a command apart from bert-transfer. DIR gets translations.json, .md and .png.
+a command apart from bert-finetune transfer. DIR gets translations.json, .md and .png.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a records directory back and compares it with all that its manifest promises.
 
-  bert-verify-data RECORDS
-  bert-verify-data DIR --show='A text.'
+  bert-preprocess verify RECORDS
+  bert-preprocess verify DIR --show='A text.'
 
 Checks that every shard is there, its size, checksums and count, and in each record the
 ranges of ids and positions, masks and labels; then the tokenizer beside the shards. Prints
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.input_pipeline.records import shards
 
     if len(argv) != 2:
-        raise UserError('name one records directory: bert-verify-data RECORDS')
+        raise UserError('name one records directory: bert-preprocess verify RECORDS')
     if texts := flags.read(Options).show:
         tokenizer = tokenizer_in(argv[1])
         print('\n\n'.join(cut_of(tokenizer, text) for text in texts))

@@ -21,25 +21,22 @@ import runpy
 import select
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO, TypeVar
 
-from absl import app, flags, logging
+from absl import app, flags
 
 import bert_jax
-from bert_jax.cli.common_flags import with_scaled_warmup
+from bert_jax.cli import commands, log
+from bert_jax.cli.common_flags import configured
 from bert_jax.configs.errors import UserError, chain
-from bert_jax.configs.load import load, presets
-from bert_jax.configs.overrides import apply, describe_settings
+from bert_jax.configs.load import named
+from bert_jax.configs.overrides import describe_settings
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 from bert_jax.configs.section import Section
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
-# Of the source, or of the installed packages: what lies below it is ours.
-ROOT = pathlib.Path(__file__).parents[1]
-# Former commands, and the templates that replace them; for one release.
-_TEMPLATES = {'slurm': 'slurm.sbatch', 'jobset': 'jobset.yaml'}
+_COMMANDS_RUNNING = 0  # a command may run others in its own process
 
 
 def run(
@@ -90,14 +87,29 @@ def run(
             _check_words(words[1:], arguments, is_checked=not (texts or '--' in argv))
 
         # Last, since --verbosity must be read by then.
-        _set_up_logging()
+        log.set_up()
         return words
 
     def guarded(argv: Sequence[str]) -> int | None:
-        with ending(program):
+        with ending(program), _as_command():
             return main(argv)
 
     app.run(guarded, flags_parser=parse)
+
+
+def in_command() -> bool:
+    """Tell whether what runs is a command, and no call of somebody's program."""
+    return _COMMANDS_RUNNING > 0
+
+
+@contextlib.contextmanager
+def _as_command() -> Iterator[None]:
+    global _COMMANDS_RUNNING
+    _COMMANDS_RUNNING += 1
+    try:
+        yield
+    finally:
+        _COMMANDS_RUNNING -= 1
 
 
 def _check_words(words: Sequence[str], arguments: str, is_checked: bool) -> None:
@@ -186,21 +198,8 @@ def console() -> None:
     # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     with ending(f'bert-{name}'):
-        refuse_replaced(name)
-    module = 'bert_jax.launch' if name == 'jax' else f'bert_jax.launch.{name}'
+        module = commands.module_of(name)
     runpy.run_module(module, run_name='__main__', alter_sys=True)
-
-
-def refuse_replaced(name: str) -> None:
-    """Raise UserError, which names the template, for a command that was replaced by one."""
-    if name in _TEMPLATES:
-        template = ROOT / 'launch' / 'cluster' / _TEMPLATES[name]
-        raise UserError(f'this command is now a template: copy {template} and edit the copy')
-
-
-def script_name(command: str) -> str:
-    """Return the installed script of a command: `bert-train-vocab` of `train_vocab`."""
-    return f'bert-{command.replace("_", "-")}'
 
 
 def define_config_flags() -> None:
@@ -219,21 +218,12 @@ def config_named(cls: type[C], default: C | None = None) -> C:
 
     Raises UserError where it is none of class `cls`, or there is neither --config nor a default.
     """
-    name = flags.FLAGS['config'].value
-    config = default if name is None else load(name, cls)
-    if config is None:
-        raise UserError(
-            f'--config is required: a preset ({", ".join(presets(cls))}), a Python file or a saved'
-            ' config.json'
-        )
+    return named(config_name(), cls, default)[0]
 
-    # A fine-tuning preset for pre-training would fail later, far from its cause.
-    if type(config) is not cls:
-        raise UserError(
-            f'--config={name}: holds a {type(config).__name__}, but this program takes a'
-            f' {cls.__name__}'
-        )
-    return config
+
+def config_name() -> str | None:
+    """Return what --config says."""
+    return flags.FLAGS['config'].value
 
 
 def changes() -> list[str]:
@@ -243,21 +233,8 @@ def changes() -> list[str]:
 
 def config_from_flags(cls: type[C]) -> C:
     """Return the configuration that --config names, with every --set applied."""
-    return with_changes(config_named(cls))
-
-
-def with_changes(config: C, before: Sequence[str] = ()) -> C:
-    """Return the configuration that --config names with `before`, and then every --set, applied."""
-    settings = [*before, *changes()]
-    # A preset's warm-up keeps its share of the steps.
-    if isinstance(config, PretrainConfig) and is_preset():
-        return with_scaled_warmup(config, settings)
-    return apply(config, settings)
-
-
-def is_preset() -> bool:
-    """Tell whether --config names a preset, and not a file of the user's own."""
-    return flags.FLAGS['config'].value in presets()
+    config, is_preset = named(config_name(), cls)
+    return configured(config, changes(), is_preset)
 
 
 def check_output_file(flag: str, path: str) -> None:
@@ -342,46 +319,6 @@ def _strange_address(given: str, value: str) -> str | None:
         os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
         std_logging.getLogger('gcsfs').setLevel(std_logging.CRITICAL)
     return None
-
-
-def _set_up_logging() -> None:
-    """Write short lines on stderr, of libraries from a warning on.
-
-    With --verbosity=0 all lines of theirs, with 1 Python's warnings too.
-    """
-    # Time, the level's letter and the message: enough to follow a run.
-    handler = logging.get_absl_handler()
-    handler.setFormatter(
-        std_logging.Formatter('%(asctime)s %(levelname).1s %(message)s', '%H:%M:%S')
-    )
-
-    # Python's warnings speak to who writes programs, with a library's path: for --verbosity=1, or
-    # as Python was asked to show them.
-    if not sys.warnoptions:
-        warnings.showwarning = _tell_of_debugging
-    # It warns of its fonts and of its cache, which are no affair of a run.
-    std_logging.getLogger('matplotlib').setLevel(std_logging.ERROR)
-
-    # At the level of information libraries say much that is about themselves.
-    if not flags.FLAGS['verbosity'].present:
-        handler.addFilter(
-            lambda record: (
-                record.levelno >= std_logging.WARNING or record.pathname.startswith(f'{ROOT}/')
-            )
-        )
-
-
-def _tell_of_debugging(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Return a warning of Python's, where --verbosity=1 asks for all that is said."""
-    del filename, lineno, file, line
-    logging.debug('%s: %s', category.__name__, message)
 
 
 def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:
@@ -477,7 +414,8 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
     lines = [
         (module.__doc__ or '').strip(),
         '',
-        f'usage: {script_name(program)} [--flags] {arguments}'.rstrip(),
+        f'usage: {commands.typed_name(program)} [--flags] {arguments}'.rstrip(),
+        *commands.subcommand_lines(program),
         '',
     ]
     for flag in own_flags():

@@ -1,4 +1,4 @@
-"""The settings that have flags of their own: --steps, --batch_size, --learning_rate.
+"""The settings that have flags of their own: --steps, --batch_size, --learning_rate, --track.
 
 Owns what each of them means to a run of either kind, and the warm-up that a preset has for another
 number of steps. It must not know where a configuration came from.
@@ -9,13 +9,31 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
 from bert_jax.configs.overrides import apply
+from bert_jax.configs.runtime import Tracker, check_tracker
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 
+C = TypeVar('C', PretrainConfig, FinetuneConfig)
 _WARMUP = 'optimizer.warmup_steps'
+_TRACK = 'where metrics go besides the workdir, as --set runtime.track; tensorboard: no further'
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackFlag:
+    """The flag of whatever trains; None: as the configuration says."""
+
+    track: Tracker | None = option(None, _TRACK)
+
+    def __post_init__(self) -> None:
+        check_tracker(self.track)
+
+    def tracked(self) -> list[str]:
+        """Return the setting, as NAME=VALUE, that the flag means; none without it."""
+        return [f'runtime.track={self.track}'] if self.track is not None else []
 
 
 @dataclass(frozen=True)
@@ -29,6 +47,10 @@ class CommonFlags:
     learning_rate: float | None = option(
         None, 'peak of the learning rate, as --set optimizer.peak_lr', bounds=(0, None)
     )
+    track: Tracker | None = option(None, _TRACK)
+
+    def __post_init__(self) -> None:
+        check_tracker(self.track)
 
     def settings(self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]) -> list[str]:
         """Return the settings, as NAME=VALUE, that the flags mean for a run of `config`.
@@ -49,6 +71,8 @@ class CommonFlags:
             by_flag['batch_size'] = [f'{name}batch_size={self.batch_size}' for name in sections]
         if self.learning_rate is not None:
             by_flag['learning_rate'] = [f'optimizer.peak_lr={self.learning_rate}']
+        if self.track is not None:
+            by_flag['track'] = [f'runtime.track={self.track}']
 
         # The last of two would win without a word.
         for flag, settings in by_flag.items():
@@ -56,6 +80,26 @@ class CommonFlags:
                 if other := next((s for s in named if _same(s, name)), None):
                     raise UserError(f'--{flag} and --set {other} are one setting: give one of them')
         return [setting for settings in by_flag.values() for setting in settings]
+
+
+@dataclass(frozen=True)
+class FinetuneFlags(CommonFlags):
+    """The flags of CommonFlags and what fine-tuning has besides."""
+
+    epochs: float | None = option(
+        None, 'passes over the training set, in place of --steps', bounds=(0, None)
+    )
+
+    def settings(self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]) -> list[str]:
+        """Return the settings of all flags. UserError where the run's length is given twice."""
+        given = [name for name in ('steps', 'epochs') if getattr(self, name) is not None]
+        lengths = [s for s in named if s.partition('=')[0].strip() in ('steps', 'epochs')]
+        if len(given) > 1 or (given and lengths):
+            other = f'--set {lengths[0]}' if lengths else '--epochs'
+            raise UserError(f'--{given[0]} and {other} both say how long: give one of them')
+        # Steps win over epochs where a configuration has both.
+        of_epochs = ['steps=0', f'epochs={self.epochs}'] if self.epochs is not None else []
+        return super().settings(config, named) + of_epochs
 
 
 def _steps(steps: int, shares: Sequence[int]) -> list[str]:
@@ -77,14 +121,15 @@ def _same(change: str, name: str) -> bool:
     return changed == name or name.startswith(f'{changed}.')
 
 
-def with_scaled_warmup(preset: PretrainConfig, changes: Sequence[str]) -> PretrainConfig:
-    """Return the preset with `changes`; its warm-up keeps its share of the steps.
+def configured(config: C, changes: Sequence[str], is_preset: bool = False) -> C:
+    """Return the configuration with `changes`; a preset's warm-up keeps its share of the steps.
 
     A warm-up that is named in `changes` stays as it is.
     """
-    if any(_same(change, _WARMUP) for change in changes):
-        return apply(preset, changes)
+    named = any(_same(change, _WARMUP) for change in changes)
+    if named or not is_preset or not isinstance(config, PretrainConfig):
+        return apply(config, changes)
     # Without a warm-up first: the preset's may be longer than the whole run.
-    config = apply(preset, [f'{_WARMUP}=0', *changes])
-    share = preset.optimizer.warmup_steps / preset.total_steps
-    return apply(config, [f'{_WARMUP}={round(share * config.total_steps)}'])
+    changed = apply(config, [f'{_WARMUP}=0', *changes])
+    share = config.optimizer.warmup_steps / config.total_steps
+    return apply(changed, [f'{_WARMUP}={round(share * changed.total_steps)}'])

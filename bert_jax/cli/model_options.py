@@ -37,6 +37,10 @@ class TrainedModel:
         return self.workdir or self.init_from or ''
 
 
+OnBadRecord = Literal['stop', 'skip']
+SKIP_BAD_RECORDS = ('skip_bad_records', 'skip')  # what the flag was called before
+
+
 @dataclass(frozen=True)
 class RecordFile:
     """How the records of --input are read, and which of them.
@@ -52,10 +56,11 @@ class RecordFile:
         'where the columns are called otherwise: "text=sentence,text_b=question", or places from 0',
     )
     header: bool = option(True, 'whether the first line of TSV or CSV names the columns')
-    skip_bad_records: bool = option(
-        False,
-        'answer a record that cannot be read or answered with {"error"} in place of stopping, and'
-        ' count those',
+    on_bad_record: OnBadRecord = option(
+        'stop',
+        'what to do with a record that cannot be read or answered; skip answers it with {"error"},'
+        ' and counts those',
+        switch=SKIP_BAD_RECORDS,
     )
     shard: str = option('0/1', 'I/N: take every N-th record from the I-th on')
 

@@ -7,6 +7,7 @@ what is in the files.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 
@@ -14,6 +15,10 @@ from bert_jax.configs.errors import UserError
 
 # OWNER/MODEL, or MODEL; and after an @ the branch, tag or commit of it.
 _NAME = re.compile(r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?')
+# How the names of models begin that have no organisation.
+_OLDEST = (
+    'bert-', 'albert-', 'roberta-', 'distilbert-', 'distilroberta-', 'xlm-roberta-', 'camembert-',
+)  # fmt: skip
 # Small files that say what the model is and how texts become its ids.
 _SETTINGS = [
     'config.json',
@@ -47,8 +52,16 @@ _WEIGHTS = {
 
 
 def is_name(name: str) -> bool:
-    """Tell whether `name` may be a model's name: [ORGANISATION/]MODEL[@REVISION]."""
-    return _NAME.fullmatch(name) is not None
+    """Tell whether `name` may be a model's name: [ORGANISATION/]MODEL[@REVISION].
+
+    A path that is misspelt is none: the Hub has no more than the oldest models without an
+    organisation, and what lies in a folder that is here is no organisation's.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return False
+    organisation, slash, _ = match['repo'].partition('/')
+    return not os.path.isdir(organisation) if slash else name.startswith(_OLDEST)
 
 
 def fetch(name: str) -> str:

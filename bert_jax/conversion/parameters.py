@@ -39,7 +39,7 @@ SHAPE = ('embedding_size', 'num_groups')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
-    'local_window',
+    'local_window', 'norm_class', 'block',
 )  # fmt: skip
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
 _LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks

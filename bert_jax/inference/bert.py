@@ -15,6 +15,7 @@ are bert_jax/inference/predictor.py's.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from bert_jax.input_pipeline.tasks.metrics.similarity import unit
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.model import heads, layout
-from bert_jax.model.pooling import POOLINGS, Pool
+from bert_jax.model.pooling import POOLINGS, Pool, make_states
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.state import init_params
@@ -52,10 +53,14 @@ class Outputs(NamedTuple):
     Attributes:
       hidden: the last block's states [B, T, H].
       pooled: of the first token [B, H].
+      hidden_states: the embeddings' and each block's states [L + 1, B, T, H], where asked for.
+      attentions: the probabilities of each block and head [L, B, N, T, T], where asked for.
     """
 
     hidden: np.ndarray
     pooled: np.ndarray
+    hidden_states: np.ndarray | None = None
+    attentions: np.ndarray | None = None
 
 
 class Bert:
@@ -82,10 +87,16 @@ class Bert:
                 source, layers, pool, length, compute_dtype, 'float32'
             )
         )
+        states = lambda attentions: make_states(source.model, jnp.dtype(compute_dtype), attentions)
+        self._states = functools.lru_cache(2)(
+            lambda attentions: jax.jit(
+                lambda params, batch: states(attentions)(params['encoder'], batch)
+            )
+        )
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 
     @classmethod
-    def load(cls, init_from: str, compute_dtype: str = 'float32') -> Bert:
+    def load(cls, init_from: str | os.PathLike[str], compute_dtype: str = 'float32') -> Bert:
         """Load what --init_from takes: a workdir, a Hugging Face or Google checkpoint, a name.
 
         A pooler that it lacks is made fresh, which the log says.
@@ -120,6 +131,12 @@ class Bert:
         model = Model(config, params, pretraining_head(config).class_in(config.family))
         return cls(Source(model, tokenizer, 'fresh', 0), compute_dtype)
 
+    def __repr__(self) -> str:
+        """Return where the model is from, and its size."""
+        c = self.config
+        size = f'{c.num_layers} layers, {c.hidden_size} wide, {c.vocab_size:,} entries'
+        return f'Bert({self.source.where!r}, {size})'
+
     @property
     def config(self) -> ModelConfig:
         """Return the encoder's shape."""
@@ -138,7 +155,15 @@ class Bert:
     def tokenize(
         self, texts: str | Sequence[Text], max_length: int | None = None, multiple: int | None = 1
     ) -> Arrays:
-        """Return `input_rows` of texts and pairs; a string is one text.
+        """Return a batch of texts and pairs, arrays [B, T] of int32; a string is one text.
+
+        Its columns are those of every batch here: `input_ids` are the word pieces, [CLS] first and
+        [SEP] after each text; `input_mask` is 1 where there is a piece and 0 for padding, which
+        comes last; `segment_ids` are 0 in the first text and 1 in the second. (transformers calls
+        them input_ids, attention_mask and token_type_ids.) Batches of pre-training have besides
+        `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, P], the places of the
+        masks, what was there and 1.0 for each, `next_sentence_labels` [B], and `example_weights`
+        [B], 0 for rows that only fill up the batch.
 
         Args:
           texts: texts and pairs.
@@ -150,9 +175,32 @@ class Bert:
         """
         return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
 
-    def __call__(self, rows: Mapping[str, np.ndarray]) -> Outputs:
-        """Return the encoder's results for `tokenize`'s rows. UserError for what are none."""
-        outputs = self._run(self._encode, self._rows(rows))
+    def __call__(
+        self,
+        rows: Mapping[str, np.ndarray],
+        hidden_states: bool = False,
+        attentions: bool = False,
+    ) -> Outputs:
+        """Return the encoder's results for a batch of rows.
+
+        Args:
+          rows: what `tokenize` returns, which says what its columns are.
+          hidden_states: whether the states of all layers are wanted.
+          attentions: whether the probabilities of all layers are wanted.
+
+        Raises:
+          UserError: `rows` are none.
+        """
+        batch = self._rows(rows)
+        if hidden_states or attentions:
+            outputs = self._run(self._states(attentions), batch)
+            return Outputs(
+                outputs['hidden'],
+                outputs['pooled'],
+                outputs['hidden_states'] if hidden_states else None,
+                outputs.get('attentions'),
+            )
+        outputs = self._run(self._encode, batch)
         return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
 
     def mlm_logits(

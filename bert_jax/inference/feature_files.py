@@ -66,7 +66,7 @@ def extract_features(
 
     def parts(records: Records, done: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         # Part by part: memory holds one part.
-        for number, part in enumerate(extractor(records, input, file.skip_bad_records)):
+        for number, part in enumerate(extractor(records, input, file.on_bad_record == 'skip')):
             np.add(cut, part.cut, out=cut)
             yield len(part.lines), files.contents(part, first=done + number == 0), part.bad
 

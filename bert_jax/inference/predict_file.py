@@ -147,7 +147,9 @@ def predict_file(
         for answer in answers(predictor, records):
             if 'error' in answer:
                 bad += 1
-                pass_over(f'{input}:{answer["line"]}: {answer["error"]}', file.skip_bad_records)
+                pass_over(
+                    f'{input}:{answer["line"]}: {answer["error"]}', file.on_bad_record == 'skip'
+                )
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
                 yield len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad

@@ -14,6 +14,7 @@ pipelines.py's; to score a split of a task is finetuning/evaluation.py's.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -160,10 +161,16 @@ class Predictor:
         self.compilations = self._engine.compilations
         self.added_bytes = self._engine.added_bytes
 
+    def __repr__(self) -> str:
+        """Return where the model is from, its head and what a record has."""
+        required, optional = self.roles
+        roles = ', '.join([*required, *(f'[{role}]' for role in optional)])
+        return f'Predictor({self.source.where!r}, {self.source.bert.head}: {roles})'
+
     @classmethod
     def from_workdir(
         cls,
-        init_from: str,
+        init_from: str | os.PathLike[str],
         max_seq_length: int | None = None,
         top: int = 5,
         compute_dtype: str = 'float32',
@@ -186,7 +193,7 @@ class Predictor:
         """
         check_process()
         source = read_source(init_from)
-        length, options = trained_with(init_from)
+        length, options = trained_with(os.fspath(init_from))
         length = max_seq_length or length or source.model.max_position
         if doc_stride is not None:
             served_heads.check_windows(source.bert, doc_stride)

@@ -25,7 +25,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 
-# EX_TEMPFAIL, the exit code where a restart may mend it: bert-supervise starts the command again
+# EX_TEMPFAIL, the exit code where a restart may mend it: bert-jax supervise starts it again
 TRY_AGAIN = 75
 
 _LONGEST = 1 << 20  # bytes of a line; what sends more is none of ours

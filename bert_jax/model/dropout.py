@@ -100,7 +100,17 @@ def rounded(rates: Mapping[str, float | None], dropout_rng: str) -> list[str]:
 class DropoutRng:
     """The random names of a step's dropout: its key, and each example's row in the global batch.
 
-    rows_B: uint32 [B].
+    The train step makes one for every batch. In a step of your own it is
+
+      DropoutRng(jax.random.fold_in(jax.random.key(seed), step), jnp.arange(B, dtype=jnp.uint32))
+
+    given to `Encoder` or a model of heads.py as `dropout_rng`; without one nothing is dropped. The
+    same key and row give the same masks on any mesh, however the batch is cut.
+
+    Attributes:
+      key: a key of jax.random, another one for each step.
+      rows_B: the number of each example in the whole batch, uint32 [B].
+      generator: what draws the bits, an entry of GENERATORS, whose kind of key it needs.
     """
 
     key: jax.Array

@@ -22,14 +22,15 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model import layout
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.bilstm import BiLSTM
-from bert_jax.model.blocks.block import Block, cycle_of, first_like, kind_of, parts_of
-from bert_jax.model.blocks.norms import PLACEMENTS, LayerNorm
+from bert_jax.model.blocks.block import BLOCKS, Block, cycle_of, first_like, kind_of, parts_of
+from bert_jax.model.blocks.norms import PLACEMENTS, norm_of
 from bert_jax.model.blocks.part import Rows
 from bert_jax.model.blocks.positions import POSITIONS
 from bert_jax.model.blocks.products import dense
@@ -72,7 +73,7 @@ class Embeddings(nn.Module):
         # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
         words_BTE, shared_VE = KINDS[c.embedding](c).look_up(self, words)
-        positions_BTE = POSITIONS[c.positions](c).added(
+        positions_BTE = class_of('positions', c.positions, POSITIONS)(c).added(
             self, segment_ids_BT.shape[1], position_ids_BT, input_mask_BT
         )
         x_BTE = words_BTE
@@ -87,7 +88,7 @@ class Embeddings(nn.Module):
                 segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
             x_BTE = words_BTE + segments_BTE
         x_BTE = x_BTE if positions_BTE is None else x_BTE + positions_BTE
-        norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')
+        norm = norm_of(c, 'norm')
         x_BTE = norm(x_BTE).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.
@@ -166,10 +167,14 @@ class Encoder(nn.Module):
             words, segment_ids_BT, dropout_rng, position_ids_BT, input_mask_BT
         )
         mask = AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None)
-        hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng))
+        # Kept only where a caller asks for them, of blocks that are traced one after the other.
+        asked = self.is_mutable_collection('attentions') and not self.is_initializing()
+        attentions: list[jax.Array] | None = [] if asked and not self.scan else None
+        hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng, attentions))
+        for probabilities in attentions or ():
+            self.sow('attentions', 'probabilities', probabilities)
         if PLACEMENTS[c.norm].has_final:
-            final_norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='final_norm')
-            hidden[-1] = final_norm(hidden[-1])
+            hidden[-1] = norm_of(c, 'final_norm')(hidden[-1])
         # As transformers counts hidden_states: the embeddings, then each block. They are kept only
         # where a caller asks for `intermediates`.
         for states in (x_BTH, *hidden):
@@ -238,7 +243,9 @@ class Encoder(nn.Module):
 
     def _run_of(self, fields: dict[str, Any], rows: Rows, like: int) -> _Run:
         """Return what goes through a block of the kind that block number `like` has."""
-        run: _Run = functools.partial(_run, Block(**fields, like=like, parent=None), rows)
+        run: _Run = functools.partial(
+            _run, _block_of(self.config)(**fields, like=like, parent=None), rows
+        )
         # XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             policy = REMAT_POLICIES[self.remat]
@@ -319,6 +326,11 @@ class Encoder(nn.Module):
         return jnp.asarray(states) if self._keeps_all else None
 
 
+def _block_of(config: ModelConfig) -> type[Block]:
+    """Return the class of an encoder's blocks."""
+    return class_of('block', config.block, BLOCKS)
+
+
 def _run(
     block: Block, rows: Rows, params: Any, x_BTH: jax.Array, index: jax.Array | int
 ) -> jax.Array:
@@ -346,7 +358,7 @@ def _fresh(
     """
     count = len(numbers)
     stack = nn.scan(
-        Block,
+        _block_of(fields['config']),
         variable_axes={'params': 0},
         split_rngs={'params': True},
         in_axes=(0, nn.broadcast),

@@ -86,6 +86,33 @@ def unit(vectors: jax.Array) -> jax.Array:
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, _TINY**2))
 
 
+def make_states(
+    config: ModelConfig, compute_dtype: DTypeLike, attentions: bool
+) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
+    """Return a function of (encoder's parameters, batch) that gives the states of all layers.
+
+    Its results, float32: 'hidden' [B, T, H] and 'pooled' [B, H]; 'hidden_states' [L + 1, B, T, H],
+    the embeddings first; with `attentions` the probabilities of that name [L, B, N, T, T].
+    """
+    compute_dtype, read = products.in_inference(compute_dtype)
+    encoder = Encoder(config, compute_dtype, matmul_dtype=read)
+    kept = ['intermediates', *(['attentions'] if attentions else [])]
+
+    def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
+        (x_BTH, pooled_BH, _), state = encoder.apply({'params': params}, *inputs, mutable=kept)
+        results = {
+            'hidden': x_BTH,
+            'pooled': pooled_BH,
+            'hidden_states': jnp.stack(state['intermediates']['hidden']),
+        }
+        if attentions:
+            results['attentions'] = jnp.stack(state['attentions']['probabilities'])
+        return {name: array.astype(jnp.float32) for name, array in results.items()}
+
+    return function
+
+
 def make_features(
     config: ModelConfig,
     layers: Sequence[int],

@@ -54,7 +54,7 @@ class NoRoom(UserError):
 class Unreadable(UserError):
     """A checkpoint cannot be read now, but is not proven damaged: a restart may mend it."""
 
-    exit_code = 75  # EX_TEMPFAIL: bert-supervise starts the command again
+    exit_code = 75  # EX_TEMPFAIL: bert-jax supervise starts the command again
 
 
 class Damaged(Exception):

@@ -113,7 +113,7 @@ class MetricsAccumulator:
                     f'{int(bad)} steps in a row, {first} to {step}, had a non-finite loss or'
                     f' gradient and were discarded{self.read_by(first, step)}: lower'
                     ' optimizer.peak_lr, lengthen the warm-up, or look at the data'
-                    ' (bert-verify-data)'
+                    ' (bert-preprocess verify)'
                 )
             return
         self._newest |= means(host)

@@ -103,7 +103,7 @@ class ModelConfig(Section):
     )
     retvec: Literal['frozen', 'trained'] = option(
         'frozen',
-        'retvec only: its network stays as bert-train-retvec left it (RETVec), or is trained on',
+        'retvec only: its network stays as bert-pretrain retvec left it (RETVec), or is trained on',
         is_later=True,
     )
 
@@ -112,6 +112,12 @@ class ModelConfig(Section):
         'where layers are normalised; post: after each residual sum (the paper); pre: on what each'
         ' sub-layer reads, and once more after the last block',
         is_later=True,
+    )
+    norm_class: Literal['layer_norm'] = option(
+        'layer_norm', "the norms of the encoder; or one's own (register_part)", is_later=True
+    )
+    block: Literal['transformer'] = option(
+        'transformer', "the blocks of the encoder; or one's own (register_part)", is_later=True
     )
     use_bias: bool = option(
         True,

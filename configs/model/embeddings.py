@@ -92,7 +92,7 @@ class Retvec(Embedding):
             return None
         return (
             'model.embedding=retvec reads words through a trained network: name the workdir of'
-            ' bert-train-retvec with --init_from, or train it here, from nothing, with --set'
+            ' bert-pretrain retvec with --init_from, or train it here, from nothing, with --set'
             ' model.retvec=trained'
         )
 

@@ -81,5 +81,6 @@ class Blocks:
         record, byte = number * shards.BLOCK + offset, shard.block(number)[0] + byte
         fault = shards.Fault(shard.file, record, byte, reason)
         return UserError(
-            f'{self._directory / str(fault)}: bert-verify-data {self._directory} lists every fault'
+            f'{self._directory / str(fault)}: bert-preprocess verify {self._directory} lists'
+            ' every fault'
         )

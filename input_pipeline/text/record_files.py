@@ -221,7 +221,7 @@ def parse_columns(text: str) -> dict[str, str | int]:
 def pass_over(fault: str, skip: bool) -> None:
     """Log a bad record that is left out; raise UserError unless bad records are to be skipped."""
     if not skip:
-        raise UserError(f'{fault}; mend it, or leave such records out with --skip_bad_records')
+        raise UserError(f'{fault}; mend it, or leave such records out with --on_bad_record=skip')
     logging.warning('%s', fault)
 
 

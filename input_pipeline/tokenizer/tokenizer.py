@@ -256,6 +256,14 @@ class Tokenizer(abc.ABC):
         """Return what a text is cut into before each part is encoded by itself."""
         return words(text)
 
+    def __repr__(self) -> str:
+        """Return the kind, and how many entries there are."""
+        return f'{type(self).__name__}({self.vocab_size:,} entries)'
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the pieces that a text is cut into, without special tokens."""
+        return self.tokens(self.encode(text))
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without special tokens."""
         return self._encode([text])[0].tolist()

@@ -76,7 +76,7 @@ class Words(WordPiece):
         self._closed = True
         return self
 
-    def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+    def pieces_of(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """(id, characters) of the word, as a list of one."""
         word = token[:CHARACTERS]
         word_id = self._ids.get(word)

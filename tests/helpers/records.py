@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
+from tests.helpers.tiny_models import tokenizer
 
 SPEC = RecordSpec(16, 4, 'static')
 
@@ -101,6 +102,18 @@ def write_directory(path, sizes: dict[str, list[int]], masking='static', max_pac
     shards.Manifest(
         16, 4, masking, 'nsp', 30_522, 'ab' * 32, 0, {}, {}, tuple(infos), max_packs
     ).save(path)
+
+
+def write_meaningless(folder):
+    """A directory of 300 and 90 records of 16 tokens whose text means nothing."""
+    folder.mkdir()
+    size, infos = tokenizer().vocab_size, []
+    for i, count in enumerate((300, 90)):
+        rows = encoded(SPEC, example_columns(SPEC, count, i, size))
+        infos.append(shards.write_shard(folder / f'train-{i:05d}-of-00002.tfrecord', rows))
+    made = shards.Manifest(16, 4, 'static', 'nsp', size, 'ab' * 32, 0, {}, {}, tuple(infos))
+    made.save(folder)
+    tokenizer().save(folder / 'tokenizer')
 
 
 def take(stream: RecordStream, steps: int, start: int = 0) -> list[dict]:

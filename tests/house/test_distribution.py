@@ -17,6 +17,8 @@ import zipfile
 
 import pytest
 
+from bert_jax.cli import commands
+
 ROOT = pathlib.Path(__file__).parents[2]
 # Folders of a checkout that bert_jax links to, and holds once it is packed.
 LINKED = ('configs', 'input_pipeline', 'launch')
@@ -187,15 +189,17 @@ def test_what_was_installed_runs_beside_packages_of_our_folders_names(installed,
             assert refused.returncode == 2 and pathlib.Path(template).is_file(), refused.stderr
             continue
         helped = run(script, '--help')
-        assert (helped.returncode, helped.stderr) == (0, ''), script
-        assert f'usage: {script} ' in helped.stdout
+        name = commands.typed_name(script.removeprefix('bert-').replace('-', '_'))
+        renamed = '' if name == script else f'{script} is `{name}` now: the old name goes with'
+        assert helped.returncode == 0 and bool(helped.stderr) == bool(renamed), script
+        assert helped.stderr.startswith(renamed) and f'usage: {name} ' in helped.stdout
 
     vocabulary = run('bert-train-vocab', '--input=text.txt', '--output=vocab', '--vocab_size=60')
     assert vocabulary.returncode == 0, vocabulary.stderr
     flags = ['--input=text.txt', '--tokenizer=vocab', '--output=records', '--seq_len=16']
     made = run('bert-preprocess', *flags, '--workers=2', '--num_shards=2')
     assert made.returncode == 0, made.stderr
-    checked = run('bert-verify-data', 'records')
+    checked = run('bert-preprocess', 'verify', 'records')
     assert checked.returncode == 0, checked.stderr
     # The presets came with it.
     printed = run('bert-pretrain', '--config=bert_tiny', '--print_config')

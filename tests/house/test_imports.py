@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from bert_jax.cli.commands import typed_name
+
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
 ACCELERATOR = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
@@ -146,16 +148,21 @@ def test_binaries_import_at_their_top_only_what_help_needs():
     light = (
         'bert_jax.cli.app',
         'bert_jax.cli.common_flags.CommonFlags',
+        'bert_jax.cli.common_flags.FinetuneFlags',
+        'bert_jax.cli.common_flags.TrackFlag',
         'bert_jax.cli.flags',
         'bert_jax.mesh.before_jax',
         'bert_jax.mesh.determinism',
         'bert_jax.input_pipeline.preprocess.options.PreprocessOptions',
         'bert_jax.input_pipeline.text.lines.TextOptions',
         'bert_jax.input_pipeline.vocabulary_options.VocabularyOptions',
+        'bert_jax.cli.model_options.OnBadRecord',
         'bert_jax.cli.model_options.RecordFile',
+        'bert_jax.cli.model_options.SKIP_BAD_RECORDS',
         'bert_jax.cli.model_options.TrainedModel',
         'bert_jax.reports.quickstart.stages.Options',
         'bert_jax.runs.pretraining.planning.Options',
+        'bert_jax.runs.calls.vectors.VectorOptions',
         'bert_jax.runs.supervision.supervisor.RestartOptions',
     )
     at_top = [i for i in IMPORTS['launch'] if i.file in files and not i.deferred]
@@ -182,7 +189,7 @@ assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)
 """
     result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, '')
-    assert f'usage: bert-{name.replace("_", "-")}' in result.stdout
+    assert f'usage: {typed_name(name)} ' in result.stdout
 
 
 @pytest.mark.oldest

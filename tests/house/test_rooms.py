@@ -26,7 +26,7 @@ FLOORS = {
         {'runs.finetuning'},
         {'runs.pretraining', 'runs.robustness', 'inference'},
         {'reports.page', 'runs.crosslingual', 'runs.sentences'},
-        {'reports.quickstart'},
+        {'runs.calls', 'reports.quickstart'},
         {'reports.studies'},
         {'launch'},
     ),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import io
 import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
+from absl import logging
 
 from bert_jax.input_pipeline import progress
-from bert_jax.input_pipeline.progress import Progress
+from bert_jax.input_pipeline.progress import Bar, Progress, Status
 from tests.helpers.terminal import Terminal, pictures, screen
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -113,3 +117,28 @@ def test_elsewhere_there_are_lines_alone(command, dumb):
         text = done.stdout
     assert '\x1b' not in text and '\r' not in text
     assert sum('reading text' in line for line in text.splitlines()) == 1  # the last; 10 s are more
+
+
+def test_a_notebook_has_a_bar_and_two_threads_have_one(monkeypatch):
+    shell = types.SimpleNamespace(config={'IPKernelApp': {}})
+    ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, 'IPython', ipython)
+    cell = io.StringIO()
+    monkeypatch.setattr(sys, 'stderr', cell)
+    monkeypatch.setattr(logging, 'level_info', lambda: True)
+
+    def other() -> bool:
+        with Bar() as bar:
+            return bar.shown
+
+    with Bar() as bar, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        assert bar.shown
+        bar.show(Status('step 1/2', 0.5))
+        assert not threads.submit(other).result()
+        with Bar() as inner:  # of the same thread, as a stage within a stage
+            assert inner.shown
+    assert '[##########..........] step 1/2  50%' in cell.getvalue()
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        assert threads.submit(other).result()
+    shell.config.clear()  # IPython in a terminal
+    assert not Bar().shown

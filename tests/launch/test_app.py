@@ -19,7 +19,7 @@ import errno
 from absl import flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.cli import app
+from bert_jax.cli import app, log
 
 app.define_config_flags()
 DATA = flags.DEFINE_string('data', None, 'where the sheep are', required=True)
@@ -56,7 +56,7 @@ def main(argv):
     elif DATA.value == 'log':
         import logging as library
         from absl import logging
-        exec(compile("logging.info('ours')", f'{app.ROOT}/launch/x.py', 'exec'))
+        exec(compile("logging.info('ours')", f'{log.ROOT}/launch/x.py', 'exec'))
         library.getLogger('jax').warning('theirs, serious')
         library.getLogger('jax').info('theirs')
         exec(compile("logging.info('orbax')", '/site-packages/orbax/x.py', 'exec'))
@@ -233,7 +233,7 @@ def test_commands_are_named_as_the_user_names_them(script, binary):
 
 
 def test_the_script_named_as_the_project_runs_the_commands(script):
-    assert 'usage: bert-verify-data' in script('jax', 'verify_data', '--help').stdout
+    assert 'usage: bert-preprocess verify' in script('jax', 'verify_data', '--help').stdout
     misspelt = script('jax', 'pretain')
     assert (misspelt.returncode, misspelt.stderr.count('\n')) == (2, 1)
     assert 'no such command (did you mean pretrain?): `bert-jax` lists' in misspelt.stderr

@@ -1,7 +1,8 @@
-"""`bert-jax`: every command in a line, in the order of need, and the way to each."""
+"""`bert-jax`: every command in a line, by what one wants to do, and the way to each."""
 
 from __future__ import annotations
 
+import configparser
 import pathlib
 import re
 import subprocess
@@ -9,28 +10,76 @@ import sys
 
 import pytest
 
+from bert_jax.cli import commands
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_every_command_has_a_line_and_nothing_heavy_is_imported():
     command = [sys.executable, '-X', 'importtime', '-m', 'bert_jax.launch']
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    usage, empty, *lines = run.stdout.splitlines()
+    usage, *lines = run.stdout.splitlines()
+    assert usage == 'usage: bert-jax NAME [--flags], or the command itself:'
+    names = [line.split('  ')[1] for line in lines if line.startswith('  ')]
     files = (ROOT / 'launch').glob('*.py')
-    commands = {file.stem for file in files if "\nif __name__ == '__main__':" in file.read_text()}
-    assert usage.startswith('usage: bert-jax NAME') and not empty
-    assert sorted(line.split()[0] for line in lines) == sorted(commands)
-    assert all(len(line.split()) > 4 for line in lines)
+    ours = {file.stem for file in files if "\nif __name__ == '__main__':" in file.read_text()}
+    assert sorted(names) == sorted(map(commands.typed_name, ours))
+    # By what one wants to do: each aim has its commands below it, and each of them says what it is.
+    assert all(line == '' or line.endswith(':') or len(line.split()) > 4 for line in lines)
+    assert sum(line.endswith(':') for line in lines) == run.stdout.count('\n\n') > 4
     imported = {line.rpartition('|')[2].strip() for line in run.stderr.splitlines()}
     assert 'absl.flags' in imported and not {'jax', 'numpy', 'tensorflow'} & imported
 
 
+def test_no_more_than_sixteen_commands_are_left():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / 'setup.cfg')
+    scripts = settings['options.entry_points']['console_scripts'].strip().splitlines()
+    names = {line.split(' = ')[0] for line in scripts if not line.startswith('#')}
+    files = [file for parts in commands.SUBCOMMANDS.values() for file in parts.values()]
+    older = {commands.script_name(file) for file in (*files, 'slurm', 'jobset')}
+    assert older < names and len(names - older) <= 16
+
+
+def console(*words: str) -> subprocess.CompletedProcess:
+    """An installed script, as the shell runs it."""
+    script = 'import sys; from bert_jax.cli.app import console'
+    script += f'; sys.argv = {list(words)}; console()'
+    command = [sys.executable, '-c', script]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_a_subcommand_goes_on_under_its_old_name(capsys, monkeypatch):
+    for name, parts in commands.SUBCOMMANDS.items():
+        for subcommand, file in parts.items():
+            argv = [f'bin/{commands.script_name(name)}', subcommand, '--workdir=x']
+            monkeypatch.setattr(sys, 'argv', argv)
+            assert commands.module_of(name) == f'bert_jax.launch.{file}'
+            assert (sys.argv, capsys.readouterr().err) == ([f'bin/{file}', '--workdir=x'], '')
+            old, new = commands.script_name(file), f'{commands.script_name(name)} {subcommand}'
+            monkeypatch.setattr(sys, 'argv', [f'bin/{old}', '--workdir=x'])
+            assert commands.module_of(file) == f'bert_jax.launch.{file}'
+            line = f'{old} is `{new}` now: the old name goes with the next release\n'
+            assert (sys.argv[1:], capsys.readouterr().err) == (['--workdir=x'], line)
+
+
+def test_the_ways_to_a_subcommand():
+    now, before = console('bert-preprocess', 'verify', '--help'), console('bert-verify-data', '-h')
+    assert (now.returncode, now.stderr) == (0, '')
+    assert 'usage: bert-preprocess verify' in now.stdout and before.stdout == now.stdout
+    assert before.stderr.startswith('bert-verify-data is `bert-preprocess verify` now')
+    assert '\nalso: bert-preprocess verify --help\n' in console('bert-preprocess', '--help').stdout
+    assert console('bert-jax', 'preprocess', 'verify', '--help').stdout == now.stdout
+    assert 'usage: bert-jax supervise' in console('bert-jax', 'supervise', '--help').stdout
+
+
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])
 def test_a_command_that_was_replaced_names_its_template(name):
-    script = 'import sys; from bert_jax.cli.app import console'
-    script += f'; sys.argv = ["bin/bert-{name}"]; console()'
-    for way in (['-c', script], ['-m', 'bert_jax.launch', name]):
-        run = subprocess.run([sys.executable, *way], cwd=ROOT, capture_output=True, text=True)
+    listed = [sys.executable, '-m', 'bert_jax.launch', name]
+    for run in (
+        console(f'bin/bert-{name}'),
+        subprocess.run(listed, cwd=ROOT, capture_output=True, text=True),
+    ):
         assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
         (template,) = re.findall(r'copy (\S+) and edit the copy', run.stderr)
         assert pathlib.Path(template).resolve().parent == ROOT / 'launch' / 'cluster'

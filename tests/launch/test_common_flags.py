@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from bert_jax.cli.common_flags import CommonFlags, with_scaled_warmup
+from bert_jax.cli.common_flags import CommonFlags, configured
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
@@ -57,7 +57,7 @@ def test_what_contradicts_itself_is_refused(flags, named, words):
     ],
 )
 def test_the_warm_up_of_a_preset_keeps_its_share(changes, warmup):
-    config = with_scaled_warmup(load('bert_base', PretrainConfig), changes)
+    config = configured(load('bert_base', PretrainConfig), changes, is_preset=True)
     assert config.optimizer.warmup_steps == warmup
 
 

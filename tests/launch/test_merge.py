@@ -144,7 +144,7 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(tmp_path, encoder):
             merge(run, str(tmp_path / 'merged'))
     with pytest.raises(UserError, match='nothing is left to fold'):
         merge(encoder, str(tmp_path / 'merged'))
-    with pytest.raises(UserError, match='no config.json'):
+    with pytest.raises(UserError, match='nowhere: no such folder'):
         merge(str(tmp_path / 'nowhere'), str(tmp_path / 'merged'))
     run, _ = tuned_run(tmp_path / 'run', encoder, method='bitfit')
     with pytest.raises(UserError, match='is there and not empty'):

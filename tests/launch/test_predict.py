@@ -57,7 +57,7 @@ def test_an_interrupted_run_goes_on_and_shards_make_the_whole(source, tmp_path, 
     assert 0 < len(lines_of(grown)) < 1097
     with grown.open('a') as file:
         file.write('{"line": 9, "la')  # as a kill in the middle of a write leaves it
-    ended = binary(*command, '--skip_bad_records')
+    ended = binary(*command, '--on_bad_record=skip')
     assert ' predict ' in ended.stderr  # the line of progress names what is done
     assert ended.returncode == 0, ended.stderr
     assert 'goes on after 1024 records' in ended.stderr and '1100 answers' in ended.stdout

@@ -202,7 +202,7 @@ def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
                 '--set=phases.0.seq_len=16',
                 f'--set=model.vocab_size={LISTED}',
             ),
-            'name the workdir of bert-train-retvec with --init_from',
+            'name the workdir of bert-pretrain retvec with --init_from',
         ),
         (
             'pretrain',

@@ -8,7 +8,9 @@ Dims: as in model/encoder.py.
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
+from bert_jax.configs.files.own_parts import class_of
 from bert_jax.model.blocks.attend import attend
 from bert_jax.model.blocks.part import Linear, Part, Rows
 from bert_jax.model.blocks.positions import POSITIONS
@@ -83,10 +85,20 @@ class SelfAttention(Part):
             linear(name, x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
             for name in self.columns
         )
-        turned = POSITIONS[c.positions](c, self.window is not None).turned
+        turned = class_of('positions', c.positions, POSITIONS)(c, self.window is not None).turned
+        q_BTND = turned(q_BTND, rows.position_ids_BT)
+        k_BTND = turned(k_BTND, rows.position_ids_BT)
+        if rows.attentions is not None:
+            # Of values that name the keys, the output is the probabilities.
+            names_BSNS = jnp.broadcast_to(jnp.eye(T)[:, None], (B, T, c.num_heads, T))
+            probs_BTNS = attend(
+                q_BTND, k_BTND, names_BSNS, rows.mask, 0.0, None, site, self.causal, 'xla',
+                self.window,
+            )  # fmt: skip
+            rows.attentions.append(probs_BTNS.swapaxes(1, 2))
         out_BTND = attend(
-            turned(q_BTND, rows.position_ids_BT),
-            turned(k_BTND, rows.position_ids_BT),
+            q_BTND,
+            k_BTND,
             v_BTND,
             rows.mask,
             c.attention_dropout,

@@ -16,11 +16,12 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
+from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
-from bert_jax.model.blocks.norms import PLACEMENTS, Function, LayerNorm
+from bert_jax.model.blocks.norms import PLACEMENTS, Function, norm_of
 from bert_jax.model.blocks.part import Part, Rows
 from bert_jax.model.blocks.products import dense
 from bert_jax.model.dropout import dropout
@@ -36,7 +37,7 @@ def parts_of(config: ModelConfig, number: int = 0) -> tuple[Part, Part]:
     """Return the parts of block `number`, from 0, in the order of the forward pass."""
     return (
         ATTENTIONS[config.attention](config, number),
-        FEED_FORWARDS[config.feed_forward](config, number),
+        class_of('feed_forward', config.feed_forward, FEED_FORWARDS)(config, number),
     )
 
 
@@ -123,6 +124,9 @@ class Block(nn.Module):
 
         norm: Function = lambda x: x
         if part.is_normed:
-            norm = LayerNorm(c.layer_norm_eps, c.use_bias, name=part.norm)
+            norm = norm_of(c, part.norm)
         adapt = functools.partial(method.total, part.rows[-1], context)
         return PLACEMENTS[c.norm].sublayer(x_BTH, branch, norm, adapt)
+
+
+BLOCKS: dict[str, type[Block]] = {'transformer': Block}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.schema import ModelConfig
 
 Function = Callable[[jax.Array], jax.Array]
 
@@ -43,6 +46,15 @@ class LayerNorm(nn.Module):
         if self.use_bias:
             y = y + self.param('bias', nn.initializers.zeros, (x.shape[-1],)).reshape(shape)
         return y.astype(x.dtype)
+
+
+NORMS = {'layer_norm': LayerNorm}
+
+
+def norm_of(config: ModelConfig, name: str | None = None) -> Any:
+    """Return the norm of an encoder, as a module of that name."""
+    norm = class_of('norm_class', config.norm_class, NORMS)
+    return norm(config.layer_norm_eps, config.use_bias, name=name)
 
 
 class Placement(NamedTuple):

@@ -25,12 +25,14 @@ class Rows(NamedTuple):
     """What the blocks are told of the rows of a batch.
 
     mask: which keys a query sees; position_ids_BT: where each token is in its example, or None
-    where positions count from 0; dropout_rng: None outside of training.
+    where positions count from 0; dropout_rng: None outside of training; attentions: gets the
+    probabilities [B, N, T, T] of each block in turn, where they are asked for.
     """
 
     mask: AttentionMask
     position_ids_BT: jax.Array | None
     dropout_rng: DropoutRng | None
+    attentions: list[jax.Array] | None = None
 
 
 class Part:

@@ -16,6 +16,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.reports.page import charts, tables
 from bert_jax.reports.page.confusion import confusion
+from bert_jax.reports.page.headline import headline
 from bert_jax.reports.page.parts import Answers, Part, Table, Text, render
 from bert_jax.reports.page.runs import Run, Sweep, all_runs, open_all
 from bert_jax.reports.page.samples import Samples, samples
@@ -47,7 +48,8 @@ def write_report(
     opened = open_all(workdirs)
     names = [entry.name for entry in opened]
     title = ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
-    text = render(title, [*first, *_sections(opened, sample_count, filled or {})])
+    result, *others = _sections(opened, sample_count, filled or {})
+    text = render(title, [result, *first, *others])
     target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(target, text)
@@ -64,6 +66,7 @@ def _sections(
     words = [part for run in shown for part in _words(run, sample_count, filled)]
     kinds = [kind for kind in (pretraining, finetuning) if kind]
     sections = [
+        ('Result', headline(opened)),
         ('Pre-training', _pretraining(pretraining)),
         ('Masked words', words),
         ('Fine-tuning', _finetuning(finetuning)),

@@ -62,7 +62,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Text:
-    """A text by itself; kind: 'heading', 'note' or 'commands'."""
+    """A text by itself; kind: 'headline', 'heading', 'note' or 'commands'."""
 
     text: str
     kind: str = 'note'

@@ -85,6 +85,13 @@ class Run:
         measured = points(self.lines, split, name)
         return measured[-1][1] if measured else None
 
+    def final(self, name: str) -> float | None:
+        """Return the last score on held-out records, of all of them where bert-evaluate has it."""
+        later = self.results.get('eval', {})
+        if later.get('step') == self.step and name in later.get('metrics', {}):
+            return later['metrics'][name]
+        return self.last('eval', name)
+
     def settings(self) -> dict[str, Any]:
         """Return every setting, and what it reads, by dotted names."""
         return leaves(schema.to_dict(self.config)) | leaves({'data': self.data})

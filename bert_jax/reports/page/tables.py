@@ -35,13 +35,13 @@ def pretraining_results(runs: Sequence[Run]) -> Table:
     names = [
         name
         for name in ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'loss', 'accuracy')
-        if any(run.last('eval', name) is not None for run in runs)
+        if any(run.final(name) is not None for run in runs)
     ]
     rows = [
         [
             run.name,
             run.standing,
-            *(_with_guess(name, run.last('eval', name), run) for name in names),
+            *(_with_guess(name, run.final(name), run) for name in names),
             duration(run.seconds),
         ]
         for run in runs

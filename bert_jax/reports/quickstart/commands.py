@@ -16,6 +16,7 @@ from pathlib import Path
 from absl import flags
 
 from bert_jax.cli import app
+from bert_jax.cli import commands as cli_commands
 
 
 def command(name: str, *arguments: str) -> list[str]:
@@ -28,7 +29,7 @@ def command(name: str, *arguments: str) -> list[str]:
     called = Path(sys.orig_argv[1]) if sys.orig_argv[1:] else Path()
     if called.name.startswith('bert-'):
         # Next to the script that was called; by its name alone where a shell would find the same.
-        script = called.absolute().with_name(app.script_name(name))
+        script = called.absolute().with_name(cli_commands.script_name(name))
         typed = script.name if shutil.which(script.name) == str(script) else _short(script)
         return [typed, *arguments]
 
@@ -53,8 +54,8 @@ def run(name: str, *arguments: str) -> None:
     say('$ ' + shlex.join(command(name, *arguments)))
     if code := _call(name, *arguments):
         say(
-            f'{app.script_name(name)} failed (exit code {code}), see above; the same command goes'
-            ' on from here'
+            f'{cli_commands.script_name(name)} failed (exit code {code}), see above; the same'
+            ' command goes on from here'
         )
         sys.exit(code)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.app import script_name
+from bert_jax.cli.commands import script_name
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import Store, digest, read_note, taken, write_note
 from bert_jax.mesh.process_group import TRY_AGAIN

@@ -6,8 +6,10 @@ Which approach a run takes follows from its configuration. How a run goes is fin
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 
@@ -21,10 +23,13 @@ from bert_jax.runs.finetuning.feature_based import FeatureBased
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, keep, task_identity
 from bert_jax.runs.sources import source
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.runs.workdir.workdir import Workdir
 
 
-class FinetuneResult(NamedTuple):
+@dataclasses.dataclass(frozen=True, repr=False)
+class FinetuneResult(RunResult):
     """What the runs of one call came to.
 
     Attributes:
@@ -33,9 +38,41 @@ class FinetuneResult(NamedTuple):
       report: of one run the scores of each class, as text; '' where there are no classes.
     """
 
-    runs: list[dict[str, Any]]
-    text: str
+    runs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    text: str = ''
     report: str = ''
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Return the scores of the run, of a sweep those of the best one."""
+        return numbers(sweep.best_of(self.runs)['metrics']) if self.runs else {}
+
+    @property
+    def folder(self) -> Workdir:
+        """Return the folder of the run, of a sweep that of the best one."""
+        name = sweep.best_of(self.runs).get('name') if self.runs else None
+        return Workdir(os.path.join(self.workdir, 'runs', name) if name else self.workdir)
+
+    def exit_code(self) -> int:
+        """Return the exit code of the command, and log how a run that is done turned out."""
+        if self.signal is not None:
+            return 128 + self.signal
+        for line in self.summary():
+            logging.info('%s', line)
+        return 0
+
+    def summary(self) -> list[str]:
+        """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
+        lines, folder = [], self.folder
+        best = sweep.best_of(self.runs)
+        if best['metrics']:
+            lines.append(notes.verdict(best, notes.guesses(folder)))
+        lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
+        return [
+            *lines,
+            f'next: bert-predict --workdir={folder} answers texts of your own;'
+            f' bert-export --init_from={folder} --output=DIR takes it to other programs',
+        ]
 
 
 def finetune(
@@ -60,13 +97,12 @@ def finetune(
       profile_steps: how many steps of each run are traced into its folder.
 
     Raises:
-      Stopped: after a signal, with the state saved; the same call goes on.
+      Stopped: after a signal, with the state saved.
       UserError: there can be no such run.
     """
     points = [Point('', {}, runs)] if isinstance(runs, FinetuneConfig) else runs
     loaded = task.task if isinstance(task, FoundTask) else load_task(task, data_dir)
     folder = Workdir(workdir)
-    # The folder is this call's, so two sweeps cannot mix their runs in it.
     with folder.lock():
         if isinstance(task, FoundTask):
             task = keep(task, folder)
@@ -90,11 +126,12 @@ def finetune(
         if isinstance(runs, FinetuneConfig):
             result, done_before = runners[on_features].run(runs, workdir)
             of_classes = evaluation.report(loaded, data.split, data.scored, folder)
-            finished = FinetuneResult([result], sweep.describe(result, done_before), of_classes)
+            text = sweep.describe(result, done_before)
+            finished = FinetuneResult(workdir, [result], text, of_classes)
         else:
             pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)
-            finished = FinetuneResult(rows, sweep.table(rows, loaded.metric))
+            finished = FinetuneResult(workdir, rows, sweep.table(rows, loaded.metric))
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return finished
 

@@ -23,10 +23,15 @@ _SHARED = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')
 
 
 class Stopped(SystemExit):
-    """A signal asked the process to save and stop, and it has; the exit code is 128 + signal."""
+    """A signal asked the process to save and stop, and it has; the exit code is 128 + signal.
+
+    Attributes:
+      signal: its number.
+    """
 
     def __init__(self, signal_number: int, standing: str = 'stopped'):
         """Log what the run goes on from, in the words of `standing`."""
+        self.signal = signal_number
         super().__init__(running.exit_code(signal_number, standing))
 
 

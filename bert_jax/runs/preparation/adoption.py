@@ -59,7 +59,7 @@ def adopt(
     output = Path(output_folder)
     if (output / MANIFEST).exists():
         raise UserError(
-            f'--output={output}: has a {MANIFEST} already: bert-verify-data {output}'
+            f'--output={output}: has a {MANIFEST} already: bert-preprocess verify {output}'
             ' compares its records with it'
         )
     splits = _files(patterns)

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli import app
+from bert_jax.cli import log
 from bert_jax.configs import schema
 from bert_jax.runs.workdir.changes import leaves
 
@@ -68,9 +68,9 @@ def _program() -> dict[str, Any]:
 
     # By file, so that the message names the file that one host has not updated.
     # Folders that a checkout links are named, for `rglob` follows no links.
-    folders = [app.ROOT, *(path for path in app.ROOT.iterdir() if path.is_symlink())]
+    folders = [log.ROOT, *(path for path in log.ROOT.iterdir() if path.is_symlink())]
     for path in sorted({path for folder in folders for path in folder.rglob('*.py')}):
-        name = f'source of {path.relative_to(app.ROOT).as_posix()}'
+        name = f'source of {path.relative_to(log.ROOT).as_posix()}'
         facts[name] = f'{zlib.crc32(path.read_bytes()):08x}'
     for library in _LIBRARIES:
         try:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 from absl import logging
@@ -32,6 +32,7 @@ from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import notes, running, word_vectors
 from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
@@ -58,16 +59,21 @@ _WITH_MOMENTS = 'weights_and_moments'
 _DAY = 86_400  # seconds
 
 
-class PretrainResult(NamedTuple):
+@dataclasses.dataclass(frozen=True, repr=False)
+class PretrainResult(RunResult):
     """How a call of `pretrain` ended.
 
-    workdir: where the run is; step: the last step that it made; signal: the number of the signal
-    that asked it to save and stop, or None.
+    Attributes:
+      step: the last step that it made.
     """
 
-    workdir: str
     step: int
-    signal: int | None
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Return the figures of the last evaluation on held-out records, else of the last line."""
+        columns = self.history.get('eval') or self.history.get('train') or {}
+        return numbers({name: column[-1] for name, column in columns.items()})
 
     def exit_code(self) -> int:
         """Return the exit code of the command, and log what a stopped run goes on from."""
@@ -286,7 +292,7 @@ def _train_phases(
             ended = phase_training.train(run, state)
             state, signal = ended.state, ended.signal
         first += phase.steps
-    return PretrainResult(workdir, int(state.step), signal)
+    return PretrainResult(workdir, int(state.step), signal=signal)
 
 
 def _with_weights(state: TrainState, start: Source, encoder: schema.ModelConfig) -> TrainState:

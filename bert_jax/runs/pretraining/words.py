@@ -170,7 +170,7 @@ def train(
             name='words',
             evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if apart else None,
         )
-    return PretrainResult(workdir, int(ended.state.step), ended.signal)
+    return PretrainResult(workdir, int(ended.state.step), signal=ended.signal)
 
 
 def check(config: PretrainConfig) -> None:

@@ -138,7 +138,7 @@ def evaluate_translations(
     """Look for the translation of each text among all texts of the other language, both ways.
 
     As sentence-transformers' TranslationEvaluator: the nearest is right too where it has the same
-    words. Layer by layer, and with the difference of the languages added: bert-translations.
+    words. bert-evaluate translations does it layer by layer, with the languages' difference added.
 
     Args:
       embedder: gives vectors; no prompt is asked for.

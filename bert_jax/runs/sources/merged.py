@@ -78,7 +78,7 @@ def average(folder: str, output: str, steps: Sequence[int]) -> str:
     if config.tuning.method != 'full':
         raise UserError(
             f'--workdir={folder} holds tuned weights ({config.tuning.method}) alone, whose mean is'
-            ' not that of what they make: fold them first (bert-merge without --average)'
+            ' not that of what they make: fold them first (bert-export merge without --average)'
         )
     if len(steps) < 2 or len(set(steps)) < len(steps):
         raise UserError(f'--average={named}: name two steps or more, each once')

@@ -116,18 +116,19 @@ def shape_of(name: str) -> schema.ModelConfig:
         return workdir.model_config().tuned(TuningConfig())
 
 
-def load_source(name: str, print_map: bool = False) -> Source:
+def load_source(name: str | os.PathLike[str], print_map: bool = False) -> Source:
     """Read a source; where it has no pooler make a fresh one, which the log names."""
     source = read_source(name, print_map)
     return complete(source, HEADS['encoder'].of(source.model.family).parts)
 
 
-def read_source(name: str, print_map: bool = False) -> Source:
+def read_source(name: str | os.PathLike[str], print_map: bool = False) -> Source:
     """Read a source as it is; with print_map print every name there and its array here.
 
     UserError, in one line, where it is none of the four kinds, cannot be read, is damaged, or its
     vocabulary is of another size.
     """
+    name = os.fspath(name)
     with reading(name), _not_within_itself(name):
         return _read_source(name, print_map)
 

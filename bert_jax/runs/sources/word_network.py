@@ -1,4 +1,4 @@
-"""The network of a run of bert-train-retvec, as an encoder begins with it.
+"""The network of a run of bert-pretrain retvec, as an encoder begins with it.
 
 Owns how such a workdir is told from others, and its weights put into a model. How it is trained is
 bert_jax/runs/pretraining/words.py's.
@@ -14,11 +14,11 @@ from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import load_params_into
 
-COMMAND = 'bert-train-retvec'
+COMMAND = 'bert-pretrain retvec'
 
 
 def is_workdir(name: str | None) -> bool:
-    """Tell whether that is a workdir of bert-train-retvec."""
+    """Tell whether that is a workdir of bert-pretrain retvec."""
     if not name:
         return False
     # Of the workdirs those alone have words in their data.json.

@@ -6,16 +6,16 @@ agree here on the step after which they stop. It must not know what is trained.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from bert_jax.runs.supervision.handlers import STOPPING, in_main_thread
 
 _SAME_REQUEST_S = 2.0  # seconds within which a second signal to stop is the first one once more
 
@@ -24,14 +24,16 @@ class StopSignal:
     """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once.
 
     What comes within two seconds is the same request once more: a scheduler may signal every
-    process of a job, and bert-supervise passes on what it gets itself.
+    process of a job, and bert-jax supervise passes on what it gets itself. Python gives signals to
+    the main thread alone: a run in another thread leaves the handlers as they are.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self._first = 0.0  # when, on the monotonic clock
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
+        if in_main_thread():
+            for number in STOPPING:
+                signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: Any) -> None:
         del frame
@@ -66,14 +68,3 @@ class Agreement:
         here = np.full(devices, self._stop.received or 0, np.int32)
         self._pending = self._largest(jax.make_array_from_process_local_data(self._sharding, here))
         return (int(before) or None) if before is not None else None
-
-
-@contextlib.contextmanager
-def handlers_restored() -> Iterator[None]:
-    """Give SIGTERM and SIGINT back to the program or notebook that the run was a part of."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -38,6 +38,7 @@ _FIRST = (
     'loss',
     'mlm_loss',
     'mlm_accuracy',
+    'nats_gained',
     'nsp_accuracy',
     'learning_rate',
     'tokens_per_s',
@@ -53,6 +54,18 @@ _LEFT_OUT = (
     'step_ms',
     'model_tflops',
 )
+
+
+# What a log line calls them, which has room for few.
+_SHORT = {
+    'mlm_accuracy': 'mlm_acc',
+    'nsp_accuracy': 'nsp_acc',
+    'nats_gained': 'nats gained',
+    'learning_rate': 'lr',
+    'tokens_per_s': 'tok/s',
+}
+# Of a line: 80, without the time and the level's letter.
+_COLUMNS = 80 - len('12:34:56 I ')
 
 
 class Writers:
@@ -286,7 +299,10 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
 
 
 def describe(line: LogEntry) -> str:
-    """Return a readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ...'."""
+    """Return a readable line: 'step 200/1000 train  loss 6.31  mlm_acc 0.153  ...  eta 1:02:03'.
+
+    It has the first figures, as many as a terminal of 80 columns shows; files have all.
+    """
     # Whole numbers (counts, the phase) are left to the files; None is a figure that is not finite.
     values = line.metrics
     figures = [
@@ -296,10 +312,14 @@ def describe(line: LogEntry) -> str:
     ]
 
     # The exception: a discarded step must be seen.
+    last = []
     if values.get('discarded_steps'):
-        figures.append(f'discarded_steps {values["discarded_steps"]}')
-    figures += [progress.eta(line.eta)] if line.eta is not None else []
-    return '  '.join([f'{_place(line)} {values["split"]}', *figures])
+        last.append(f'discarded_steps {values["discarded_steps"]}')
+    last += [progress.eta(line.eta)] if line.eta is not None else []
+    first = f'{_place(line)} {values["split"]}'
+    while figures and len('  '.join([first, *figures, *last])) > _COLUMNS:
+        figures.pop()
+    return '  '.join([first, *figures, *last])
 
 
 def status(line: LogEntry) -> progress.Status:
@@ -328,7 +348,7 @@ def _place(line: LogEntry) -> str:
 
 
 def _figure(line: LogEntry, name: str) -> str:
-    return f'{name} {_short(line.metrics[name])}'
+    return f'{_SHORT.get(name, name)} {_short(line.metrics[name])}'
 
 
 def _short(value: float | None) -> str:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import os
 import pathlib
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import logging
 from etils import epath
@@ -102,6 +103,22 @@ def starts(workdir: Workdir) -> list[Start]:
 def guesses(workdir: Workdir) -> list[Guess]:
     """Return what guessing scores, in the order of the steps; none where nobody has noted it."""
     return sorted(_read(workdir, Guess), key=lambda guess: guess.step)
+
+
+def verdict(result: Mapping[str, Any], guessed: Sequence[Guess]) -> str:
+    """Say in a line how the score of a run compares with answers that do not look at the input."""
+    metric, split = result['metric'], result['split']
+    score = result['metrics'][metric]
+    guess = next((g.scores[metric] for g in reversed(guessed) if metric in g.scores), None)
+    if guess is None or math.isnan(guess):
+        return f'{metric} {score:.3f} on {split}'
+    figures = f'({split} {metric} {score:.3f}, guessing {guess:.3f})'
+    if score > guess:
+        return f'{score - guess:.3f} better than guessing {figures}'
+    return (
+        f'no better than guessing {figures}: train longer, with another learning_rate, or with more'
+        ' examples'
+    )
 
 
 def command_line(argv: list[str]) -> str:

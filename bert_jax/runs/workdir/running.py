@@ -20,9 +20,10 @@ from bert_jax.input_pipeline.progress import Bar
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import processes, processor, program_cache, sharding
 from bert_jax.model.blocks import products
-from bert_jax.runs.supervision.signals import Agreement, StopSignal, handlers_restored
+from bert_jax.runs.supervision.handlers import handlers_restored
+from bert_jax.runs.supervision.signals import Agreement, StopSignal
 from bert_jax.runs.supervision.watchdog import watchdog
-from bert_jax.runs.workdir import metrics, notes, plots, word_vectors
+from bert_jax.runs.workdir import metrics, notes, plots, trackers, word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import loop
 from bert_jax.train.checkpoint import Checkpoints
@@ -157,7 +158,8 @@ def opened(
         notes.note_start(Workdir(workdir), step)
     writer = metrics.Writers([])
     if writes:
-        writer = metrics.MetricWriter(workdir, step, required, writers(step))
+        tracked = trackers.writers_of(runtime.track, workdir)
+        writer = metrics.MetricWriter(workdir, step, required, [*tracked, *writers(step)])
 
     def show(line: loop.LogEntry) -> None:
         if bar.due():
@@ -257,7 +259,6 @@ def own_run(
     program_cache.use(config.runtime.compilation_cache)
     with locked(workdir) as folder:
         config = claim(folder, config, tokenizer, reads)
-        # A command keeps its handlers to the end: a signal that comes twice is one request.
         with (
             handlers_restored(),
             opened_for_phases(

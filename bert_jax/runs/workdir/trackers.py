@@ -1,4 +1,4 @@
-"""Metrics to Weights & Biases or MLflow: writers for `own_run(..., writers=...)`.
+"""Metrics to Weights & Biases or MLflow, as --track asks: writers for `own_run(..., writers=...)`.
 
 Owns their calls. Neither is installed with this project: `pip install bert_jax[wandb]` or
 `bert_jax[mlflow]`. Where their data goes, and who may write there, is for their own environment
@@ -7,12 +7,32 @@ variables to say (WANDB_MODE=offline, MLFLOW_TRACKING_URI).
 
 from __future__ import annotations
 
+import hashlib
+import os
 from typing import TYPE_CHECKING
 
+from bert_jax.configs.runtime import Tracker, check_tracker
 from bert_jax.runs.workdir.metrics import scalars
 
 if TYPE_CHECKING:
     from bert_jax.train.loop import LogEntry
+
+
+def writers_of(track: Tracker | None, workdir: str) -> list[WandbWriter | MlflowWriter]:
+    """Return the writers of a tracker, for a run whose name there is its folder's.
+
+    WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME say in which project; else it is `bert_jax`. UserError
+    where the tracker is not installed.
+    """
+    check_tracker(track)
+    # Folders of one name are different runs.
+    path = workdir if '://' in workdir else os.path.abspath(workdir)
+    name = f'{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}'
+    if track == 'wandb':
+        return [WandbWriter(os.environ.get('WANDB_PROJECT', 'bert_jax'), name, workdir)]
+    if track == 'mlflow':
+        return [MlflowWriter(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'bert_jax'), name)]
+    return []
 
 
 class WandbWriter:

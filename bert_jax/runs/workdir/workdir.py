@@ -162,11 +162,12 @@ class Workdir(os.PathLike[str]):
             runs = self.swept()
             report = self.path / 'sweep.json'
             swept = runs and report.exists()
-            is_file = self.path.is_file()
+            is_file, is_there = self.path.is_file(), self.path.exists()
 
         # A sweep's folder is the likely mix-up: the command that trained was pointed at it.
         if not runs:
             why = 'it is a file' if is_file else 'no config.json in it'
+            why = why if is_there else 'no such folder'
             raise UserError(f'{given}{self}: {why}; expected {expected}')
         described, run = _number_of(runs), runs[0]
         if swept:

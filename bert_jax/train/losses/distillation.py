@@ -19,7 +19,7 @@ from bert_jax.configs.model.distillation import DistillationConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
 from bert_jax.model.blocks.attention import ATTENTIONS
-from bert_jax.model.blocks.norms import LayerNorm
+from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.pooling import unit
 from bert_jax.train.losses import Batch, MetricSums, Objective, masked_lm_sums, masked_lm_weight
@@ -109,7 +109,7 @@ class Outputs:
         part = ATTENTIONS[c.attention](c, number)
         x_BTH = self.hidden[number]
         if c.norm == 'pre' and part.is_normed:
-            norm: Any = LayerNorm(c.layer_norm_eps, c.use_bias)
+            norm: Any = norm_of(c)
             x_BTH = norm.apply({'params': block[part.norm]}, x_BTH)
         each = []
         for name in part.columns:

@@ -1,7 +1,7 @@
 """RETVec-tiny: the encoder of BERT-tiny (2 layers, H=128, A=2) on whole words, by their characters.
 
     bert-train-vocab --model=words --input=GLOB --output=DIR --nolower_case
-    bert-train-retvec --tokenizer=DIR --workdir=WORDS
+    bert-pretrain retvec --tokenizer=DIR --workdir=WORDS
     bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
     bert-pretrain --config=retvec_tiny --init_from=WORDS --data=records128 --workdir=DIR
 

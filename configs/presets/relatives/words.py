@@ -1,6 +1,6 @@
-"""The recipe by which the network of words is trained: bert-train-retvec begins with it.
+"""The recipe by which the network of words is trained: bert-pretrain retvec begins with it.
 
-    bert-train-retvec --tokenizer=DIR --workdir=DIR --set phases.0.steps=N
+    bert-pretrain retvec --tokenizer=DIR --workdir=DIR --set phases.0.steps=N
 
 Published with the code of RETVec (google-research/retvec training/configs/train_full.json and
 train_tf_retvec_models.py): Adam, 1,024 words a step, 350 x 5,000 steps, warm-up over the first

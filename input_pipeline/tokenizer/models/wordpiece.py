@@ -54,14 +54,14 @@ class WordPiece(Tokenizer):
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a whitespace word's pieces."""
-        return [i for token in self.normalizer.split(word) for i, _ in self.pieces(token)]
+        return [i for token in self.normalizer.split(word) for i, _ in self.pieces_of(token)]
 
     def spell(self, entry: str) -> list[int]:
         """Return ids that together spell an entry, in which `##` continues a word."""
-        ids = [i for i, _ in self.pieces(entry.removeprefix('##'), entry.startswith('##'))]
+        ids = [i for i, _ in self.pieces_of(entry.removeprefix('##'), entry.startswith('##'))]
         return [] if self.unk_id in ids else ids
 
-    def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+    def pieces_of(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """Return (id, characters) of a basic token's pieces.
 
         It is [UNK] as a whole where no pieces cover it or it is too long. With `continues` the
@@ -93,7 +93,7 @@ class WordPiece(Tokenizer):
         # The pieces as `ids` finds them, and for each character of the normalised word where it
         # came from.
         split = self.normalizer.split
-        pieces = [piece for token in split(word) for piece in self.pieces(token)]
+        pieces = [piece for token in split(word) for piece in self.pieces_of(token)]
         origin = []
         for start, end in segments(word):
             origin += [(start, end)] * sum(map(len, split(word[start:end])))

@@ -149,5 +149,16 @@ def test_what_is_wanted_is_downloaded_once_and_then_taken_from_the_cache(tmp_pat
 def test_what_looks_like_a_name():
     for name in ('google-bert/bert-base-uncased', 'bert-base-uncased', f'org/model@{SHA}'):
         assert hub.is_name(name), name
-    for path in ('/tmp/model', './model', 'runs/a/b', 'gs://bucket/model', 'a b', '', '~/model'):
+    for path in (
+        '/tmp/model',
+        './model',
+        'runs/a/b',
+        'gs://bucket/model',
+        'a b',
+        '',
+        '~/model',
+        'workdir',
+        'out-1',
+        'tests/none',
+    ):
         assert not hub.is_name(path), path

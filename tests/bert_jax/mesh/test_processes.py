@@ -300,7 +300,7 @@ with processes.joined_run(cluster, dict, dict):
 
 
 def test_a_request_to_stop_that_comes_by_two_ways_is_one_and_a_later_one_ends_the_process():
-    """Slurm signals every process of a job, and bert-supervise passes on what it gets."""
+    """Slurm signals every process of a job, and the supervisor passes on what it gets."""
     program = """
 import time
 from bert_jax.runs.supervision import signals

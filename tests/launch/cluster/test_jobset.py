@@ -49,8 +49,8 @@ def test_a_mistake_ends_the_jobset_and_everything_else_starts_all_again(kind, bi
 
     known = binary('pretrain', '--help').stdout.replace('--[no]', '--')
     words = container['command']
-    assert words[:3] == ['bert-supervise', '--', 'bert-pretrain']
-    assert not [w for w in words[3:] if f'  {w.partition("=")[0]}\n' not in known]
+    assert words[:4] == ['bert-jax', 'supervise', '--', 'bert-pretrain']
+    assert not [w for w in words[4:] if f'  {w.partition("=")[0]}\n' not in known]
 
 
 def test_a_slice_of_tpus():

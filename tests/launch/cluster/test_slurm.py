@@ -47,8 +47,8 @@ def here(tmp_path):
             'from tests.helpers.clusters.slurm import main\nmain()\n'
         )
         file.chmod(0o755)
-    file = tmp_path / 'bin' / 'bert-supervise'
-    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m bert_jax.launch.supervise "$@"\n')
+    file = tmp_path / 'bin' / 'bert-jax'
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m bert_jax.launch "$@"\n')
     file.chmod(0o755)
     (tmp_path / 'process.py').write_text(PROCESS)
     (tmp_path / 'state').write_text('RUNNING')

@@ -189,6 +189,28 @@ def test_numbers_are_those_of_the_metrics_beside_what_guessing_scores(tmp_path):
         assert [(split, step) for _, split, step, _ in rows] == [('eval', '50'), ('eval', '100')]
 
 
+def test_the_page_opens_with_what_came_out_and_has_one_number_for_a_thing(tmp_path, sweep):
+    run = pretraining_run(tmp_path / 'run')
+    notes.note_guess(str(run), notes.Guess(0, GUESS, 'records'))
+    first = lambda page: page.text.split('Pre-training')[1]
+    page = page_of(run, sweep)
+    for line in (
+        'run: 2.25 nats better than guessing by word frequencies (held-out mlm_loss 4.25, guessing'
+        ' 6.50)',
+        'Model: bert_tiny, 2 layers, 128 wide, 30,522 entries. Text: the records in records.',
+        'sweep: 0.375 better than guessing (dev accuracy 1.000, guessing 0.625)',
+        'Model: somewhere. Task: ',
+    ):
+        assert line in first(page), line
+    # What bert-evaluate has measured of the same weights takes the place of fewer records.
+    result = {'step': 100, 'metrics': {'mlm_loss': 4.0, 'mlm_accuracy': 0.4}}
+    (run / 'eval').mkdir()
+    (run / 'eval/eval.json').write_text(json.dumps(result))
+    page = page_of(run)
+    assert 'run: 2.50 nats better than guessing' in page.text
+    assert page.table('Last evaluation')[1][2:4] == ['4.0000 (6.5000)', '40.0 % (5.0 %)']
+
+
 def test_only_what_differs_is_not_folded(tmp_path):
     one = pretraining_run(tmp_path / 'left/run')
     other = pretraining_run(tmp_path / 'right/run', 'optimizer.peak_lr=5e-4', 'seed=3')
@@ -280,7 +302,7 @@ def test_what_is_no_run_is_one_line_and_leaves_no_page(tmp_path):
     (pretraining_run(tmp_path / 'damaged') / 'metrics.jsonl').write_text('{\n{}\n')
     good = pretraining_run(tmp_path / 'good')
     for name, message in (
-        ('nothing', 'no config.json in it; expected the folder of a run or of a sweep'),
+        ('nothing', 'no such folder; expected the folder of a run or of a sweep'),
         ('empty', 'no config.json in it; expected the folder of a run or of a sweep'),
         ('file', 'it is a file'),
         ('damaged', 'metrics.jsonl:1: not a line of metrics'),

@@ -21,13 +21,12 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.runs.pretraining import held_out, records
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train import checkpoint, metrics_accumulator
 from tests.helpers import commands
-from tests.helpers.records import encoded, example_columns
+from tests.helpers.records import write_meaningless
 from tests.helpers.tiny_models import tokenizer
 
 SETTINGS = [
@@ -85,15 +84,8 @@ def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[l
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory) -> pathlib.Path:
     """A folder with 390 records of 16 tokens whose text means nothing."""
-    folder, spec = tmp_path_factory.mktemp('loop'), RecordSpec(16, 4, 'static')
-    (folder / 'records').mkdir()
-    size, infos = tokenizer().vocab_size, []
-    for i, count in enumerate((300, 90)):
-        rows = encoded(spec, example_columns(spec, count, i, size))
-        infos.append(shards.write_shard(folder / f'records/train-{i:05d}-of-00002.tfrecord', rows))
-    made = shards.Manifest(16, 4, 'static', 'nsp', size, 'ab' * 32, 0, {}, {}, tuple(infos))
-    made.save(folder / 'records')
-    tokenizer().save(folder / 'records/tokenizer')
+    folder = tmp_path_factory.mktemp('loop')
+    write_meaningless(folder / 'records')
     return folder
 
 
@@ -192,7 +184,7 @@ def test_records_that_a_model_cannot_read_are_refused(model, records_of, said):
     [
         (['model.type_vocab_size=1'], 'model.type_vocab_size=1'),
         (['runtime.attention=cudnn'], 'runtime.attention=cudnn needs a GPU'),
-        ([], '/nowhere: no config.json'),  # --init_from
+        ([], '/nowhere: no such folder'),  # --init_from
     ],
 )
 def test_a_refused_command_leaves_no_folder(folder, binary, changes, said):

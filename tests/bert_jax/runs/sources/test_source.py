@@ -150,7 +150,7 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
         UserError, match='expected a workdir of bert-pretrain or bert-finetune, a Hugging Face'
     ):
         source.read_source(str(tmp_path))
-    with pytest.raises(UserError, match='no config.json in it'):
+    with pytest.raises(UserError, match='nowhere: no such folder'):
         source.read_source(str(tmp_path / 'nowhere'))
 
 

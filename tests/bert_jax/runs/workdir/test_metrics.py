@@ -133,11 +133,14 @@ def test_tensorboard_shows_no_point_twice_after_a_kill_before_the_first_checkpoi
 def test_describe():
     values = {'split': 'train', 'phase': 0, 'grad_norm': None, 'seconds': 3.5}
     values |= {'learning_rate': 1e-4, 'loss': 6.31256, 'tokens_per_s': 16234.5}
-    expected = (
-        'step 200/1000 train  loss 6.313  learning_rate 0.0001  tokens_per_s 16,234  grad_norm not'
-        ' finite  eta 1:02:03'
-    )
+    expected = 'step 200/1000 train  loss 6.313  lr 0.0001  tok/s 16,234  eta 1:02:03'
     assert describe(LogEntry(200, values, 1000, 3723.4)) == expected
+    # Of 80 columns the time takes eleven: what comes last is left to the files.
+    longest = LogEntry(987_654, values | {'mlm_loss': 6.3, 'mlm_accuracy': 0.1}, 1_000_000, 360_000)
+    assert (
+        describe(longest).endswith('mlm_loss 6.3  eta 100:00:00') and len(describe(longest)) <= 69
+    )
+    assert describe(LogEntry(2, {'split': 'train', 'grad_norm': None}, 9)).endswith('not finite')
     told = lambda metrics: describe(LogEntry(5, metrics, 9))
     discarded = {'split': 'train', 'loss': 1.0, 'discarded_steps': 3}
     assert told(discarded) == 'step 5/9 train  loss 1  discarded_steps 3'

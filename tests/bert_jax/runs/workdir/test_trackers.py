@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from bert_jax.configs.errors import UserError
+from bert_jax.runs.workdir import trackers
 from bert_jax.runs.workdir.metrics import Writers
 from bert_jax.runs.workdir.trackers import MlflowWriter, WandbWriter
 from bert_jax.train.loop import LogEntry
@@ -22,6 +24,26 @@ def write(writer, lines=LINES) -> None:
     for line in lines:
         writers.write(line)
     writers.close()
+
+
+def test_a_tracker_by_name(monkeypatch):
+    assert trackers.writers_of(None, 'run') == trackers.writers_of('tensorboard', 'run') == []
+    for name, variable in (('wandb', 'WANDB_PROJECT'), ('mlflow', 'MLFLOW_EXPERIMENT_NAME')):
+        made = []
+        monkeypatch.setattr(trackers, f'{name.title()}Writer', lambda *a, made=made: made.append(a))
+        monkeypatch.setattr('importlib.util.find_spec', lambda module: module)
+        for folder in ('a/run', 'b/run'):
+            trackers.writers_of(name, folder)
+        monkeypatch.setenv(variable, 'mine')
+        trackers.writers_of(name, 'a/run')
+        assert [project for project, *_ in made] == ['bert_jax', 'bert_jax', 'mine']
+        first, other, again = (run for _, run, *_ in made)
+        assert first == again != other and first.startswith('run-')
+        monkeypatch.setattr('importlib.util.find_spec', lambda module: None)
+        with pytest.raises(
+            UserError, match=f'--track={name}: {name} is not installed: pip install'
+        ):
+            trackers.writers_of(name, 'run')
 
 
 def test_mlflow_has_the_points_of_a_run_and_of_what_goes_on_with_it(tmp_path, monkeypatch):

@@ -1,0 +1,35 @@
+"""The handlers of signals of the program that a run is a part of.
+
+Owns which signals stop a run, and that they are given back. Imports no jax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+from bert_jax.cli import app
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+def in_main_thread() -> bool:
+    """Tell whether this is the main thread, the only one that may set a handler."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextlib.contextmanager
+def handlers_restored() -> Iterator[None]:
+    """Give SIGTERM and SIGINT back to the program or notebook that the run was a part of.
+
+    A command keeps its handlers to its end: a signal that comes twice is one request.
+    """
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    try:
+        yield
+    finally:
+        restored = before if in_main_thread() and not app.in_command() else {}
+        for number, handler in restored.items():
+            signal.signal(number, handler)

@@ -1,0 +1,110 @@
+"""What a call comes to, for the program that made it: scores, paths, and its history as columns.
+
+Owns what the results of all calls have in common. What the scores are is the call's to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etils import epath
+
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.workdir import Workdir
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What is in a workdir after a call.
+
+    Attributes:
+      workdir: the folder of the run.
+    """
+
+    workdir: str
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Return the numbers that count, by their names."""
+        return {}
+
+    @property
+    def history(self) -> dict[str, dict[str, list[Any]]]:
+        """Return metrics.jsonl as {'train' or 'eval': {'step' or a metric: its column}}.
+
+        The columns of a split are equally long, as `pandas.DataFrame` wants them; nan stands for
+        what a line does not have. There is none before the first log line.
+        """
+        file = Workdir(self.workdir).metrics_file
+        lines = read_metrics(file) if self.workdir and file.exists() else []
+        splits = dict.fromkeys(line.get('split', 'train') for line in lines)
+        return {
+            split: _columns([line for line in lines if line.get('split', 'train') == split])
+            for split in splits
+        }
+
+    @property
+    def paths(self) -> dict[str, epath.Path]:
+        """Return what there is of the run's files, by what they hold."""
+        folder = Workdir(self.workdir)
+        paths = {
+            'workdir': folder.path,
+            'config': folder.config_file,
+            'tokenizer': folder.tokenizer_folder,
+            'metrics': folder.metrics_file,
+            'plots': folder.plots,
+        }
+        there = {name: path for name, path in paths.items() if self.workdir and path.exists()}
+        results = sorted((folder.path / 'eval').glob('*.json')) if there else []
+        return there | {f'eval/{path.stem}': path for path in results}
+
+    def __repr__(self) -> str:
+        """Return the class, the folder and the scores, in a line."""
+        figures = [f'{name}={value:.4g}' for name, value in self.scores.items()]
+        return f'{type(self).__name__}({", ".join([repr(self.workdir), *figures])})'
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluateResult(Result):
+    """What an evaluation measured; `workdir` is '' where it was of no run.
+
+    Attributes:
+      report: all of it, as the command prints it.
+      text: what is for people: scores of each class, or the table of scores with typos.
+    """
+
+    report: dict[str, Any] = dataclasses.field(default_factory=dict)
+    text: str = ''
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Return the scores by their names."""
+        return numbers(self.report.get('metrics', self.report))
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult(Result):
+    """How a training ended.
+
+    Attributes:
+      signal: the number of the signal that asked it to save and stop, or None; the same call goes
+        on.
+    """
+
+    signal: int | None = dataclasses.field(default=None, kw_only=True)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return those of the values that are numbers."""
+    kinds = int | float
+    return {k: v for k, v in values.items() if isinstance(v, kinds) and not isinstance(v, bool)}
+
+
+def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for line in lines for name in line if name != 'split')
+    filled = lambda value: math.nan if value is None else value
+    return {name: [filled(line.get(name)) for line in lines] for name in names}

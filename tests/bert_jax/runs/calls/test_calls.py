@@ -1,0 +1,180 @@
+"""The commands as calls: from a program, a running event loop, several threads, and mistaken."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import math
+import pathlib
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+
+import bert_jax
+from bert_jax.configs.errors import UserError
+from bert_jax.runs.workdir import trackers
+from bert_jax.train import metrics_accumulator
+from tests.helpers import mood
+from tests.helpers.records import write_meaningless
+
+ROOT = pathlib.Path(__file__).parents[4]
+SETTINGS = {
+    'model.hidden_size': 16,
+    'model.num_layers': 1,
+    'model.num_heads': 2,
+    'model.intermediate_size': 32,
+    'runtime.log_every': 2,
+    'optimizer.warmup_steps': 1,
+}
+TUNED = {'max_seq_length': 24, 'optimizer.algorithm': 'adamw', 'runtime.log_every': 4}
+
+
+@pytest.fixture(scope='module')
+def records(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp('calls') / 'records'
+    write_meaningless(folder)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def task(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp('task')
+    mood.write(folder)
+    return folder / 'mood.json'
+
+
+def pretrain(records: pathlib.Path, workdir: pathlib.Path, steps: int, **others):
+    return bert_jax.pretrain(
+        'bert_tiny', records, workdir, steps=steps, batch_size=8, settings=SETTINGS, **others
+    )
+
+
+def finetune(task: pathlib.Path, encoder: str, workdir: pathlib.Path):
+    return bert_jax.finetune(
+        task, encoder, workdir, steps=8, batch_size=16, learning_rate=3e-3, settings=TUNED
+    )
+
+
+def test_pretraining_within_a_running_event_loop(records, tmp_path):
+    """As in a notebook, whose cells run in one; the handlers of the program are given back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    async def cell():
+        return pretrain(records, tmp_path / 'run', 4)
+
+    result = asyncio.run(cell())
+    assert (result.step, result.signal, result.workdir) == (4, None, str(tmp_path / 'run'))
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+    train = result.history['train']
+    assert train['step'] == [2, 4] and all(math.isfinite(loss) for loss in train['loss'])
+    assert result.scores['loss'] == train['loss'][-1]
+    assert repr(result).startswith(f"PretrainResult('{tmp_path}/run', step=4")
+    assert len(repr(result).splitlines()) == 1
+    assert {'config', 'metrics', 'plots', 'tokenizer', 'workdir'} <= result.paths.keys()
+    assert all(path.exists() for path in result.paths.values())
+
+
+def test_a_signal_stops_a_call_and_the_same_call_goes_on(records, tmp_path):
+    after = metrics_accumulator.Profile.after
+
+    def stopping(self, step, metrics):
+        after(self, step, metrics)
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with mock.patch.object(metrics_accumulator.Profile, 'after', stopping):
+        stopped = pretrain(records, tmp_path / 'run', 4)
+    assert (stopped.signal, stopped.step) == (signal.SIGINT, 2)
+
+    # What is left goes to a tracker too, which is no other run for that.
+    tracker = mock.Mock()
+    with mock.patch.object(trackers, 'writers_of', return_value=[tracker]) as asked:
+        assert pretrain(records, tmp_path / 'run', 4, track='tensorboard').step == 4
+    asked.assert_called_once_with('tensorboard', str(tmp_path / 'run'))
+    assert [call.args[0].step for call in tracker.write.call_args_list] == [4]
+    tracker.close.assert_called_once_with()
+
+
+def test_two_threads_fine_tune_and_score(task, encoder, tmp_path):
+    """Python gives signals to the main thread alone, and one last line holds one bar."""
+
+    def work(name: str):
+        tuned = finetune(task, encoder, tmp_path / name)
+        return tuned, bert_jax.evaluate(tmp_path / name)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        done = list(threads.map(work, ('a', 'b')))
+    for tuned, scored in done:
+        assert tuned.scores == scored.scores and 0 <= tuned.scores['accuracy'] <= 1
+        assert scored.report['split'] == 'dev' and 'precision' in scored.text
+        verdict, *_, following = tuned.summary()
+        assert 'guessing (dev accuracy' in verdict
+        assert following.startswith(f'next: bert-predict --workdir={tuned.workdir}')
+    assert done[0][0].scores == done[1][0].scores
+    assert (
+        repr(done[0][1])
+        == f"EvaluateResult('{tmp_path}/a', accuracy={tuned.scores['accuracy']:.4g})"
+    )
+
+
+@pytest.mark.parametrize(
+    ('call', 'message'),
+    [
+        (lambda path: bert_jax.Bert.load('no-such-run'), 'no-such-run: no such folder; expected'),
+        (lambda path: bert_jax.Predictor.from_workdir(path / 'none'), 'none: no such folder'),
+        (
+            lambda path: bert_jax.finetune(path / 'none.tsv', path, path / 'run'),
+            'none.tsv',
+        ),
+        (
+            lambda path: bert_jax.pretrain('bert_tiny', path / 'none', path / 'run'),
+            'none: no manifest.json in it',
+        ),
+        (lambda path: bert_jax.evaluate(path / 'none'), 'workdir='),
+        (
+            lambda path: bert_jax.evaluate(path, vectors=bert_jax.VectorOptions(pool='cls')),
+            'pool needs --retrieval',
+        ),
+        (
+            lambda path: bert_jax.pretrain('bert_tiny', path, path / 'run', track='mlflow'),
+            "track=mlflow: mlflow is not installed: pip install -c constraints.txt '.[mlflow]'",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_asks_nobody(tmp_path, monkeypatch, call, message):
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    monkeypatch.setattr('bert_jax.conversion.hub.fetch', None)  # the Hub is not asked
+    with pytest.raises(UserError) as refused:
+        call(tmp_path)
+    assert message in str(refused.value) and len(str(refused.value).splitlines()) == 1
+    assert not str(refused.value).startswith('--') and not (tmp_path / 'run').exists()
+
+
+def test_epochs_and_steps_are_one_or_the_other(task, encoder, tmp_path):
+    with pytest.raises(UserError, match='steps and --epochs both say how long'):
+        bert_jax.finetune(task, encoder, tmp_path / 'run', steps=3, epochs=1)
+    with pytest.raises(UserError, match='epochs and --set steps=3 both say how long'):
+        bert_jax.finetune(task, encoder, tmp_path / 'run', epochs=1, settings={'steps': 3})
+
+
+def test_the_package_alone_imports_nothing_heavy():
+    code = 'import bert_jax, sys; bert_jax.pretrain, bert_jax.evaluate\n'
+    code += "assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+
+
+def test_a_call_logs_as_the_commands_do():
+    code = """
+import bert_jax
+from absl import logging
+from bert_jax.runs.calls import called
+with called():
+    logging.info('hello')
+"""
+    done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, '')
+    # The line of a program, and not the library's own format.
+    assert len(done.stderr.split()) == 3 and done.stderr.endswith(' I hello\n'), done.stderr
