@@ -152,9 +152,7 @@ def _run(asked: Asked, vectors: VectorOptions) -> EvaluateResult:
     else:
         from bert_jax.runs.finetuning import evaluation
 
-        report = evaluation.evaluate(
-            workdir, task, data_dir, split, text.append, asked.doc_stride
-        )
+        report = evaluation.evaluate(workdir, task, data_dir, split, text.append, asked.doc_stride)
     from bert_jax.runs.workdir.results import EvaluateResult
 
     return EvaluateResult(workdir, report, '\n'.join(text))
