@@ -6,7 +6,8 @@
 DIR is a Hugging Face directory of an encoder. FILE has sentences or paragraphs; what is between a
 full stop and the next, and 5 to 60 words long, is a sentence. Every program gives the mean of the
 last block's states over the pieces of each:
-  ours                   Bert.embed; `ours bfloat16` computes in bfloat16
+  ours                   Bert.embed as it is by default; `ours float32` and `ours bfloat16` are
+                         told what to compute in
   torch, torch compiled  transformers' model, 32 sentences of like length at a time
   sentence-transformers  SentenceTransformer.encode; with bfloat16 too
   onnxruntime            the same model as torch exports it; int8: by dynamic quantisation
@@ -45,7 +46,7 @@ _CALLS = flags.DEFINE_integer('calls', 50, 'calls of one sentence in a round', l
 _ROUNDS = flags.DEFINE_integer(
     'rounds', 3, 'rounds of all programs, one after the other', lower_bound=1
 )
-_ONLY = flags.DEFINE_list('only', None, 'programs to measure; default: all but the bfloat16 ones')
+_ONLY = flags.DEFINE_list('only', None, 'programs to measure; default: each as it is by default')
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
 _BATCH = 32  # of what makes its batches here; sentence-transformers' own default
@@ -172,7 +173,8 @@ def made(
 ) -> tuple[dict[str, Embed], dict[str, str]]:
     """Return the programs by their names, and why others are left out."""
     builders: dict[str, tuple[tuple[str, ...], Callable[[], Embed]]] = {
-        'ours': ((), lambda: ours(model, 'float32')),
+        'ours': ((), lambda: ours(model, 'auto')),
+        'ours float32': ((), lambda: ours(model, 'float32')),
         'ours bfloat16': ((), lambda: ours(model, 'bfloat16')),
         'torch': (('torch', 'transformers'), lambda: pytorch(model, False)),
         'torch compiled': (('torch', 'transformers'), lambda: pytorch(model, True)),
@@ -190,7 +192,7 @@ def made(
             lambda: onnx(model, folder, True),
         ),
     }
-    names = only or [name for name in builders if not name.endswith('bfloat16')]
+    names = only or [name for name in builders if not name.endswith(('bfloat16', 'float32'))]
     if unknown := [name for name in names if name not in builders]:
         raise UserError(f'--only: {unknown[0]!r} is none of {", ".join(builders)}')
     programs, left_out = {}, {}

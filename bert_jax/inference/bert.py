@@ -31,13 +31,13 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.inference.engine import check_process, stored
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
-from bert_jax.inference.predictor import check_dtype
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tasks.metrics.similarity import unit
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.model import heads, layout
+from bert_jax.model.blocks.products import inference_dtype
 from bert_jax.model.pooling import POOLINGS, Pool, make_states
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
@@ -72,9 +72,12 @@ class Bert:
       source: the model, its tokenizer, where it came from.
     """
 
-    def __init__(self, source: Source, compute_dtype: str = 'float32'):
-        """Take a source with a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
-        check_dtype(compute_dtype)
+    def __init__(self, source: Source, compute_dtype: str = 'auto'):
+        """Take a source with a pooler; compute_dtype: arithmetic of the layers.
+
+        It is float32, bfloat16 or auto, as the processor is fast in.
+        """
+        compute_dtype = inference_dtype(compute_dtype)
         self.source, self._compute_dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         self._encode, self._mlm = (
@@ -96,7 +99,7 @@ class Bert:
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 
     @classmethod
-    def load(cls, init_from: str | os.PathLike[str], compute_dtype: str = 'float32') -> Bert:
+    def load(cls, init_from: str | os.PathLike[str], compute_dtype: str = 'auto') -> Bert:
         """Load what --init_from takes: a workdir, a Hugging Face or Google checkpoint, a name.
 
         A pooler that it lacks is made fresh, which the log says.
@@ -113,7 +116,7 @@ class Bert:
         config: ModelConfig,
         tokenizer: Tokenizer,
         seed: int = 0,
-        compute_dtype: str = 'float32',
+        compute_dtype: str = 'auto',
     ) -> Bert:
         """Make a model of random weights, those that bert-pretrain begins with at this seed.
 

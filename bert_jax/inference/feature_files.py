@@ -21,6 +21,7 @@ from bert_jax.inference.extractor import Extractor, Part, Records, last_blocks
 from bert_jax.inference.predict_file import FileResult, write_resumably
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
+from bert_jax.model.blocks.products import inference_dtype
 from bert_jax.model.pooling import Pool
 from bert_jax.runs.sources.source import Source, load_source
 
@@ -35,7 +36,7 @@ def extract_features(
     pool: Pool = 'none',
     file: RecordFile = ALL_RECORDS,
     max_seq_length: int | None = None,
-    compute_dtype: str = 'float32',
+    compute_dtype: str = 'auto',
     dtype: str = 'float32',
 ) -> FileResult:
     """Write the hidden states of every text of a file; go on where a killed call stopped.
@@ -49,7 +50,8 @@ def extract_features(
       file: how the records are read, and which of them. A bad record that is skipped has no
         tokens, or NaN where pooled.
       max_seq_length: word pieces of the longest row; None: as many as the model has.
-      compute_dtype: arithmetic of the layers, float32 or bfloat16.
+      compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
+        fast in.
       dtype: of the states in the files, float32 or float16.
     """
     # The input before the model: a mistyped column should not wait for weights.
@@ -61,6 +63,7 @@ def extract_features(
     source = load_source(init_from)
     layers = list(layers or last_blocks(source.model.num_layers))
     length = max_seq_length or source.model.max_position
+    compute_dtype = inference_dtype(compute_dtype)
     extractor = Extractor(source, layers, pool, length, compute_dtype, dtype)
     files, cut = FeatureFiles(source, layers, pool, dtype), np.zeros(4, np.int64)
 

@@ -30,7 +30,7 @@ def check_head(source: Source) -> None:
 class MaskFiller:
     """Fills in masks by the masked-word head of one model, which stays in memory."""
 
-    def __init__(self, source: Source, top: int, compute_dtype: str = 'float32'):
+    def __init__(self, source: Source, top: int, compute_dtype: str = 'auto'):
         """Load the head; `top`: how many words for each mask. UserError where there is none."""
         check_head(source)
         self._tokenizer, self._longest = source.tokenizer, source.model.max_position

@@ -117,7 +117,7 @@ def predict_file(
     file: RecordFile = ALL_RECORDS,
     max_seq_length: int | None = None,
     top: int = 5,
-    compute_dtype: str = 'float32',
+    compute_dtype: str = 'auto',
     doc_stride: int | None = None,
 ) -> FileResult:
     """Answer every record of a file, an answer in JSON a line; go on where a killed call stopped.
@@ -129,7 +129,8 @@ def predict_file(
       file: how the records are read, and which of them.
       max_seq_length: word pieces of the longest row; None: as fine-tuned, or as many as there are.
       top: how many candidates an answer lists.
-      compute_dtype: arithmetic of the layers, float32 or bfloat16.
+      compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
+        fast in.
       doc_stride: of windows on longer texts, as `Predictor.from_workdir` has it.
     """
     # The flags first, and the model before the input: it says which columns a record must have.

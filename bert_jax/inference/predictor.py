@@ -33,6 +33,7 @@ from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
+from bert_jax.model.blocks.products import inference_dtype
 from bert_jax.runs.finetuning.data_collator import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
 from bert_jax.runs.workdir import word_vectors
@@ -64,12 +65,6 @@ def roles_of(
         return required, optional
     left = tuple(role for role in optional if role != 'text_b')
     return (*required, 'text_b') if options['texts'] == 2 else required, left
-
-
-def check_dtype(name: str) -> None:
-    """Raise UserError where `name` is no arithmetic of the layers."""
-    if name not in ('float32', 'bfloat16'):
-        raise UserError(f'compute_dtype={name!r} must be float32 or bfloat16')
 
 
 class _Started(NamedTuple):
@@ -109,7 +104,7 @@ class Predictor:
         max_seq_length: int,
         options: Mapping[str, Any],
         top: int = 5,
-        compute_dtype: str = 'float32',
+        compute_dtype: str = 'auto',
         resident: Resident | None = None,
     ):
         """Put the model on the devices.
@@ -119,11 +114,12 @@ class Predictor:
           max_seq_length: word pieces of the longest row.
           options: those of the task that the model was trained with.
           top: how many candidates an answer lists.
-          compute_dtype: arithmetic of the layers.
+          compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
+            fast in.
           resident: weights on the devices that it shares with other predictors, to which its own
             are added.
         """
-        check_dtype(compute_dtype)
+        compute_dtype = inference_dtype(compute_dtype)
         if not isinstance(top, int | np.integer) or top < 1:
             raise UserError(f'top={top!r} must be a whole number from 1')
 
@@ -173,7 +169,7 @@ class Predictor:
         init_from: str | os.PathLike[str],
         max_seq_length: int | None = None,
         top: int = 5,
-        compute_dtype: str = 'float32',
+        compute_dtype: str = 'auto',
         doc_stride: int | None = None,
     ) -> Predictor:
         """Load a trained model.
@@ -184,7 +180,8 @@ class Predictor:
           max_seq_length: word pieces of the longest row; None: as fine-tuned, else as many as the
             model has positions.
           top: how many candidates an answer lists (n-best answers, words for a mask).
-          compute_dtype: arithmetic of the layers, float32 or bfloat16.
+          compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
+            fast in.
           doc_stride: read a text that is longer than a row in windows that begin so many word
             pieces after each other; None: as trained, which cuts the text of a classifier.
 
@@ -202,7 +199,7 @@ class Predictor:
 
     @classmethod
     def on_one_encoder(
-        cls, workdirs: str | Sequence[str], top: int = 5, compute_dtype: str = 'float32'
+        cls, workdirs: str | Sequence[str], top: int = 5, compute_dtype: str = 'auto'
     ) -> dict[str, Predictor]:
         """Load a predictor for each of several runs that were tuned on one encoder, by their names.
 
@@ -213,7 +210,8 @@ class Predictor:
         Args:
           workdirs: the runs.
           top: how many candidates an answer lists.
-          compute_dtype: arithmetic of the layers.
+          compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
+            fast in.
 
         Raises:
           UserError: a run was not tuned (tuning.method), or on another encoder than the first.
@@ -224,6 +222,7 @@ class Predictor:
         check_process()
         encoder, sources = read_tuned(workdirs)
         resident: Resident = {}
+        compute_dtype = inference_dtype(compute_dtype)
         _, size = placed({'encoder': encoder.params['encoder']}, resident, compute_dtype)
         logging.info('%s: %s in memory, once', encoder.where, memory.size(size))
 

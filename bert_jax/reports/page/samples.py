@@ -75,7 +75,7 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     first = now._replace(bert=now.bert._replace(params=params, config=run.config.model))
     answers = []
     for source in (first, now):
-        fill = MaskFiller(source, top)
+        fill = MaskFiller(source, top, 'float32')
         filled = [fill(f'{text.before}{MASK}{text.after}')['masks'][0] for text in texts]
         answers.append([[(a['token'], a['probability']) for a in words] for words in filled])
     return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers, strict=True)])

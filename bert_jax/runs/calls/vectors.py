@@ -102,7 +102,7 @@ def scores(
     if workdir:
         check_writable(Workdir(workdir))
     if model:
-        bert = Bert.load(model)
+        bert = Bert.load(model, 'float32')  # what is scored hangs on no processor
         drawn['compare'] = (bert.source.bert.sentence or SentenceConfig()).similarity
 
     def embedder(given: Sequence[str], prompt: str | None) -> Any:

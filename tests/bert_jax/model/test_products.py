@@ -8,9 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import processor
-from bert_jax.model.blocks.products import choose, dot_general, in_inference
+from bert_jax.model.blocks.products import choose, dot_general, in_inference, inference_dtype
 
 RNG = np.random.RandomState(0)
 X, KERNEL = RNG.normal(size=(3, 4, 8)).astype('f'), RNG.normal(size=(8, 5)).astype('f')
@@ -88,3 +89,21 @@ def test_auto_follows_the_processor_and_a_name_overrules_it(
 )
 def test_bfloat16_of_a_model_that_answers_is_for_products_alone_on_a_cpu(dtype, platform, wanted):
     assert in_inference(dtype, platform) == wanted
+
+
+@pytest.mark.parametrize(
+    ('name', 'flags', 'wanted'),
+    [
+        ('auto', 'amx_bf16', 'bfloat16'),
+        ('auto', 'avx2', 'float32'),
+        ('float32', 'amx_bf16', 'float32'),
+        ('bfloat16', 'avx2', 'bfloat16'),
+    ],
+)
+def test_a_model_that_answers_computes_as_the_processor_is_fast_in(
+    monkeypatch, name, flags, wanted
+):
+    monkeypatch.setattr(processor, 'flags', lambda: frozenset(flags.split()))
+    assert inference_dtype(name) == wanted
+    with pytest.raises(UserError, match="'half' must be auto, float32 or bfloat16"):
+        inference_dtype('half')
