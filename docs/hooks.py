@@ -55,7 +55,7 @@ def _told(text: str, path: str) -> str:
 
 
 def _output(match: re.Match[str]) -> str:
-    module = 'bert_jax.launch.' + match[1].removeprefix('bert-').replace('-', '_')
-    command = [sys.executable, '-m', module, *shlex.split(match[2])]
+    name = [] if match[1] == 'bert-jax' else [match[1].removeprefix('bert-')]
+    command = [sys.executable, '-m', 'bert_jax.launch', *name, *shlex.split(match[2])]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return f'```text\n{made.stdout.rstrip()}\n```'

@@ -369,6 +369,7 @@ class OneProcess:
         if words is None:
             return self.shell(text)
         name = text.split()[0].removeprefix('bert-').replace('-', '_')
+        name, words = pages.file_of(name, words)
         try:
             return fault_of(self.pool.submit(commands.run, name, *words).result(timeout=300))
         except Exception as error:

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bert_jax.cli.commands import SUBCOMMANDS
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [
     ROOT / 'README.md',
@@ -44,8 +46,14 @@ class Command(NamedTuple):
             if name and (word.startswith('bert-') or words[place - 1] == '-m'):
                 arguments = words[place + 1 :]
                 stop = next((i for i, w in enumerate(arguments) if w in ('--', '|', '>')), None)
-                return name[1].replace('-', '_'), arguments[:stop]
+                return file_of(name[1].replace('-', '_'), arguments[:stop])
         return None
+
+
+def file_of(name: str, arguments: list[str]) -> tuple[str, list[str]]:
+    """(NAME of launch/NAME.py, its arguments): those of a subcommand, where the first is one."""
+    file = SUBCOMMANDS.get(name, {}).get(arguments[0] if arguments else '')
+    return (file, arguments[1:]) if file else (name, arguments)
 
 
 class Block(NamedTuple):
