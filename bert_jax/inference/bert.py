@@ -53,14 +53,26 @@ class Outputs(NamedTuple):
     Attributes:
       hidden: the last block's states [B, T, H].
       pooled: of the first token [B, H].
-      hidden_states: the embeddings' and each block's states [L + 1, B, T, H], where asked for.
-      attentions: the probabilities of each block and head [L, B, N, T, T], where asked for.
     """
 
     hidden: np.ndarray
     pooled: np.ndarray
-    hidden_states: np.ndarray | None = None
-    attentions: np.ndarray | None = None
+
+
+class LayerOutputs(NamedTuple):
+    """What the encoder gives where its layers are asked for, too.
+
+    Attributes:
+      hidden: the last block's states [B, T, H].
+      pooled: of the first token [B, H].
+      hidden_states: the embeddings' and each block's states [L + 1, B, T, H], or None.
+      attentions: the probabilities of each block and head [L, B, N, T, T], or None.
+    """
+
+    hidden: np.ndarray
+    pooled: np.ndarray
+    hidden_states: np.ndarray | None
+    attentions: np.ndarray | None
 
 
 class Bert:
@@ -183,7 +195,7 @@ class Bert:
         rows: Mapping[str, np.ndarray],
         hidden_states: bool = False,
         attentions: bool = False,
-    ) -> Outputs:
+    ) -> Outputs | LayerOutputs:
         """Return the encoder's results for a batch of rows.
 
         Args:
@@ -197,7 +209,7 @@ class Bert:
         batch = self._rows(rows)
         if hidden_states or attentions:
             outputs = self._run(self._states(attentions), batch)
-            return Outputs(
+            return LayerOutputs(
                 outputs['hidden'],
                 outputs['pooled'],
                 outputs['hidden_states'] if hidden_states else None,

@@ -10,7 +10,6 @@ import numpy as np
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
-from tests.helpers.tiny_models import tokenizer
 
 SPEC = RecordSpec(16, 4, 'static')
 
@@ -106,6 +105,8 @@ def write_directory(path, sizes: dict[str, list[int]], masking='static', max_pac
 
 def write_meaningless(folder):
     """A directory of 300 and 90 records of 16 tokens whose text means nothing."""
+    from tests.helpers.tiny_models import tokenizer  # which imports jax
+
     folder.mkdir()
     size, infos = tokenizer().vocab_size, []
     for i, count in enumerate((300, 90)):

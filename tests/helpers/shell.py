@@ -28,9 +28,11 @@ class Shell:
         """Makes the programs that the pages name."""
         self.bin.mkdir()
         programs = {'python': f'exec {sys.executable} "$@"'}
-        for file in (ROOT / 'launch').glob('*.py'):
-            name = 'bert-' + file.stem.replace('_', '-')
-            programs[name] = f'exec {sys.executable} -m bert_jax.launch.{file.stem} "$@"'
+        # By `bert-jax`, which knows the subcommands of each.
+        jax = f'exec {sys.executable} -m bert_jax.launch'
+        programs['bert-jax'] = f'{jax} "$@"'
+        for file in (ROOT / 'launch').glob('[a-z]*.py'):
+            programs['bert-' + file.stem.replace('_', '-')] = f'{jax} {file.stem} "$@"'
         for name, line in programs.items():
             (self.bin / name).write_text(f'#!/bin/sh\n{line}\n')
             (self.bin / name).chmod(0o755)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,19 +20,22 @@ from bert_jax.runs.supervision.handlers import handlers_restored
 Path = str | os.PathLike[str]
 # {'optimizer.weight_decay': 0.1}, or 'optimizer.weight_decay=0.1' of each, as --set has it.
 Settings = Mapping[str, Any] | Sequence[str]
+# orbax numbers the saves of a process, and two that overlap wait for each other's signals.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @contextlib.contextmanager
 def called() -> Iterator[None]:
     """Be a part of a program: it gets the log of the commands, and its signal handlers back.
 
-    Signals ask a run to save and stop where it is called in the main thread.
+    Signals ask a run to save and stop where it is called in the main thread. A call from a second
+    thread waits for the first to end.
     """
     if app.in_command():
         yield
         return
     log.set_up_in_program()
-    with handlers_restored():
+    with _ONE_AT_A_TIME, handlers_restored():
         try:
             yield
         except UserError as error:  # which may name the command's flag

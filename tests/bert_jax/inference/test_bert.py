@@ -32,7 +32,7 @@ def test_states_and_attentions_of_all_layers(changes):
     plain, asked = bert(rows), bert(rows, hidden_states=True, attentions=True)
     np.testing.assert_allclose(asked.hidden, plain.hidden, atol=1e-5)
     np.testing.assert_allclose(asked.pooled, plain.pooled, atol=1e-5)
-    assert plain.hidden_states is None and plain.attentions is None
+    assert plain._fields == ('hidden', 'pooled')
     (B, T), c = rows['input_ids'].shape, bert.config
     assert asked.hidden_states.shape == (c.num_layers + 1, B, T, c.hidden_size)
     np.testing.assert_array_equal(asked.hidden_states[-1], asked.hidden)

@@ -215,7 +215,7 @@ def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, kind, name, val
     at = frame_start((tmp_path / info.file).read_bytes(), 270)
     with pytest.raises(
         UserError,
-        match=f'{info.file}: record 270 at byte {at}: {words}.*verify-data .* every fault',
+        match=f'{info.file}: record 270 at byte {at}: {words}.*preprocess verify .* every fault',
     ):
         take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
 
