@@ -21,6 +21,7 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.training_args import SentenceTransformerTrainingArguments
 
+    from bert_jax.input_pipeline.tasks.batching import subset
     from bert_jax.runs.finetuning.finetuner import total_steps
 
     model = SentenceTransformer(init_from, device='cpu')
@@ -28,7 +29,8 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
     loss = {'cosent': losses.CoSENTLoss, 'cosine': losses.CosineSimilarityLoss}[
         config.embedding.loss
     ](model)
-    train, dev = (_columns(task.examples(split)) for split in ('train', task.selection_split))
+    examples = subset(task.examples('train'), config.train_examples, seed)
+    train, dev = _columns(examples), _columns(task.examples(task.selection_split))
     steps, o = total_steps(len(train['score']), config), config.optimizer
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
@@ -42,7 +44,7 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
             adam_beta1=o.b1,
             adam_beta2=o.b2,
             adam_epsilon=o.eps,
-            max_grad_norm=o.clip_norm,
+            max_grad_norm=o.clip_norm or 0.0,  # 0: never
             dataloader_drop_last=True,
             save_strategy='no',
             report_to='none',
@@ -53,7 +55,7 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
             model=model, args=arguments, train_dataset=Dataset.from_dict(train), loss=loss
         ).train()
     scores = EmbeddingSimilarityEvaluator(dev['sentence1'], dev['sentence2'], dev['score'])(model)
-    return {name: 100 * scores[f'{name}_cosine'] for name in ('spearman', 'pearson')}
+    return {name: scores[f'{name}_cosine'] for name in task.metrics}
 
 
 def _columns(examples: Sequence[Any]) -> dict[str, list[Any]]:
