@@ -51,7 +51,7 @@ class Command(NamedTuple):
 
 
 def file_of(name: str, arguments: list[str]) -> tuple[str, list[str]]:
-    """(NAME of launch/NAME.py, its arguments): those of a subcommand, where the first is one."""
+    """(a file of launch/, its arguments): those of a subcommand, where the first is one."""
     file = SUBCOMMANDS.get(name, {}).get(arguments[0] if arguments else '')
     return (file, arguments[1:]) if file else (name, arguments)
 
