@@ -57,6 +57,11 @@ class Options:
         'of --format=onnx: also write onnx/model_quantized.onnx, with weights of int8 by'
         " onnxruntime's dynamic quantisation",
     )
+    compute_dtype: Literal['float32', 'bfloat16'] = option(
+        'float32',
+        'of --format=stablehlo: arithmetic of dense layers, and their weights in the file; bfloat16'
+        ' is faster where the processor has instructions for it',
+    )
     print_map: bool = option(
         False,
         'print every name that is read, and every name that is written, with the array here',
@@ -79,11 +84,13 @@ def main(argv: Sequence[str]) -> None:
         require_extra('--int8', 'onnx', 'onnxruntime')
     if options.format != 'onnx' and (options.int8 or options.opset != 17):
         raise UserError('--opset and --int8 are of --format=onnx: leave them out')
+    if options.compute_dtype != 'float32' and options.format != 'stablehlo':
+        raise UserError('--compute_dtype is of --format=stablehlo: leave it out')
     if options.base and options.format != 'peft':
         raise UserError('--base is of --format=peft: leave it out')
 
     from bert_jax.inference.export import export
-    from bert_jax.inference.serving_folder import Onnx
+    from bert_jax.inference.serving_folder import ProgramSettings
 
     exported = export(
         options.model.where,
@@ -93,7 +100,7 @@ def main(argv: Sequence[str]) -> None:
         options.base,
         options.hidden_act,
         options.print_map,
-        Onnx(options.opset, options.int8),
+        ProgramSettings(options.opset, options.int8, options.compute_dtype),
     )
     print(f'{options.output}: {exported.architecture}')
 

@@ -28,6 +28,7 @@ from bert_jax.model.blocks import products
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import PARTS
 
+_WORDS = 'embeddings/word'
 PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
 # (parameters, batch) -> outputs by name.
 Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]]
@@ -75,21 +76,37 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
     return traverse_util.unflatten_dict(weights, sep='/')
 
 
-def used_weights(model: Model) -> Tensors:
-    """Return the model's arrays by name, without the parts that its class does not have."""
+def stored(name: str, array: np.ndarray, compute_dtype: DTypeLike) -> np.ndarray:
+    """Return an array of a model that computes in `compute_dtype` as it is kept.
+
+    The blocks' matrices and the word table are read as bfloat16 then, and take half as bfloat16.
+    `name` is its path.
+    """
+    name = layout.parse(name)[0]
+    is_read = name.endswith('/kernel') and any(f'{of}/' in name for of in layout.STACKS)
+    is_half = jnp.dtype(compute_dtype) == jnp.bfloat16
+    return array.astype(jnp.bfloat16) if is_half and (is_read or name.endswith(_WORDS)) else array
+
+
+def used_weights(model: Model, compute_dtype: DTypeLike = jnp.float32) -> Tensors:
+    """Return the model's arrays by name, without the parts that its class does not have.
+
+    They are as `stored` has them.
+    """
     used = model.row.parts
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
     return {
-        name: np.asarray(leaf)
+        name: stored(name, np.asarray(leaf), compute_dtype)
         for name, leaf in by_path(model.params).items()
         if not name.startswith(unused)
     }
 
 
-def stablehlo(model: Model) -> bytes:
+def stablehlo(model: Model, compute_dtype: DTypeLike = jnp.float32) -> bytes:
     """Return the function (weights, batch) -> outputs, all by name, serialised.
 
-    For cpu, cuda and tpu, as jax.export.deserialize reads it.
+    For cpu, cuda and tpu, as jax.export.deserialize reads it. The weights that it takes are those
+    of `used_weights` for the same `compute_dtype`.
     """
     # Symbols instead of sizes: one artifact for any number of rows of any length, as far as there
     # are positions.
@@ -100,12 +117,12 @@ def stablehlo(model: Model) -> bytes:
     }
     weights = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        for name, leaf in used_weights(model).items()
+        for name, leaf in used_weights(model, compute_dtype).items()
     }
 
     # Weights are arguments of the program, not constants in it: large's would be 1.3 GB in the
     # artifact.
-    call = forward(model)
+    call = forward(model, compute_dtype)
     exported = export.export(
         jax.jit(lambda weights, batch: call(nested(weights), batch)), platforms=PLATFORMS
     )(weights, batch)

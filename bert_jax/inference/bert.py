@@ -28,7 +28,7 @@ from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
 from bert_jax.conversion.parameters import Model
-from bert_jax.inference.engine import check_process, stored
+from bert_jax.inference.engine import check_process
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
@@ -36,6 +36,7 @@ from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tasks.metrics.similarity import unit
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
+from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads, layout
 from bert_jax.model.blocks.products import inference_dtype
 from bert_jax.model.pooling import POOLINGS, Pool, make_states
@@ -333,8 +334,8 @@ class Bert:
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:
         """Put the parameters on the device, when they are first asked for."""
-        keep = functools.partial(stored, compute_dtype=self._compute_dtype)
-        params = layout.separate(self.params)
+        dtype, params = self._compute_dtype, layout.separate(self.params)
+        keep = lambda path, array: serving.stored(path_of(path), array, dtype)
         return jax.device_put(jax.tree_util.tree_map_with_path(keep, params))
 
     def _length(self, max_length: int | None) -> int:

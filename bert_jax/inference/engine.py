@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.conversion import serving
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.mesh import construction, sharding
@@ -46,8 +47,6 @@ Resident: TypeAlias = dict[Any, tuple[np.ndarray, jax.Array]]
 # Of a whole batch. What a CPU computes of a few hundred tokens stays in its caches.
 _TOKENS = {'cpu': 512, 'gpu': 32768, 'tpu': 32768}
 
-_WORDS = 'embeddings/word'
-
 _process: list[int] = []  # the one that the devices were first used in
 
 
@@ -70,24 +69,13 @@ def check_process() -> None:
     _process[:] = [os.getpid()]
 
 
-def stored(path: Any, array: np.ndarray, compute_dtype: DTypeLike) -> np.ndarray:
-    """Return an array of a model that computes in `compute_dtype` as it is kept in memory.
-
-    The blocks' matrices and the word table are read as bfloat16 then, and take half as bfloat16.
-    """
-    name = layout.parse(sharding.path_of(path))[0]
-    is_read = name.endswith('/kernel') and any(f'{of}/' in name for of in layout.STACKS)
-    is_half = jnp.dtype(compute_dtype) == jnp.bfloat16
-    return array.astype(jnp.bfloat16) if is_half and (is_read or name.endswith(_WORDS)) else array
-
-
 def placed(
     params: Any, resident: Resident, compute_dtype: DTypeLike = 'float32'
 ) -> tuple[Any, int]:
     """Put numpy `params` on the devices; return them, and the bytes that this adds on each.
 
     Arrays that are in `resident` are not put there again; the others are added to it. All are kept
-    as `stored` has them for one arithmetic of the layers.
+    as `serving.stored` has them for one arithmetic of the layers.
     """
     added = 0
 
@@ -96,7 +84,8 @@ def placed(
         # Blocks are views of a stack, new ones at each call: they are known by their memory.
         key = (array.ctypes.data, array.shape) if isinstance(array, np.ndarray) else id(array)
         if key not in resident:
-            resident[key] = array, jax.device_put(stored(path, array, compute_dtype), shard)
+            kept = serving.stored(sharding.path_of(path), array, compute_dtype)
+            resident[key] = array, jax.device_put(kept, shard)
             added += memory.held(resident[key][1])
         return resident[key][1]
 
@@ -135,7 +124,7 @@ class InferenceEngine:
           max_length: the longest row there is.
           inputs: makes what the function reads of a batch, as DataCollator has it.
           resident: arrays on the devices; those of `params` that are not yet are added.
-          compute_dtype: arithmetic of the layers, for `stored`.
+          compute_dtype: arithmetic of the layers, for `serving.stored`.
         """
         self.max_length = max_length
         self.compilations: collections.Counter[str] = collections.Counter()

@@ -33,7 +33,7 @@ from bert_jax.conversion.model_card import Notes
 from bert_jax.conversion.parameters import Model, Reading, with_stored_words
 from bert_jax.inference import serving_folder
 from bert_jax.inference.predictor import trained_with
-from bert_jax.inference.serving_folder import DEFAULT, Onnx
+from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
@@ -66,7 +66,7 @@ def export(
     base: str | None = None,
     hidden_act: HiddenAct | None = None,
     print_map: bool = False,
-    onnx: Onnx = DEFAULT,
+    settings: ProgramSettings = DEFAULT,
 ) -> Exported:
     """Write a trained model in another format.
 
@@ -78,7 +78,7 @@ def export(
       base: of an adapter, the encoder that was tuned; None: the one that the run began with.
       hidden_act: this activation in place of the model's own.
       print_map: whether all names that are read and written are printed.
-      onnx: of an ONNX file, its opset and whether one of int8 weights goes beside it.
+      settings: how a program is written: opset, int8 weights, arithmetic.
 
     Raises:
       UserError: the format has no place for such a model, or its weights are damaged.
@@ -109,7 +109,7 @@ def export(
     length, options = trained_with(init_from) if of_ours else (None, {})
     notes = _notes(init_from, output)
     arguments = (
-        encoder, sources.saved_in(init_from), length, options.get('texts'), init_from, notes, onnx
+        encoder, sources.saved_in(init_from), length, options.get('texts'), init_from, notes, settings
     )  # fmt: skip
     reading, left_out = write(model, source.tokenizer, format, output, *arguments)
     if print_map:
@@ -189,7 +189,7 @@ def write(
     texts: int | None = None,
     named: str | None = None,
     notes: Notes | None = None,
-    onnx: Onnx = DEFAULT,
+    settings: ProgramSettings = DEFAULT,
 ) -> tuple[Reading, tuple[str, ...]]:
     """Write a folder of a format, whole or not at all.
 
@@ -204,7 +204,7 @@ def write(
       texts: of a folder that serves, too.
       named: what a refusal names; None: `output`.
       notes: what a model card says of the training.
-      onnx: of an ONNX file, as in `export`.
+      settings: of a program, as in `export`.
 
     Returns:
       What is read there again (so it fits, and holds no NaN), and the parts of the model that the
@@ -227,7 +227,9 @@ def write(
                 left_out = peft.write(folder, model, base.bert, base.where, saved)
                 return peft.read(folder, base.bert), left_out
             form: Any = format
-            left_out = serving_folder.write(folder, model, tokenizer, form, max_length, texts, onnx)
+            left_out = serving_folder.write(
+                folder, model, tokenizer, form, max_length, texts, settings
+            )
             # Nothing reads a program back as weights; its name map is the identity.
             names = {name: name for name in serving.used_weights(model)}
             return Reading(model, names, (), ()), left_out

@@ -113,14 +113,22 @@ _FORMS = {'stablehlo': _STABLEHLO, 'saved_model': _SAVED_MODEL, 'onnx': _ONNX}
 Form = Literal['stablehlo', 'saved_model', 'onnx']
 
 
-class Onnx(NamedTuple):
-    """How an ONNX file is written: its opset, and whether one of int8 weights goes beside it."""
+class ProgramSettings(NamedTuple):
+    """How a program is written.
+
+    Attributes:
+      opset: of ONNX.
+      int8: of ONNX, whether a file with int8 weights is written too.
+      compute_dtype: of StableHLO, 'float32' or 'bfloat16'; the latter for the matrices of dense
+        layers and the word table, which are stored so.
+    """
 
     opset: int = program.OPSET
     int8: bool = False
+    compute_dtype: str = 'float32'
 
 
-DEFAULT = Onnx()
+DEFAULT = ProgramSettings()
 
 
 # Between loading the weights and the first question, where word vectors are in no file.
@@ -142,7 +150,7 @@ def write(
     form: Form,
     max_length: int | None = None,
     texts: int | None = None,
-    onnx: Onnx = DEFAULT,
+    settings: ProgramSettings = DEFAULT,
 ) -> tuple[str, ...]:
     """Write a folder that serves the model; return the parts that its class has no place for.
 
@@ -153,14 +161,16 @@ def write(
       form: the program's format.
       max_length: the longest row that serve.py makes; None: as many as there are positions.
       texts: how many texts serve.py is asked; None: unknown.
-      onnx: how an ONNX file is written.
+      settings: how the program is written.
 
     A damaged or unfit model is a UserError.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}', None)
-    weights = serving.used_weights(model)
-    if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
+    weights = serving.used_weights(model, settings.compute_dtype)
+    if bad := [
+        name for name, array in weights.items() if not np.isfinite(array.astype(np.float32)).all()
+    ]:
         raise UserError(
             f'{bad[0]}: NaN or infinite values: the checkpoint is damaged or its training diverged'
         )
@@ -175,14 +185,14 @@ def write(
     computed = model.config.words.computed if form == 'stablehlo' else frozenset()
     facts = _facts(model, tokenizer, max_length)
     if form == 'onnx':
-        facts |= _write_onnx(folder, model, tokenizer, onnx)
+        facts |= _write_onnx(folder, model, tokenizer, settings)
     if computed:
         facts['word_vectors'] = _word_vectors(folder, model)
     (folder / 'serving.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False) + '\n')
 
     # jax.export's program takes the weights as an argument; a SavedModel holds its own.
     if form == 'stablehlo':
-        (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model))
+        (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model, settings.compute_dtype))
         kept = [name for name in weights if name not in computed]
         stored = {name: np.ascontiguousarray(weights[name]) for name in kept}
         # Not by save_file, whose file no other user may read.
@@ -206,7 +216,9 @@ def _word_vectors(folder: Path, model: Model) -> dict[str, int]:
     }
 
 
-def _write_onnx(folder: Path, model: Model, tokenizer: Tokenizer, how: Onnx) -> dict[str, Any]:
+def _write_onnx(
+    folder: Path, model: Model, tokenizer: Tokenizer, how: ProgramSettings
+) -> dict[str, Any]:
     """Write the program, and what others read beside it; return its inputs and outputs by name."""
     (folder / 'onnx').mkdir()
     file = folder / 'onnx' / 'model.onnx'

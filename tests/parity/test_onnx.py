@@ -19,7 +19,7 @@ from bert_jax.conversion import serving
 from bert_jax.conversion.onnx import program
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference import export
-from bert_jax.inference.serving_folder import Onnx
+from bert_jax.inference.serving_folder import ProgramSettings
 from bert_jax.model.pooling import POOLINGS
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
@@ -192,7 +192,7 @@ def test_the_script_of_a_folder_asks_it(architecture, words, tmp_path, monkeypat
     made, said = tiny_models.model(architecture), {}
     for form in ('stablehlo', 'onnx'):
         folder = tmp_path / form
-        how = {'onnx': Onnx(int8=False)}
+        how = {'settings': ProgramSettings(int8=False)}
         export.write(made, tiny_models.tokenizer(), form, str(folder), **how)
         monkeypatch.setattr(sys, 'argv', ['serve.py', *words])
         runpy.run_path(str(folder / 'serve.py'), run_name='__main__')
@@ -206,7 +206,9 @@ def test_int8_lies_beside_and_a_model_that_others_lack_has_no_config(tmp_path):
     made = tiny_models.model('BertForSequenceClassification')
     made = made._replace(config=dataclasses.replace(made.config, attention='left_to_right'))
     out = tmp_path / 'out'
-    export.write(made, tiny_models.tokenizer(), 'onnx', str(out), onnx=Onnx(int8=True))
+    export.write(
+        made, tiny_models.tokenizer(), 'onnx', str(out), settings=ProgramSettings(int8=True)
+    )
     assert {file.name for file in (out / 'onnx').iterdir()} == {
         'model.onnx', 'model_quantized.onnx'
     }  # fmt: skip

@@ -15,13 +15,15 @@ import sys
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 import tokenizers
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
-from bert_jax.inference import Predictor, export
+from bert_jax.inference import Predictor, export, serving_folder
 from bert_jax.inference.served_heads import script_of
 from bert_jax.runs.sources.source import Source
 from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
@@ -82,9 +84,14 @@ def elsewhere(*command: object, timeout: float = 300) -> str:
     return run.stdout
 
 
-def exported(architecture: str, form: str, folder: pathlib.Path):
+def exported(
+    architecture: str,
+    form: str,
+    folder: pathlib.Path,
+    settings: serving_folder.ProgramSettings = serving_folder.DEFAULT,
+):
     model = tiny_models.model(architecture)
-    _, left_out = export.write(model, tiny_models.tokenizer(), form, str(folder))
+    _, left_out = export.write(model, tiny_models.tokenizer(), form, str(folder), settings=settings)
     assert left_out == ()
     rng = np.random.default_rng(0)
     shapes = {
@@ -187,6 +194,18 @@ def test_saved_model_in_a_fresh_process(tmp_path):
             exported(BERTS[0], 'saved_model', tmp_path / 'refused')
         return
     serve('saved_model', BERTS, tmp_path)
+
+
+def test_a_program_of_bfloat16_reads_its_matrices_so(tmp_path):
+    half = serving_folder.ProgramSettings(compute_dtype='bfloat16')
+    model, batch = exported('BertForSequenceClassification', 'stablehlo', tmp_path, half)
+    wanted = jax.jit(serving.forward(model))(model.params, batch)['logits']
+    program = jax.export.deserialize(bytearray((tmp_path / 'model.stablehlo').read_bytes()))
+    weights = safetensors.numpy.load_file(tmp_path / 'weights.safetensors')
+    halves = [name for name, array in weights.items() if array.dtype == jnp.bfloat16]
+    assert 'encoder/embeddings/word' in halves and not [n for n in halves if n.endswith('bias')]
+    logits = np.asarray(jax.jit(program.call)(weights, batch)['logits'])
+    assert 0 < np.abs(logits - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
 def test_the_folder_has_what_a_server_needs(tmp_path):
