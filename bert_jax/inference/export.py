@@ -108,9 +108,8 @@ def export(
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
     notes = _notes(init_from, output)
-    arguments = (
-        encoder, sources.saved_in(init_from), length, options.get('texts'), init_from, notes, settings
-    )  # fmt: skip
+    saved, texts = sources.saved_in(init_from), options.get('texts')
+    arguments = (encoder, saved, length, texts, init_from, notes, settings)
     reading, left_out = write(model, source.tokenizer, format, output, *arguments)
     if print_map:
         sources.print_names(reading)
