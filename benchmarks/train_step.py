@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -244,8 +245,8 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
 
 
 def predicted(seq_len: int) -> int:
-    """Return the masked tokens of a row."""
-    return max(1, round(_MASKED_SHARE.value * seq_len))
+    """Return the masked tokens of a row, as bert-preprocess makes room for them."""
+    return max(1, math.ceil(_MASKED_SHARE.value * seq_len))
 
 
 def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
