@@ -1,4 +1,4 @@
-"""The pages under Start and How to are short and read at once: words and sentences, counted.
+"""All pages but the notes are short and read at once: words and sentences, counted.
 
 What counts as a word is what stands between spaces and has a letter or a digit; code in a line is
 one word, blocks are none. A sentence ends with its full stop, its list item, its cell or its
@@ -41,7 +41,10 @@ NAV = {
     for top in yaml.safe_load((ROOT / 'mkdocs.yml').read_text())['nav']
     for part, entries in top.items()
 }
-USER_PAGES = ['README.md', *(f'docs/{name}' for part in PARTS[:2] for name in NAV[part])]
+USER_PAGES = [
+    *('README.md', 'CONTRIBUTING.md', 'SECURITY.md', 'examples/README.md'),
+    *(f'docs/{name}' for part in PARTS[:3] for name in NAV[part]),
+]
 NAMES = sorted(map(pages.name_of, pages.PAGES))
 
 

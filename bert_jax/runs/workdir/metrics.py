@@ -37,8 +37,8 @@ FILE = 'metrics.jsonl'
 _FIRST = (
     'loss',
     'mlm_loss',
-    'mlm_accuracy',
     'nats_gained',
+    'mlm_accuracy',
     'nsp_accuracy',
     'learning_rate',
     'tokens_per_s',
