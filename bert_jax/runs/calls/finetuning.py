@@ -123,7 +123,13 @@ def finetune(
     """
     which = TaskOptions(os.fspath(task), os.fspath(dev), kind, columns, header, os.fspath(data_dir))
     with called():
-        common = FinetuneFlags(steps, batch_size, learning_rate, track, epochs)
+        common = FinetuneFlags(
+            steps=steps,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            track=track,
+        )
         asked = Asked(config, recipe, common, changes_of(settings), os.fspath(init_from))
         return _run(which, asked, os.fspath(workdir), sweep, print_map, profile)
 

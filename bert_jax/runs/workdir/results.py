@@ -98,6 +98,15 @@ class RunResult(Result):
     signal: int | None = dataclasses.field(default=None, kw_only=True)
 
 
+def following(commands: Mapping[str, str]) -> list[str]:
+    """Return lines that name commands to run next, {command: what it does}.
+
+    What is in capitals in them is the user's to fill in. A shell takes the rest of a line as a
+    comment, so that a line can be pasted whole.
+    """
+    return [f'next: {command}  # {does}' for command, does in commands.items()]
+
+
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Return those of the values that are numbers."""
     kinds = int | float
