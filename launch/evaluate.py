@@ -49,7 +49,9 @@ class Options:
     data_dir: str | None = option(
         None, "the folder that holds the task's own files; default: as in fine-tuning"
     )
-    split: str | None = option(None, 'the split to score; default: dev, of records eval')
+    split: str | None = option(
+        None, 'the split to score; default: dev, of records those held out (eval)'
+    )
     doc_stride: int | None = option(
         None,
         'score texts that are longer than a row by windows that begin so many word pieces after'

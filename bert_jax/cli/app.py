@@ -66,6 +66,7 @@ def run(
         # What follows -- belongs to another program: its --help is not asked of us.
         ours = argv[: argv.index('--')] if '--' in argv else argv
         with ending(program):
+            commands.check_no_subcommand(program, ours[1:])
             if {'--help', '-help', '-h'} & set(ours[1:]):
                 print(_usage(main, program, arguments))
                 sys.exit(0)

@@ -1,7 +1,8 @@
 """Held-out text with a word hidden, and what a pre-training run fills in before and after training.
 
-Owns which words are hidden: in each of the first held-out records the first masked token that is a
-whole word. It must not know how a model answers (bert_jax/inference/mask_filler.py).
+Owns which words are hidden: in each of the first held-out records the longest masked token that is
+a whole word, since short ones are mostly such as `the`. It must not
+know how a model answers (bert_jax/inference/mask_filler.py).
 """
 
 from __future__ import annotations
@@ -128,13 +129,14 @@ def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
 
 
 def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden | None:
-    """Return the first masked token of a record that is a whole word, in the text around it."""
+    """Return the longest masked token of a record that is a whole word, in the text around it."""
     # The text as it was: masked positions have [MASK], or another word.
     ids, masked = row['input_ids'].copy(), row['masked_lm_weights'] > 0
     positions = row['masked_lm_positions'][masked]
     ids[positions] = row['masked_lm_ids'][masked]
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id}
 
+    longest: Hidden | None = None
     for at in positions.tolist():
         # A whole word: it begins one, and what follows begins another.
         (token,) = tokenizer.tokens(ids[at : at + 1])
@@ -152,6 +154,8 @@ def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden 
         before, word, after = map(
             tokenizer.decode, (ids[first:at], ids[at : at + 1], ids[at + 1 : last + 1])
         )
-        if len(before) + len(after) >= 20:  # else there is nothing to guess by
-            return Hidden(f'{before.lstrip()} ', word.strip(), after)
-    return None
+        word = word.strip()
+        tells = len(before) + len(after) >= 20  # else there is nothing to guess by
+        if tells and (longest is None or len(word) > len(longest.word)):
+            longest = Hidden(f'{before.lstrip()} ', word, after)
+    return longest

@@ -95,7 +95,7 @@ def evaluate(
       workdir: folder of a run of fine-tuning or pre-training.
       task: another task with the same head and labels; None: the one it was fine-tuned on.
       data_dir: the folder of the task's files; None: as in fine-tuning.
-      split: the split to score; None: dev, of records eval, of vectors test.
+      split: the split to score; None: dev, of records those held out (eval), of vectors test.
       predictions: this file is scored in place of a model, in the task's official format.
       data: records directory, for a workdir of pre-training.
       noise: score with typos, as 'typos:0.05,0.1'.

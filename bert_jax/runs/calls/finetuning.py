@@ -100,7 +100,7 @@ def finetune(
       task: a task's name, a path ending in .json, or a table to train on, as --task has it.
       init_from: the encoder: whatever `Bert.load` takes.
       workdir: folder of the run, or of all runs of a sweep.
-      dev: of a table: the one that is scored; '': a tenth of the rows is held out.
+      dev: of a table: the dev split, which is scored; '': a tenth of the rows, drawn.
       kind: of a table: classification, pair, ...; '': as the labels look.
       columns: of a table: which is what, as 'text=review,label=stars'; '': as they are called.
       header: of a table: whether its first line names the columns; None: as it looks.

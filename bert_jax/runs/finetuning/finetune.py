@@ -28,7 +28,6 @@ from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.results import RunResult, following, numbers
 from bert_jax.runs.workdir.workdir import Workdir
 
-
 # What is done with a model, by its head: the command behind its folder, and what that does.
 _USES = {
     'embedding': ('bert-nearest --workdir={} --input=FILE', 'asks for texts, finds those near'),

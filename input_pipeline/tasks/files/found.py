@@ -25,7 +25,7 @@ from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
 _ENDS = {*SUFFIXES, '.conll', '.conllu', '.bio', '.iob', '.iob2'} - {'.json'}
 _ROWS = 20_000  # that are looked at
-_DEV_SHARE = 0.1  # held out where there is no dev file
+_DEV_SHARE = 0.1  # of the rows, where there is no dev file
 _FEWEST = 10  # rows of a dev split that is drawn
 
 # What people call such columns, in small letters. Of labels the first that is there is it.
@@ -174,7 +174,9 @@ def find(
     claimed = [f for f in families if hasattr(f, 'claims') and f.claims(train)]
     if claimed and not columns and not kind:
         if not dev:
-            raise UserError(f'--task={train}: its sentences are not held out: name a --dev file')
+            raise UserError(
+                f'--task={train}: no dev split is drawn from sentences: name a --dev file'
+            )
         entry: dict[str, Any] = {'kind': claimed[0].KINDS[0], 'files': files}
     else:
         looked, has_header = _columns(Table(train, {}), header)
@@ -197,8 +199,7 @@ def find(
         entry['labels'] = list(task.labels)
     if not dev and (count := len(task.examples('dev'))) < _FEWEST:
         raise UserError(
-            f'{train}: {count} of its rows would be held out to be scored: too few; name a file'
-            ' with --dev'
+            f'{train}: {count} of its rows would be its dev split: too few; name a file with --dev'
         )
     return FoundTask(_name(train), entry)
 

@@ -145,7 +145,7 @@ UNCLEAR = {
     'nothing': ('', 'mine.tsv: no examples', {}),
     'few rows': (
         table(TEXTS[:8], MOODS[:8], header='text label'),
-        'of its rows would be held out to be scored: too few; name a file with --dev',
+        'of its rows would be its dev split: too few; name a file with --dev',
         {'dev': 'dev.tsv'},
     ),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.runs.workdir import trackers
 from bert_jax.train import metrics_accumulator
 from tests.helpers import commands, mood
+from tests.helpers.encoder import ENCODER_WORDS
 from tests.helpers.records import write_meaningless
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -145,11 +146,15 @@ def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_pa
     assert answers.startswith('answers.jsonl: 32 answers') and (folder / 'hf').is_dir()
 
     # A model of vectors has no answers: it finds texts.
-    pairs = {'kind': 'embedding', 'files': {}, 'columns': {'anchor': 'text', 'positive': 'text_b'}}
-    pairs['files'] = {split: f'{task.parent}/{split}.jsonl' for split in ('train', 'dev')}
-    (tmp_path / 'pairs.json').write_text(json.dumps(pairs))
+    (tmp_path / 'pairs.tsv').write_text(
+        'anchor\tpositive\n' + ''.join(f'{word} book\tthe {word}\n' for word in ENCODER_WORDS)
+    )
+    pairs = {'kind': 'embedding', 'files': dict.fromkeys(('train', 'dev'), 'pairs.tsv')}
+    (tmp_path / 'pairs.json').write_text(
+        json.dumps(pairs | {'columns': {name: name for name in ('anchor', 'positive')}})
+    )
     vectors = bert_jax.finetune(
-        tmp_path / 'pairs.json', encoder, folder / 'vectors', steps=2, batch_size=4, settings=TUNED
+        tmp_path / 'pairs.json', encoder, folder / 'vectors', steps=2, batch_size=8, settings=TUNED
     )
     near, _ = run_as_printed(vectors, 'the film\n', FILE=dev, DIR=folder / 'st')
     assert near.startswith('the film\n') and near.count('line ') == 5

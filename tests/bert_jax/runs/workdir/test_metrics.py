@@ -145,7 +145,7 @@ def test_describe():
     discarded = {'split': 'train', 'loss': 1.0, 'discarded_steps': 3}
     assert told(discarded) == 'step 5/9 train  loss 1  discarded_steps 3'
     assert told(discarded | {'discarded_steps': 0}) == 'step 5/9 train  loss 1'
-    assert told({'split': 'eval', 'mlm_loss': 2.0}) == 'step 5/9 eval  mlm_loss 2'
+    assert told({'split': 'eval', 'mlm_loss': 2.0}) == 'step 5/9 held out  mlm_loss 2'
 
 
 def test_plots(tmp_path):
