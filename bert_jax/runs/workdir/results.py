@@ -16,6 +16,8 @@ from etils import epath
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 
+_SHOWN = 5  # scores in the repr of a result
+
 
 @dataclass(frozen=True, repr=False)
 class Result:
@@ -64,7 +66,9 @@ class Result:
 
     def __repr__(self) -> str:
         """Return the class, the folder and the scores, in a line."""
+        # A line is read at a glance: `scores` has all of them.
         figures = [f'{name}={value:.4g}' for name, value in self.scores.items()]
+        figures = [*figures[:_SHOWN], '...'] if len(figures) > _SHOWN else figures
         return f'{type(self).__name__}({", ".join([repr(self.workdir), *figures])})'
 
 

@@ -178,6 +178,8 @@ def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_pa
             'none: no manifest.json in it',
         ),
         (lambda path: bert_jax.evaluate(path / 'none'), 'workdir='),
+        (lambda path: bert_jax.evaluate(suite='glue'), 'suite needs --runs'),
+        (lambda path: bert_jax.evaluate(path, suite='glue', runs='x'), 'does not go with --suite'),
         (
             lambda path: bert_jax.evaluate(path, vectors=bert_jax.VectorOptions(pool='cls')),
             'pool needs --retrieval',
@@ -195,6 +197,14 @@ def test_a_mistake_is_one_line_and_asks_nobody(tmp_path, monkeypatch, call, mess
         call(tmp_path)
     assert message in str(refused.value) and len(str(refused.value).splitlines()) == 1
     assert not str(refused.value).startswith('--') and not (tmp_path / 'run').exists()
+
+
+def test_a_mistake_in_a_notebook_is_a_line(capsys):
+    shell = pytest.importorskip('IPython.core.interactiveshell').InteractiveShell()
+    shell.run_cell("import bert_jax; bert_jax.Bert.load('no-such-run')")
+    said = capsys.readouterr()
+    (line,) = (said.out + said.err).strip().splitlines()
+    assert line.startswith('UserError: no-such-run: no such folder; expected')
 
 
 def test_epochs_and_steps_are_one_or_the_other(task, encoder, tmp_path):
