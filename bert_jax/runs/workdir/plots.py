@@ -172,9 +172,8 @@ class Growth(NamedTuple):
         values = sorted({value for line in self.lines.values() for value, _, _ in line})
         for label, line in self.lines.items():
             colour = COLOURS[self.colours[label] % len(COLOURS)]
-            axes.errorbar(
-                *zip(*line, strict=True), color=colour, marker='o', ms=4, capsize=3, label=label
-            )
+            at, means, sds = zip(*line, strict=True)
+            axes.errorbar(at, means, sds, color=colour, marker='o', ms=4, capsize=3, label=label)
         if self.guess is not None:
             axes.axhline(self.guess, color=COMMON, linestyle=':', label='guessing')
         if values[0] > 0:  # most settings are tried in steps that grow
