@@ -134,9 +134,7 @@ def _words(run: Run, count: int, filled: Mapping[str, Samples]) -> list[Part]:
         for text in texts.samples
     ]
     head = ['held-out text, the hidden word marked', 'before', f'at step {texts.step:,}']
-    caption = (
-        f'Before: {texts.began}. Of each of the first held-out records the longest hidden word.'
-    )
+    caption = f'Before: {texts.began}. The words are the longest hidden ones of held-out records.'
     return [heading, Table(caption, head, rows, 'words')]
 
 

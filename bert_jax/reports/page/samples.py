@@ -20,6 +20,8 @@ from bert_jax.reports.page.runs import Run
 
 # Word pieces on either side of the hidden one: a text that is read at a glance.
 _AROUND = 24
+# Records that are looked at for a word, and the letters of one that tells something.
+_LOOKED_AT, _SHORT = 8, 4
 
 
 class Hidden(NamedTuple):
@@ -63,7 +65,9 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     records = next((guess.records for guess in reversed(run.guesses) if guess.records), '')
     if not records:
         raise UserError('the run has not noted where its held-out records are')
-    texts = list(itertools.islice(hidden_words(records, run.workdir.tokenizer()), count))
+    first = itertools.islice(hidden_words(records, run.workdir.tokenizer()), _LOOKED_AT * count)
+    # In their order, but words such as `the` behind all others: everything guesses those.
+    texts = sorted(first, key=lambda text: text.word.isascii() and len(text.word) < _SHORT)[:count]
     if not texts:
         raise UserError(f'no whole word is masked in the held-out records of {records}')
 
