@@ -103,6 +103,11 @@ def in_command() -> bool:
     return _COMMANDS_RUNNING > 0
 
 
+def is_part() -> bool:
+    """Tell whether what runs is a command that another one runs, as the quickstart does."""
+    return _COMMANDS_RUNNING > 1
+
+
 @contextlib.contextmanager
 def _as_command() -> Iterator[None]:
     global _COMMANDS_RUNNING

@@ -13,6 +13,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.cli import app
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -106,8 +107,10 @@ def following(commands: Mapping[str, str]) -> list[str]:
     """Return lines that name commands to run next, {command: what it does}.
 
     What is in capitals in them is the user's to fill in. A shell takes the rest of a line as a
-    comment, so that a line can be pasted whole.
+    comment, so that a line can be pasted whole. A part of another command names none.
     """
+    if app.is_part():
+        return []
     return [f'next: {command}  # {does}' for command, does in commands.items()]
 
 
