@@ -143,14 +143,14 @@ def _run(asked: Asked, vectors: VectorOptions) -> EvaluateResult:
     if asked.suite:
         from bert_jax.runs.finetuning import glue
 
-        found, output = glue.find_runs(asked.runs or ''), asked.output or 'glue_submission.zip'
-        table = glue.table(found)
+        best, output = glue.find_runs(asked.runs or ''), asked.output or 'glue_submission.zip'
+        table = glue.table(best)
         # At once: to make the submission may predict test sets for hours.
         if app.in_command():
             print(table, flush=True)
         else:
             text.append(table)
-        glue.submit(found, data_dir, output)
+        glue.submit(best, data_dir, output)
         text.append(f'wrote {output}')
     elif any(getattr(vectors, what) for what in KINDS):
         from bert_jax.runs.calls.vectors import scores

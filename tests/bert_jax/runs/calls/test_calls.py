@@ -202,8 +202,8 @@ def test_a_mistake_is_one_line_and_asks_nobody(tmp_path, monkeypatch, call, mess
 def test_a_mistake_in_a_notebook_is_a_line(capsys):
     shell = pytest.importorskip('IPython.core.interactiveshell').InteractiveShell()
     shell.run_cell("import bert_jax; bert_jax.Bert.load('no-such-run')")
-    said = capsys.readouterr()
-    (line,) = (said.out + said.err).strip().splitlines()
+    shown = capsys.readouterr()
+    (line,) = (shown.out + shown.err).strip().splitlines()
     assert line.startswith('UserError: no-such-run: no such folder; expected')
 
 
