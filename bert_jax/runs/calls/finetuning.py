@@ -124,12 +124,9 @@ def finetune(
     which = TaskOptions(os.fspath(task), os.fspath(dev), kind, columns, header, os.fspath(data_dir))
     with called():
         common = FinetuneFlags(
-            steps=steps,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            track=track,
-        )
+            steps=steps, epochs=epochs, batch_size=batch_size,
+            learning_rate=learning_rate, track=track,
+        )  # fmt: skip
         asked = Asked(config, recipe, common, changes_of(settings), os.fspath(init_from))
         return _run(which, asked, os.fspath(workdir), sweep, print_map, profile)
 
