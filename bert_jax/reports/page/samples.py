@@ -65,9 +65,9 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     records = next((guess.records for guess in reversed(run.guesses) if guess.records), '')
     if not records:
         raise UserError('the run has not noted where its held-out records are')
-    first = itertools.islice(hidden_words(records, run.workdir.tokenizer()), _LOOKED_AT * count)
+    words = itertools.islice(hidden_words(records, run.workdir.tokenizer()), _LOOKED_AT * count)
     # In their order, but words such as `the` behind all others: everything guesses those.
-    texts = sorted(first, key=lambda text: text.word.isascii() and len(text.word) < _SHORT)[:count]
+    texts = sorted(words, key=lambda text: text.word.isascii() and len(text.word) < _SHORT)[:count]
     if not texts:
         raise UserError(f'no whole word is masked in the held-out records of {records}')
 
