@@ -86,7 +86,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
     used = []
 
     class Filler:
-        def __init__(self, source, top):
+        def __init__(self, source, top, compute_dtype):
             used.append(source.params)
 
         def __call__(self, text):
