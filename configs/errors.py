@@ -20,6 +20,10 @@ class UserError(Exception):
 
     exit_code = 2  # of the process; 1 is a defect of ours
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: IPython asks for it by this name."""
+        return [f'{type(self).__name__}: {self}']
+
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return what a refusal of an unknown name ends with: ' (did you mean X?)', or ''.

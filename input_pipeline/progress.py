@@ -67,6 +67,11 @@ class Status(NamedTuple):
         return f'[{"#" * full}{"." * (cells - full)}] {text}'
 
 
+def split_in_words(split: str) -> str:
+    """Return what a split of records is called: what files and flags call eval is held out."""
+    return 'held out' if split == 'eval' else split
+
+
 def _joined(words: Iterable[str]) -> str:
     return '  '.join(words)
 

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.cli import app, flags
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
 from bert_jax.runs.calls.vectors import VectorOptions
 
@@ -49,7 +48,9 @@ class Options:
     data_dir: str | None = option(
         None, "the folder that holds the task's own files; default: as in fine-tuning"
     )
-    split: str | None = option(None, 'the split to score; default: dev, of records eval')
+    split: str | None = option(
+        None, 'the split to score; default: dev, of records those held out (eval)'
+    )
     doc_stride: int | None = option(
         None,
         'score texts that are longer than a row by windows that begin so many word pieces after'
@@ -86,9 +87,6 @@ class Options:
     vectors: VectorOptions = dataclasses.field(default_factory=VectorOptions)
 
 
-# What does not go with a suite.
-_NOT_WITH_SUITE = ('workdir', 'predictions', 'data', 'task', 'split', 'noise', 'doc_stride')
-
 flags.define(Options)
 
 
@@ -96,36 +94,14 @@ def main(argv: Sequence[str]) -> None:
     """Print the scores as one JSON object, or the table of a suite."""
     del argv
     options = flags.read(Options)
-    if options.suite:
-        score_suite(options)
-        return
-    if options.runs:
-        raise UserError('--runs needs --suite=glue')
     from bert_jax.runs.calls.evaluation import evaluate
 
-    given = {name: value for name, value in vars(options).items() if name not in ('suite', 'runs')}
-    result = evaluate(**given)
+    result = evaluate(**vars(options))
     # Of scores the text is beside the result, which programs read.
     if result.text:
         print(result.text, file=sys.stderr if result.report else sys.stdout)
     if result.report:
         print(json.dumps(result.report, indent=2))
-
-
-def score_suite(options: Options) -> None:
-    """Print the table of a suite, and write its submission."""
-    if strange := flags.present(*_NOT_WITH_SUITE):
-        raise UserError(f'{strange[0]} does not go with --suite: leave one of them out')
-    if not options.runs:
-        raise UserError('--suite needs --runs, a glob of workdirs of bert-finetune')
-    from bert_jax.runs.finetuning import glue
-
-    runs = glue.find_runs(options.runs)
-    # The table at once: to make the submission may predict test sets for hours.
-    print(glue.table(runs), flush=True)
-    output = options.output or 'glue_submission.zip'
-    glue.submit(runs, options.data_dir, output)
-    print(f'wrote {output}')
 
 
 if __name__ == '__main__':

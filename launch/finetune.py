@@ -34,7 +34,7 @@ class Options:
         ' .csv, .jsonl, .parquet, or hf:NAME:SPLIT of the Hub, whose columns are found'
     )
     dev: str = option(
-        '', 'of a table: the one that is scored; default: a tenth of the rows is held out'
+        '', 'of a table: the dev split, which is scored; default: a tenth of the rows, drawn'
     )
     kind: str = option(
         '', 'of a table: classification, pair, regression, ...; default: as the labels look'

@@ -66,6 +66,7 @@ def run(
         # What follows -- belongs to another program: its --help is not asked of us.
         ours = argv[: argv.index('--')] if '--' in argv else argv
         with ending(program):
+            commands.check_no_subcommand(program, ours[1:])
             if {'--help', '-help', '-h'} & set(ours[1:]):
                 print(_usage(main, program, arguments))
                 sys.exit(0)
@@ -100,6 +101,11 @@ def run(
 def in_command() -> bool:
     """Tell whether what runs is a command, and no call of somebody's program."""
     return _COMMANDS_RUNNING > 0
+
+
+def is_part() -> bool:
+    """Tell whether what runs is a command that another one runs, as the quickstart does."""
+    return _COMMANDS_RUNNING > 1
 
 
 @contextlib.contextmanager

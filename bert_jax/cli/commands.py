@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Sequence
 
 from bert_jax.cli.log import ROOT
 from bert_jax.configs.errors import UserError
@@ -44,6 +45,15 @@ def module_of(name: str) -> str:
     elif name == 'jax':
         return 'bert_jax.launch'
     return f'bert_jax.launch.{file or name}'
+
+
+def check_no_subcommand(file: str, words: Sequence[str]) -> None:
+    """Raise UserError where a file of launch is run as if it were the script of its command."""
+    if part := SUBCOMMANDS.get(file, {}).get(words[0] if words else ''):
+        raise UserError(
+            f'{words[0]!r} is a part of the installed command: run `{typed_name(part)}`, or'
+            f' python -m bert_jax.launch.{part}'
+        )
 
 
 def script_name(command: str) -> str:

@@ -19,14 +19,16 @@ from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 _WARMUP = 'optimizer.warmup_steps'
-_TRACK = 'where metrics go besides the workdir, as --set runtime.track; tensorboard: no further'
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackFlag:
     """The flag of whatever trains; None: as the configuration says."""
 
-    track: Tracker | None = option(None, _TRACK)
+    track: Tracker | None = option(
+        None,
+        'where metrics go besides the workdir, as --set runtime.track; tensorboard: no further',
+    )
 
     def __post_init__(self) -> None:
         check_tracker(self.track)
@@ -36,8 +38,8 @@ class TrackFlag:
         return [f'runtime.track={self.track}'] if self.track is not None else []
 
 
-@dataclass(frozen=True)
-class CommonFlags:
+@dataclass(frozen=True, kw_only=True)
+class CommonFlags(TrackFlag):
     """The flags that both training commands have; None: as the configuration says."""
 
     steps: int | None = option(
@@ -47,10 +49,6 @@ class CommonFlags:
     learning_rate: float | None = option(
         None, 'peak of the learning rate, as --set optimizer.peak_lr', bounds=(0, None)
     )
-    track: Tracker | None = option(None, _TRACK)
-
-    def __post_init__(self) -> None:
-        check_tracker(self.track)
 
     def settings(self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]) -> list[str]:
         """Return the settings, as NAME=VALUE, that the flags mean for a run of `config`.
@@ -71,8 +69,8 @@ class CommonFlags:
             by_flag['batch_size'] = [f'{name}batch_size={self.batch_size}' for name in sections]
         if self.learning_rate is not None:
             by_flag['learning_rate'] = [f'optimizer.peak_lr={self.learning_rate}']
-        if self.track is not None:
-            by_flag['track'] = [f'runtime.track={self.track}']
+        if tracked := self.tracked():
+            by_flag['track'] = tracked
 
         # The last of two would win without a word.
         for flag, settings in by_flag.items():
@@ -82,7 +80,7 @@ class CommonFlags:
         return [setting for settings in by_flag.values() for setting in settings]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinetuneFlags(CommonFlags):
     """The flags of CommonFlags and what fine-tuning has besides."""
 

@@ -36,7 +36,12 @@ _BEST = (
 )
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
 # Of several labels that may hold at once, each has a probability of its own; tanh never overflows.
-_SIGMOID = "share = (1 + np.tanh(out['logits'][0] / 2)) / 2\n" + _PRINT
+# Those are given whose probability is above the threshold that was chosen on dev.
+_SIGMOID = (
+    "share = (1 + np.tanh(out['logits'][0] / 2)) / 2\nlimits = about.get('thresholds', {})\n"
+    "print([label for label, p in zip(about['labels'], share) if p > limits.get(label, 0.5)])\n"
+    + _PRINT
+)
 _TEXTS = "'a text' ['its pair']"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.runs import Tokenised
+from bert_jax.input_pipeline.progress import split_in_words
 from bert_jax.input_pipeline.records.shards import Manifest
 
 # Shares from which a warning is due.
@@ -140,11 +141,12 @@ def report(manifest: Manifest, split: str) -> None:
     if split not in manifest.statistics['text']:
         return
 
+    words = split_in_words(split)
     # The text: how much of it, in how many records.
     text, sums = manifest.statistics['text'][split], manifest.statistics['records'][split]
     files = len(manifest.shards(split))
     print(
-        f'{split}: {plural(text["documents"], "document")},'
+        f'{words}: {plural(text["documents"], "document")},'
         f' {plural(text["sentences"], "sentence")}, {text["tokens"]:,} tokens'
         f' ({text["unknown_rate"]:.2%} unknown, {text["duplicate_line_rate"]:.1%} duplicate lines)'
         f' -> {plural(sums["records"], "record")} in {plural(files, "file")}'
@@ -153,14 +155,14 @@ def report(manifest: Manifest, split: str) -> None:
     for language, of in text['languages'].items():
         weighed = f', {of["passes"]:.2f} passes' if 'passes' in of else ''
         print(
-            f'{split}: {language}: {plural(of["documents"], "document")},'
+            f'{words}: {language}: {plural(of["documents"], "document")},'
             f' {of["tokens"] / text["tokens"]:.1%} of the tokens ({of["unknown_rate"]:.2%} unknown,'
             f' {of["pieces_a_word"]:.3f} pieces a word){weighed} -> {of["example_tokens"]:,} tokens'
             f' in {plural(of["examples"], "example")}, {of["example_tokens"] / in_examples:.1%}'
         )
     if text['duplicates_dropped']:
         print(
-            f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped'
+            f'{words}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped'
         )
 
     # The rows: how full, how many predictions, and the balance of the labels of pairs.
@@ -178,7 +180,7 @@ def report(manifest: Manifest, split: str) -> None:
         f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''
     )
     print(
-        f'{split}: rows {text["fill"]:.1%}'
+        f'{words}: rows {text["fill"]:.1%}'
         f' full{packed}{masked}{label.format(text["random_next_share"])}'
     )
 

@@ -346,7 +346,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
       skip_bad_rows  optional, false: leave out rows of a wrong width
       only      optional: column -> what stands in it in the rows to be read, as in
                 {"language": "de"}
-      dev_share  optional, without a dev file: the share of the training rows to be held out as
+      dev_share  optional, without a dev file: the share of the training rows that is taken as
                 dev, drawn by dev_seed (0 if not given); rows of equal texts stay together
     """
     # From the file's entries to a task, refused at the first that is not as the family has it.

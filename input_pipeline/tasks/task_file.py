@@ -202,9 +202,12 @@ def labels_of_rows(table: Table, lists: Collection[str] = ()) -> Iterator[tuple[
 
 def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     """Return what to say of a label in a file that the task does not have."""
-    # The likeliest mistake: a data set that numbers its labels.
-    hint = '; numbers are given names by "labels": {"0": ..., "1": ...}'
-    hint = hint if label.isdecimal() and not any(map(str.isdecimal, labels)) else ''
+    # The likeliest mistakes: a data set that numbers its labels, and capitals.
+    hint = ': leave its rows out, or give the task that label'
+    if label.isdecimal() and not any(map(str.isdecimal, labels)):
+        hint = '; numbers are given names by "labels": {"0": ..., "1": ...}'
+    elif other := next((x for x in labels if x.casefold() == label.strip().casefold()), None):
+        hint = f': spell it as {other!r}'
     return f'unknown label {label!r}; task {name} has {", ".join(labels)}{hint}'
 
 

@@ -73,6 +73,13 @@ def test_the_ways_to_a_subcommand():
     assert 'usage: bert-jax supervise' in console('bert-jax', 'supervise', '--help').stdout
 
 
+def test_a_file_that_is_run_with_a_subcommand_says_what_to_run(binary):
+    run = binary('preprocess', 'verify', '--help')
+    line = "preprocess: error: 'verify' is a part of the installed command: run"
+    line += ' `bert-preprocess verify`, or python -m bert_jax.launch.verify_data\n'
+    assert (run.returncode, run.stderr) == (2, line)
+
+
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])
 def test_a_command_that_was_replaced_names_its_template(name):
     listed = [sys.executable, '-m', 'bert_jax.launch', name]

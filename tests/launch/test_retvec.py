@@ -229,6 +229,9 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
     tokenizer, workdir = f'--tokenizer={folder}/tokenizer', f'--workdir={tmp_path}/run'
     run = binary('train_retvec', tokenizer, workdir, '--eval_words=0.2', *settings)
     assert run.returncode == 0, run.stderr
+    # A network of words fills no masks: a model is trained on it next.
+    (following,) = [line for line in run.stderr.splitlines() if 'next: ' in line]
+    assert 'next: bert-pretrain --config=retvec_tiny --init_from=' in following
     written = [
         json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
     ]

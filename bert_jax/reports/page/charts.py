@@ -7,8 +7,9 @@ is bert_jax/runs/workdir/plots.py's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from bert_jax.input_pipeline.progress import split_in_words
 from bert_jax.reports.page.parts import Figure, Figures, Key, Part, Table, Text
 from bert_jax.reports.page.runs import Run, Sweep, all_runs
 from bert_jax.reports.page.svg import drawing
@@ -18,6 +19,7 @@ from bert_jax.runs.workdir.plots import (
     COLOURS,
     Chart,
     Curve,
+    Growth,
     Points,
     in_unit,
     levels,
@@ -35,6 +37,7 @@ _NO_CHART = {
     'nsp_accuracy_is_next', 'nsp_accuracy_random',
 }  # fmt: skip
 _MOST_ROWS = 50
+_GUESSING = Key('dotted: guessing', 'common', 'guess')
 
 
 class Series(NamedTuple):
@@ -59,11 +62,18 @@ def series_of(opened: Sequence[Run | Sweep]) -> list[Series]:
     series: list[Series] = []
     colours: dict[str, int] = {}
     for entry in opened:
+        axis = sweeps.axis_of(entry.rows()) if isinstance(entry, Sweep) else None
+        labels = []
         for run in all_runs([entry]):
             label = entry.name
             if isinstance(entry, Sweep):
-                label += f': {sweeps.in_words(entry.settings_of(run))}'
-            series.append(Series(label, colours.setdefault(label, len(colours)), run))
+                label += f': {sweeps.line_of(entry.settings_of(run), axis)}'
+            labels.append(label)
+        # By name, as the picture in the folder of the sweep has them.
+        for label in sorted(labels):
+            colours.setdefault(label, len(colours))
+        members = zip(labels, all_runs([entry]), strict=True)
+        series += [Series(label, colours[label], run) for label, run in members]
     return series
 
 
@@ -80,44 +90,56 @@ def curves(series: Sequence[Series], of: str) -> Part:
     return Figures([_figure(name, series, of) for name in names])
 
 
-def spread(sweep: Sweep) -> list[Part]:
-    """Return every seed of a sweep as a point, by settings; nothing while no run of it is done."""
+def spread(sweep: Sweep, series: Sequence[Series]) -> list[Part]:
+    """Return the scores of a sweep by its settings; nothing while no run of it is done.
+
+    series: that of the page, whose colours its lines have.
+    """
     rows = sweep.rows()
     if not rows:
         return []
     # What guessing scores is the same for all runs, and a run notes it when it begins.
     begun = max(sweep.runs, key=lambda run: len(run.guesses))
-    picture = sweeps.spread(rows, begun.guesses)
+    colours = {
+        each.label.removeprefix(f'{sweep.name}: '): each.colour
+        for each in series
+        if each.run in sweep.runs
+    }
+    picture = sweeps.spread(rows, begun.guesses, colours)
     label = f'{sweep.name}: {picture.title}'
-    svg = drawing(picture, label, 1.0 + 0.42 * len(picture.groups))
+    if isinstance(picture, Growth):
+        keys = [_key(line, colours[line]) for line in picture.lines]
+        drawn, note = drawing(picture, label), 'Bars are one sample standard deviation over seeds.'
+    else:
+        keys, drawn = [], drawing(picture, label, 1.0 + 0.42 * len(picture.groups))
+        note = 'The bar beside the points is their mean and sample standard deviation.'
+    if picture.guess is not None:
+        keys.append(_GUESSING)
+    return [
+        Figures([Figure(picture.title, picture.unit, drawn, label, keys)]),
+        Text(note),
+        _scores(sweep, rows, begun.guess(rows[0]['metric'])),
+    ]
 
-    # The numbers of the picture, group by group.
-    metric, lines = rows[0]['metric'], []
-    for number, entry in enumerate(sweeps.summarize(rows), 1):
-        scores, settings = entry['metrics'][metric], sweeps.in_words(entry['settings'])
-        seeds = [
-            f'{shown(metric, row["metrics"][metric])} ({row["settings"]["seed"]})'
-            for row in rows
-            if sweeps.in_words(row['settings']) == settings
-        ]
+
+def _scores(sweep: Sweep, rows: Sequence[dict[str, Any]], guess: float | None) -> Table:
+    """Return the numbers of a sweep's picture, settings by settings."""
+    metric, axis, lines = rows[0]['metric'], sweeps.axis_of(rows), []
+    entries = sweeps.summarize(rows)
+    if axis:
+        entries.sort(key=lambda entry: entry['settings'][axis])
+    for entry in entries:
+        scores = entry['metrics'][metric]
         statistics = [shown(metric, scores[name]) for name in ('mean', 'sd', 'max')]
         counts = [f'{entry["runs"]}', f'{entry["failed"] or NONE}']
-        lines.append([f'{number}. {settings}', *counts, *statistics, ', '.join(seeds)])
-    guess = begun.guess(metric)
+        lines.append([sweeps.in_words(entry['settings']), *statistics, *counts])
     caption = [f'{metric} on {rows[0]["split"]}']
-    note = 'The bar beside the points is their mean and sample standard deviation.'
     if guess is not None:
         caption.append(f'guessing scores {shown(metric, guess)}')
-        note += ' The dotted line is what guessing scores.'
     if len(rows) < len(sweep.runs):
         caption.append(f'{len(rows)} of {len(sweep.runs)} runs are done')
-    head = ['settings', 'runs', 'failed', 'mean', 'sd', 'best', 'every run (its seed)']
-    return [
-        Text(f'{sweep.name}: spread over seeds', 'heading'),
-        Figures([Figure(picture.title, picture.unit, svg, label)]),
-        Text(note),
-        Table('; '.join(caption), head, lines),
-    ]
+    head = ['settings', 'mean', 'sd', 'best', 'runs', 'failed']
+    return Table('; '.join(caption), head, lines)
 
 
 def _metrics(series: Sequence[Series]) -> list[str]:
@@ -144,6 +166,7 @@ def _figure(name: str, series: Sequence[Series], of: str) -> Figure:
         for split, measured in splits.items():
             # What is measured in training is drawn behind what is measured on other data.
             thin = scored and split == 'train'
+            split = split_in_words(split)
             label = f'{each.label}, {split}' if scored else each.label
             drawn.append(Curve(label, measured, 'thin' if thin else 'main', each.colour))
             if not thin:
@@ -155,11 +178,11 @@ def _figure(name: str, series: Sequence[Series], of: str) -> Figure:
     if name == 'loss':
         named = named._replace(unit=loss_unit(by_run[0][0].run.data))
     labels = dict.fromkeys((each.label, each.colour) for each, _ in by_run)
-    keys = [Key(label, f'run-{colour % len(COLOURS)}') for label, colour in labels]
+    keys = [_key(label, colour) for label, colour in labels]
     if any(curve.kind == 'thin' for curve in drawn):
         keys.append(Key('thin: in training', 'common', 'thin'))
     if guessing:
-        keys.append(Key('dotted: guessing', 'common', 'guess'))
+        keys.append(_GUESSING)
     label = f'{named.title}, {of}'
     svg = drawing(Chart(named.title, named.unit, [*drawn, *guessing]), label)
     return Figure(named.title, named.unit, svg, label, keys, _numbers(name, named.unit, rows))
@@ -177,6 +200,10 @@ def _guessing(name: str, by_run: Sequence[tuple[Series, dict[str, Points]]]) -> 
         Curve(f'{each.label}, guessing', line, 'guessing', each.colour if len(lines) > 1 else None)
         for line, each in lines.items()
     ]
+
+
+def _key(label: str, colour: int) -> Key:
+    return Key(label, f'run-{colour % len(COLOURS)}')
 
 
 def _numbers(name: str, unit: str, rows: Sequence[tuple[str, str, float, float]]) -> Table:

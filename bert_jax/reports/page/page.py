@@ -27,7 +27,7 @@ def write_report(
     output: str | os.PathLike[str] | None = None,
     sample_count: int = 6,
     filled: Mapping[str, Samples] | None = None,
-    first: Sequence[tuple[str, Sequence[Part]]] = (),
+    result: Sequence[Part] = (),
 ) -> str:
     """Write the page of runs and sweeps, and return its path.
 
@@ -40,7 +40,7 @@ def write_report(
       sample_count: how many masked words of held-out text each pre-training run fills in, for which
         its model is loaded twice; 0: none.
       filled: what runs fill in, by their folders, where the caller has it: no model is loaded then.
-      first: sections that go before those of the runs, (heading, parts) each.
+      result: what the page opens with, where the caller has more to say than the runs.
 
     Raises:
       UserError: a folder holds no run, or one is damaged.
@@ -48,8 +48,8 @@ def write_report(
     opened = open_all(workdirs)
     names = [entry.name for entry in opened]
     title = ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
-    result, *others = _sections(opened, sample_count, filled or {})
-    text = render(title, [result, *first, *others])
+    sections = _sections(opened, sample_count, filled or {}, result or headline(opened))
+    text = render(title, sections)
     target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(target, text)
@@ -57,7 +57,10 @@ def write_report(
 
 
 def _sections(
-    opened: Sequence[Run | Sweep], sample_count: int, filled: Mapping[str, Samples]
+    opened: Sequence[Run | Sweep],
+    sample_count: int,
+    filled: Mapping[str, Samples],
+    result: Sequence[Part],
 ) -> list[tuple[str, list[Part]]]:
     """Return the sections of the page that have any part."""
     pretraining = [entry for entry in opened if isinstance(entry, Run) and entry.pretraining]
@@ -66,7 +69,7 @@ def _sections(
     words = [part for run in shown for part in _words(run, sample_count, filled)]
     kinds = [kind for kind in (pretraining, finetuning) if kind]
     sections = [
-        ('Result', headline(opened)),
+        ('Result', list(result)),
         ('Pre-training', _pretraining(pretraining)),
         ('Masked words', words),
         ('Fine-tuning', _finetuning(finetuning)),
@@ -99,15 +102,23 @@ def _finetuning(opened: Sequence[Run | Sweep]) -> list[Part]:
     if not opened:
         return []
     runs = all_runs(opened)
-    parts = [tables.finetuning_results(runs), *tables.scored_afterwards(runs)]
+    series = charts.series_of(opened)
+    alone = [entry for entry in opened if isinstance(entry, Run)]
+    parts: list[Part] = [tables.finetuning_results(alone)] if alone else []
+    # Of a sweep its picture first: every run by itself is for who looks for one.
+    for sweep in (entry for entry in opened if isinstance(entry, Sweep)):
+        parts += [
+            Text(sweep.name, 'heading'),
+            *charts.spread(sweep, series),
+            tables.finetuning_results(sweep.runs, f'All {len(sweep.runs)} runs'),
+        ]
+    parts += tables.scored_afterwards(runs)
 
     # Tasks have metrics and baselines of their own, so each has charts of its own.
-    series = charts.series_of(opened)
     for task in dict.fromkeys(run.data['task'] for run in runs):
         of_task = [each for each in series if each.run.data['task'] == task]
         parts += [Text(of_task[0].run.task, 'heading'), charts.curves(of_task, task)]
-    sweeps = [entry for entry in opened if isinstance(entry, Sweep)]
-    return [*parts, *(part for sweep in sweeps for part in charts.spread(sweep))]
+    return parts
 
 
 def _words(run: Run, count: int, filled: Mapping[str, Samples]) -> list[Part]:
@@ -123,7 +134,7 @@ def _words(run: Run, count: int, filled: Mapping[str, Samples]) -> list[Part]:
         for text in texts.samples
     ]
     head = ['held-out text, the hidden word marked', 'before', f'at step {texts.step:,}']
-    caption = f'Before: {texts.began}. One word of each of the first held-out records.'
+    caption = f'Before: {texts.began}. The words are the longest hidden ones of held-out records.'
     return [heading, Table(caption, head, rows, 'words')]
 
 

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 class Table:
     """Rows under a head; the first cell of a row names it.
 
-    A cell is a text or, for page.html, a Hidden, an Answers or a Share. style: '', 'words' or
-    'matrix'. summary: where there is one, the table is shown when that is chosen.
+    A cell is a text or, for page.html, a Hidden, an Answers or a Share. style: '', 'words',
+    'facts' or 'matrix'. summary: where there is one, the table is shown when that is chosen.
     """
 
     caption: str
@@ -62,7 +62,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Text:
-    """A text by itself; kind: 'headline', 'heading', 'note' or 'commands'."""
+    """A text by itself; kind: 'headline', 'heading', 'note', 'commands' or 'report'."""
 
     text: str
     kind: str = 'note'

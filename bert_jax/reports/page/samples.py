@@ -1,7 +1,8 @@
 """Held-out text with a word hidden, and what a pre-training run fills in before and after training.
 
-Owns which words are hidden: in each of the first held-out records the first masked token that is a
-whole word. It must not know how a model answers (bert_jax/inference/mask_filler.py).
+Owns which words are hidden: in each of the first held-out records the longest masked token that is
+a whole word, since short ones are mostly such as `the`. It must not
+know how a model answers (bert_jax/inference/mask_filler.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from bert_jax.reports.page.runs import Run
 
 # Word pieces on either side of the hidden one: a text that is read at a glance.
 _AROUND = 24
+# Records that are looked at for a word, and the letters of one that tells something.
+_LOOKED_AT, _SHORT = 8, 4
 
 
 class Hidden(NamedTuple):
@@ -62,7 +65,9 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     records = next((guess.records for guess in reversed(run.guesses) if guess.records), '')
     if not records:
         raise UserError('the run has not noted where its held-out records are')
-    texts = list(itertools.islice(hidden_words(records, run.workdir.tokenizer()), count))
+    words = itertools.islice(hidden_words(records, run.workdir.tokenizer()), _LOOKED_AT * count)
+    # In their order, but words such as `the` behind all others: everything guesses those.
+    texts = sorted(words, key=lambda text: text.word.isascii() and len(text.word) < _SHORT)[:count]
     if not texts:
         raise UserError(f'no whole word is masked in the held-out records of {records}')
 
@@ -128,13 +133,14 @@ def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
 
 
 def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden | None:
-    """Return the first masked token of a record that is a whole word, in the text around it."""
+    """Return the longest masked token of a record that is a whole word, in the text around it."""
     # The text as it was: masked positions have [MASK], or another word.
     ids, masked = row['input_ids'].copy(), row['masked_lm_weights'] > 0
     positions = row['masked_lm_positions'][masked]
     ids[positions] = row['masked_lm_ids'][masked]
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id}
 
+    longest: Hidden | None = None
     for at in positions.tolist():
         # A whole word: it begins one, and what follows begins another.
         (token,) = tokenizer.tokens(ids[at : at + 1])
@@ -152,6 +158,8 @@ def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden 
         before, word, after = map(
             tokenizer.decode, (ids[first:at], ids[at : at + 1], ids[at + 1 : last + 1])
         )
-        if len(before) + len(after) >= 20:  # else there is nothing to guess by
-            return Hidden(f'{before.lstrip()} ', word.strip(), after)
-    return None
+        word = word.strip()
+        tells = len(before) + len(after) >= 20  # else there is nothing to guess by
+        if tells and (longest is None or len(word) > len(longest.word)):
+            longest = Hidden(f'{before.lstrip()} ', word, after)
+    return longest

@@ -40,26 +40,26 @@ def pretraining_results(runs: Sequence[Run]) -> Table:
     rows = [
         [
             run.name,
-            run.standing,
             *(_with_guess(name, run.final(name), run) for name in names),
+            run.standing,
             duration(run.seconds),
         ]
         for run in runs
     ]
     return Table(
         'Last evaluation on held-out records; in brackets what guessing scores',
-        ['run', 'steps', *(f'{quantity(name).title} ({name})' for name in names), 'time'],
+        ['run', *(f'{quantity(name).title} ({name})' for name in names), 'steps', 'time'],
         rows,
     )
 
 
-def finetuning_results(runs: Sequence[Run]) -> Table:
-    """Return the scores of each run on the split that it is judged by."""
+def finetuning_results(runs: Sequence[Run], summary: str = '') -> Table:
+    """Return the scores of each run on the split that it is judged by; folded under `summary`."""
     rows = []
     for run in runs:
         result = run.result
         if result is None:
-            rows.append([run.name, run.task, NONE, run.standing, NONE, NONE, NONE, NONE])
+            rows.append([run.name, NONE, NONE, NONE, run.standing, NONE, NONE, run.task])
             continue
         scores = ', '.join(
             f'{name} {_with_guess(name, value, run)}'
@@ -69,9 +69,11 @@ def finetuning_results(runs: Sequence[Run]) -> Table:
         loss = f'{shown("loss", result["train_loss"])} ({shown("loss", result["chance_loss"])})'
         failed = 'failed' if result['failed'] else 'no'
         time = duration(result['seconds'])
-        rows.append([run.name, run.task, result['split'], run.standing, scores, loss, failed, time])
-    head = ['run', 'task', 'split', 'steps', 'scores', 'training loss', 'failed', 'time']
-    return Table('Scores; in brackets what the same answer to every example has', head, rows)
+        split = result['split']
+        rows.append([run.name, scores, loss, failed, run.standing, time, split, run.task])
+    head = ['run', 'scores', 'training loss', 'failed', 'steps', 'time', 'split', 'task']
+    caption = 'Scores; in brackets what the same answer to every example has'
+    return Table(caption, head, rows, summary=summary)
 
 
 def scored_afterwards(runs: Sequence[Run]) -> list[Part]:
@@ -102,7 +104,7 @@ def differences(opened: Sequence[Run | Sweep]) -> list[Part]:
         parts.append(Text('They have the same settings, and read the same.'))
     same = [[name, cells[name][0]] for name in names if name not in differ]
     caption = 'All settings' if len(opened) == 1 else f'{len(same)} settings that all have alike'
-    return [*parts, Table(caption, ['setting', 'value'], same, summary=caption)]
+    return [*parts, Table(caption, ['setting', 'value'], same, 'facts', caption)]
 
 
 def reproduction(entry: Run | Sweep) -> list[Part]:
@@ -131,7 +133,7 @@ def reproduction(entry: Run | Sweep) -> list[Part]:
     for machine in machines:
         rows += map(list, zip(('devices', 'CPUs', 'system', 'versions'), machine, strict=True))
     commands = [Text(line, 'commands') for line in lines]
-    return [heading, *commands, Table(f'What {entry.name} was made on', ['', ''], rows)]
+    return [heading, *commands, Table(f'What {entry.name} was made on', ['', ''], rows, 'facts')]
 
 
 def duration(seconds: float | None) -> str:

@@ -7,17 +7,13 @@ bert_jax/reports/page's.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from bert_jax.configs.files.store import Store
 from bert_jax.reports.quickstart.commands import say
 from bert_jax.reports.quickstart.next_steps import next_steps
 from bert_jax.reports.quickstart.results import fill_in, gather
 from bert_jax.runs.finetuning.sweep import aligned
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def write(store: Store, title: str, question: str) -> str:
@@ -31,8 +27,7 @@ def write(store: Store, title: str, question: str) -> str:
       question: what the task asks.
     """
     from bert_jax.reports.page.page import write_report
-    from bert_jax.reports.page.parts import Figure, Figures, Text
-    from bert_jax.reports.page.svg import drawing
+    from bert_jax.reports.page.parts import Text
 
     # Numbers first, as data; the page and the table are made of them.
     folders = {name: result.folder for name, result in store.results.items()}
@@ -41,17 +36,18 @@ def write(store: Store, title: str, question: str) -> str:
     results = gather(store, title, question, filled)
     (store.path / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
 
-    summary = table(results)
-    curve = LearningCurve(question, results['finetuning'])
-    picture = Figure(question, curve.unit, drawing(curve, question), question)
+    summary, told = table(results), conclusions(results)
     write_report(
         [pretrained, folders['finetune']],
         store.path / 'report.html',
         filled={} if isinstance(filled, str) else {str(pretrained): filled},
-        first=[('Quickstart', [Text(summary, 'commands'), Figures([picture])])],
+        result=[
+            *(Text(line, 'headline') for line in told),
+            Text(summary, 'report'),
+        ],
     )
     say(f'written: {store.path}/report.html and results.json')
-    lines = [summary, *words_filled_in(results), '', 'What to do next']
+    lines = [summary, '', *told, '', *words_filled_in(results), '', 'What to do next']
     for meaning, command in next_steps(folders, results).items():
         lines += [f'  {meaning}:', f'    {command}']
     return '\n'.join(lines) + '\n'
@@ -89,20 +85,19 @@ def table(results: dict[str, Any]) -> str:
             f'  {run["steps"]:,} steps of {run["sequences"] // run["steps"]} rows:'
             f' {run["tokens"] / 1e6:.1f} million word pieces in {seconds["pretrain"]:.0f} s'
         ),
+        f'  the model {run["config"]}, with {run["vocab_size"]:,} entries',
         '',
         *(f'  {line}' for line in aligned(scores, left=(0, 3))),
         '',
         f'Fine-tuning: {tuned["question"]}',
         (
-            f'  {tuned["held_out_examples"]:,} held-out examples of {len(tuned["labels"])} classes;'
+            f'  {tuned["held_out_examples"]:,} dev examples of {len(tuned["labels"])} classes;'
             f' the most frequent class gives {_percent(tuned["majority"])}'
         ),
         '',
         *(f'  {line}' for line in aligned([head, *rows], left=(0, 4))),
-        '',
-        *conclusions(results),
     ]
-    return '\n'.join(lines) + '\n'
+    return '\n'.join(lines)
 
 
 def words_filled_in(results: dict[str, Any]) -> list[str]:
@@ -149,39 +144,6 @@ def conclusions(results: dict[str, Any]) -> list[str]:
         if sizes := ', '.join(f'{row["train_examples"]:,}' for row in rows):
             lines.append(f'{words} at {sizes} training examples.')
     return lines
-
-
-@dataclass(frozen=True)
-class LearningCurve:
-    """The accuracy by the number of training examples, from both starting points.
-
-    results: those of fine-tuning, as results.json has them.
-    """
-
-    title: str
-    results: dict[str, Any]
-
-    unit: ClassVar = 'accuracy on held-out examples'
-
-    def draw(self, axes: Axes) -> None:
-        """Draw the means with bars of one standard deviation, and what any must be above."""
-        from bert_jax.runs.workdir.plots import COLOURS, COMMON
-
-        rows = self.results['rows']
-        sizes = [row['train_examples'] for row in rows]
-        starts = (('source', 'pre-trained'), ('random', 'random weights'))
-        for colour, (init, label) in zip(COLOURS, starts):
-            means = [row[init]['mean'] for row in rows]
-            sds = [row[init]['sd'] or 0 for row in rows]
-            axes.errorbar(sizes, means, sds, color=colour, marker='o', capsize=3, label=label)
-        guess = self.results['majority']
-        axes.axhline(guess, color=COMMON, linestyle=':', label='most frequent class')
-        # Sizes grow by factors.
-        axes.set_xscale('log')
-        axes.set_xticks(sizes, [f'{size:,}' for size in sizes])
-        axes.minorticks_off()
-        axes.set(xlabel='training examples', ylabel='accuracy')
-        axes.legend(frameon=False)
 
 
 def _percent(fraction: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -62,6 +63,10 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     )
     # The baseline over all records, not over the few that evaluations on the way read.
     guess, metrics = baselines(str(records)), final['metrics']
+    begun = max((noted.step for noted in notes.guesses(workdir)), default=0)
+    # The page of the run has the same number then.
+    note = notes.Guess(begun, guess.by_metric(nsp=True), os.path.abspath(records))
+    notes.note_guess(str(folder), note)
     sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
     fill = manifest['statistics']['text']['train']['fill']
     return {

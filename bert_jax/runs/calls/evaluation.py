@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
@@ -13,6 +13,8 @@ from bert_jax.runs.calls.vectors import KINDS, VectorOptions
 
 if TYPE_CHECKING:
     from bert_jax.runs.workdir.results import EvaluateResult
+
+Suite = Literal['glue']
 
 # What is scored, each with what does not go with it; then vectors, of which there is one kind.
 _APART: dict[str, tuple[str, ...]] = {
@@ -24,6 +26,10 @@ _APART |= {
     what: ('data', 'noise', 'task', 'data_dir', *KINDS[number + 1 :])
     for number, what in enumerate(KINDS)
 }
+_APART['suite'] = (
+    *('workdir', 'init_from', 'predictions', 'data', 'task', 'split', 'noise', 'doc_stride'),
+    *KINDS,
+)
 _APART |= {what: (*_APART[what], 'split') for what in KINDS if what != 'retrieval'}
 
 
@@ -42,6 +48,8 @@ class Asked:
     init_from: str | None
     output: str | None
     doc_stride: int | None
+    suite: Suite | None
+    runs: str | None
 
     def check(self, vectors: VectorOptions) -> None:
         """Raise UserError for what is missing, or is not read by what is scored."""
@@ -50,7 +58,9 @@ class Asked:
         vectors.check()
         for flag, readers in {
             'noise_seed': ('noise',),
-            'output': KINDS,
+            'output': (*KINDS, 'suite'),
+            'runs': ('suite',),
+            'suite': ('runs',),
             'init_from': KINDS,
         }.items():
             if flag in given and not any(values[reader] for reader in readers):
@@ -66,7 +76,7 @@ class Asked:
             from bert_jax.runs.workdir.workdir import Workdir
 
             Workdir(self.workdir).check(flag='workdir')
-        elif not self.predictions and not self.init_from:
+        elif not (self.predictions or self.init_from or self.suite):
             raise UserError('name --workdir, or --predictions with --task and --data_dir')
         if self.output:
             app.check_output_file('output', self.output)
@@ -86,6 +96,8 @@ def evaluate(
     vectors: VectorOptions | None = None,
     output: Path | None = None,
     doc_stride: int | None = None,
+    suite: Suite | None = None,
+    runs: str | None = None,
 ) -> EvaluateResult:
     """Score a model, or a file of answers, as bert-evaluate does.
 
@@ -95,16 +107,19 @@ def evaluate(
       workdir: folder of a run of fine-tuning or pre-training.
       task: another task with the same head and labels; None: the one it was fine-tuned on.
       data_dir: the folder of the task's files; None: as in fine-tuning.
-      split: the split to score; None: dev, of records eval, of vectors test.
+      split: the split to score; None: dev, of records those held out (eval), of vectors test.
       predictions: this file is scored in place of a model, in the task's official format.
       data: records directory, for a workdir of pre-training.
       noise: score with typos, as 'typos:0.05,0.1'.
       noise_seed: which words have a typo, and which typo.
       init_from: in place of `workdir`, to score vectors: whatever `Bert.load` takes.
       vectors: on which texts vectors are scored.
-      output: of vectors: a JSON file that is to get the scores.
+      output: of vectors: a JSON file that is to get the scores; of a suite: the zip to submit;
+        None: glue_submission.zip.
       doc_stride: a text that is longer than a row is scored by windows that begin so many word
         pieces after each other; None: as trained, which cuts the text of a classifier.
+      suite: all tasks of a benchmark: the table is the text of the result, and a zip is written.
+      runs: of a suite: a glob of workdirs; the best on dev stands for its task.
 
     Raises:
       UserError: what is asked does not go together, or cannot be read, in one line.
@@ -112,8 +127,9 @@ def evaluate(
     plain = lambda path: None if path is None else os.fspath(path)
     names = (plain(task), plain(data_dir), split, plain(predictions), plain(data))
     asked = Asked(
-        plain(workdir), *names, noise, noise_seed, plain(init_from), plain(output), doc_stride
-    )
+        plain(workdir), *names, noise, noise_seed, plain(init_from), plain(output), doc_stride,
+        suite, runs,
+    )  # fmt: skip
     with called():
         asked.check(vectors or VectorOptions())
         return _run(asked, vectors or VectorOptions())
@@ -124,7 +140,19 @@ def _run(asked: Asked, vectors: VectorOptions) -> EvaluateResult:
     workdir, task, data_dir, split = asked.workdir or '', asked.task, asked.data_dir, asked.split
     text: list[str] = []
     report: dict[str, Any] = {}
-    if any(getattr(vectors, what) for what in KINDS):
+    if asked.suite:
+        from bert_jax.runs.finetuning import glue
+
+        best, output = glue.find_runs(asked.runs or ''), asked.output or 'glue_submission.zip'
+        table = glue.table(best)
+        # At once: to make the submission may predict test sets for hours.
+        if app.in_command():
+            print(table, flush=True)
+        else:
+            text.append(table)
+        glue.submit(best, data_dir, output)
+        text.append(f'wrote {output}')
+    elif any(getattr(vectors, what) for what in KINDS):
         from bert_jax.runs.calls.vectors import scores
 
         model = asked.workdir or asked.init_from

@@ -100,7 +100,7 @@ def finetune(
       task: a task's name, a path ending in .json, or a table to train on, as --task has it.
       init_from: the encoder: whatever `Bert.load` takes.
       workdir: folder of the run, or of all runs of a sweep.
-      dev: of a table: the one that is scored; '': a tenth of the rows is held out.
+      dev: of a table: the dev split, which is scored; '': a tenth of the rows, drawn.
       kind: of a table: classification, pair, ...; '': as the labels look.
       columns: of a table: which is what, as 'text=review,label=stars'; '': as they are called.
       header: of a table: whether its first line names the columns; None: as it looks.
@@ -123,7 +123,10 @@ def finetune(
     """
     which = TaskOptions(os.fspath(task), os.fspath(dev), kind, columns, header, os.fspath(data_dir))
     with called():
-        common = FinetuneFlags(steps, batch_size, learning_rate, track, epochs)
+        common = FinetuneFlags(
+            steps=steps, epochs=epochs, batch_size=batch_size,
+            learning_rate=learning_rate, track=track,
+        )  # fmt: skip
         asked = Asked(config, recipe, common, changes_of(settings), os.fspath(init_from))
         return _run(which, asked, os.fspath(workdir), sweep, print_map, profile)
 

@@ -76,7 +76,9 @@ def pretrain(
     """
     source, folder = (None if path is None else os.fspath(path) for path in (init_from, workdir))
     with called():
-        common = CommonFlags(steps, batch_size, learning_rate, track)
+        common = CommonFlags(
+            steps=steps, batch_size=batch_size, learning_rate=learning_rate, track=track
+        )
         asked = Asked(config, paths(data), folder, common, changes_of(settings), source, init_by)
         return _run(asked, dry_run, cluster, {'print_map': print_map, 'profile_steps': profile})
 

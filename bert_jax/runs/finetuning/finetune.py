@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +25,17 @@ from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, keep, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
-from bert_jax.runs.workdir.results import RunResult, numbers
+from bert_jax.runs.workdir.results import RunResult, following, numbers
 from bert_jax.runs.workdir.workdir import Workdir
+
+# What is done with a model, by its head: the command behind its folder, and what that does.
+_USES = {
+    'embedding': ('bert-nearest --workdir={} --input=FILE', 'asks for texts, finds those near'),
+    '': (
+        'bert-predict --workdir={} --input=FILE --output=answers.jsonl',
+        'answers texts of your own',
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -36,11 +46,13 @@ class FinetuneResult(RunResult):
       runs: what eval/SPLIT.json of each says; of a sweep also its 'name' and 'settings'.
       text: the same in words: a line, or the table of a sweep.
       report: of one run the scores of each class, as text; '' where there are no classes.
+      head: the name of the head that was trained.
     """
 
     runs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     text: str = ''
     report: str = ''
+    head: str = ''
 
     @property
     def scores(self) -> dict[str, float]:
@@ -68,11 +80,11 @@ class FinetuneResult(RunResult):
         if best['metrics']:
             lines.append(notes.verdict(best, notes.guesses(folder)))
         lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
-        return [
-            *lines,
-            f'next: bert-predict --workdir={folder} answers texts of your own;'
-            f' bert-export --init_from={folder} --output=DIR takes it to other programs',
-        ]
+        name = shlex.quote(str(folder))
+        command, does = _USES.get(self.head, _USES[''])
+        export = f'bert-export --init_from={name} --output=DIR'
+        commands = {command.format(name): does, export: 'takes it to other programs'}
+        return lines + following(commands)
 
 
 def finetune(
@@ -127,11 +139,12 @@ def finetune(
             result, done_before = runners[on_features].run(runs, workdir)
             of_classes = evaluation.report(loaded, data.split, data.scored, folder)
             text = sweep.describe(result, done_before)
-            finished = FinetuneResult(workdir, [result], text, of_classes)
+            finished = FinetuneResult(workdir, [result], text, of_classes, loaded.head)
         else:
             pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)
-            finished = FinetuneResult(workdir, rows, sweep.table(rows, loaded.metric))
+            text = sweep.table(rows, loaded.metric)
+            finished = FinetuneResult(workdir, rows, text, head=loaded.head)
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return finished
 

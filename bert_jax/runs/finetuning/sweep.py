@@ -31,6 +31,9 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     'step_ms': ('ms a step', lambda time: f'{time:.1f}'),
 }
 
+# How the two starts of a sweep over `init` are called in pictures.
+_STARTS = {'init=source': 'pre-trained', 'init=random': 'random weights'}
+
 
 def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list[dict[str, Any]]:
     """Have every point run, or take it as it is where it is done; write and return the rows.
@@ -130,17 +133,58 @@ def in_words(settings: Mapping[str, Any]) -> str:
     return ', '.join(words) or 'all runs'
 
 
-def spread(rows: Sequence[dict[str, Any]], guessed: Sequence[notes.Guess]) -> plots.Spread:
-    """Draw a sweep: every seed a point, by its other settings; `guessed`: of a run."""
-    metric, split = rows[0]['metric'], rows[0]['split']
-    quantity = plots.quantity(metric)
-    groups: dict[str, list[float]] = {}
+def axis_of(rows: Sequence[dict[str, Any]]) -> str | None:
+    """Return the setting that scores are drawn over: that alone has three numbers or more."""
+    values: dict[str, set[Any]] = {}
     for row in rows:
-        values = groups.setdefault(in_words(row['settings']), [])
-        values.append(row['metrics'][metric] * quantity.factor)
+        for name, value in row['settings'].items():
+            values.setdefault(name, set()).add(value if type(value) in (int, float) else None)
+    of_numbers = [n for n, seen in values.items() if len(seen) > 2 and not seen & {None}]
+    axes = [name for name in of_numbers if name != 'seed']
+    return axes[0] if len(axes) == 1 else None
+
+
+def line_of(settings: Mapping[str, Any], axis: str | None) -> str:
+    """Write the settings of a run but for the seed and the axis of its picture."""
+    words = in_words({name: value for name, value in settings.items() if name != axis})
+    return _STARTS.get(words, words)
+
+
+def spread(
+    rows: Sequence[dict[str, Any]],
+    guessed: Sequence[notes.Guess],
+    colours: Mapping[str, int] | None = None,
+) -> plots.Spread | plots.Growth:
+    """Draw a sweep: means over the setting of `axis_of`, or else every seed a point.
+
+    Args:
+      rows: the results of its runs.
+      guessed: what guessing scores, of a run.
+      colours: of the lines, by what `line_of` calls them; None: in the order of these names.
+    """
+    metric, split = rows[0]['metric'], rows[0]['split']
+    quantity, axis = plots.quantity(metric), axis_of(rows)
     levels = [guess.scores[metric] * quantity.factor for guess in guessed if metric in guess.scores]
-    title = f'{metric} on {split}, every run a point'
-    return plots.Spread(title, quantity.unit, groups, levels[-1] if levels else None)
+    guess = levels[-1] if levels else None
+    groups: dict[str, list[float]] = {}
+    if axis is None:
+        for row in rows:
+            values = groups.setdefault(in_words(row['settings']), [])
+            values.append(row['metrics'][metric] * quantity.factor)
+        title = f'{metric} on {split}, every run a point'
+        return plots.Spread(title, quantity.unit, groups, guess)
+
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for entry in sorted(summarize(rows), key=lambda entry: entry['settings'][axis]):
+        score = entry['metrics'][metric]
+        point = (score['mean'] * quantity.factor, (score['sd'] or 0.0) * quantity.factor)
+        line = lines.setdefault(line_of(entry['settings'], axis), [])
+        line.append((entry['settings'][axis], *point))
+    across = axis.rpartition('.')[2].replace('_', ' ')
+    numbered = colours or {line: number for number, line in enumerate(sorted(lines))}
+    return plots.Growth(
+        f'{metric} on {split} over {across}', quantity.unit, across, lines, numbered, guess
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:

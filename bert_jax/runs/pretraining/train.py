@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import notes, running, word_vectors
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.runs.workdir.results import RunResult, numbers
+from bert_jax.runs.workdir.results import RunResult, following, numbers
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
@@ -87,14 +88,22 @@ class PretrainResult(RunResult):
     def summary(self) -> list[str]:
         """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
         folder = Workdir(self.workdir)
-        compared = baselines.verdict(read_metrics(folder.metrics_file))
+        history = read_metrics(folder.metrics_file)
+        compared = baselines.verdict(history)
         lines = [compared] if compared else []
         lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
-        return [
-            *lines,
-            f'next: bert-fill-mask --workdir={folder} "..." shows what it has learnt;'
-            f' bert-finetune --task=TASK --init_from={folder} --workdir=DIR trains it on a task',
-        ]
+        masked_words = any('mlm_loss' in line for line in history)
+        return lines + following(self.uses(shlex.quote(str(folder)), masked_words))
+
+    def uses(self, folder: str, masked_words: bool) -> dict[str, str]:
+        """Return commands for the model in `folder`, a word of the shell, and what they do.
+
+        masked_words: whether the run has learnt to fill masks.
+        """
+        fill = f'bert-fill-mask --workdir={folder}'
+        uses = {fill: 'asks for texts with [MASK], fills it in'} if masked_words else {}
+        finetune = f'bert-finetune --task=TASK --init_from={folder} --workdir=DIR'
+        return uses | {finetune: 'trains it on a task'}
 
 
 def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:

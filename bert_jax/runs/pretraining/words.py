@@ -36,6 +36,16 @@ from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
 
 
+@dataclass(frozen=True, repr=False)
+class WordsResult(PretrainResult):
+    """How a training of the words' network ended."""
+
+    def uses(self, folder: str, masked_words: bool) -> dict[str, str]:
+        """Return the command that trains a model on such words, and what it does."""
+        pretrain = f'bert-pretrain --config=retvec_tiny --init_from={folder} --data=RECORDS'
+        return {f'{pretrain} --workdir=DIR': 'pre-trains a model that reads its words so'}
+
+
 @dataclass(frozen=True)
 class Forms:
     """The forms of a word that a step reads: the word itself, and others with typos.
@@ -121,7 +131,7 @@ def train(
     forms: Forms,
     workdir: str,
     profile_steps: int = 0,
-) -> PretrainResult:
+) -> WordsResult:
     """Train the network in `workdir`, from its newest checkpoint.
 
     UserError where the settings do not fit, or the folder holds another run.
@@ -170,7 +180,7 @@ def train(
             name='words',
             evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if apart else None,
         )
-    return PretrainResult(workdir, int(ended.state.step), signal=ended.signal)
+    return WordsResult(workdir, int(ended.state.step), signal=ended.signal)
 
 
 def check(config: PretrainConfig) -> None:

@@ -316,7 +316,7 @@ def describe(line: LogEntry) -> str:
     if values.get('discarded_steps'):
         last.append(f'discarded_steps {values["discarded_steps"]}')
     last += [progress.eta(line.eta)] if line.eta is not None else []
-    first = f'{_place(line)} {values["split"]}'
+    first = f'{_place(line)} {progress.split_in_words(values["split"])}'
     while figures and len('  '.join([first, *figures, *last])) > _COLUMNS:
         figures.pop()
     return '  '.join([first, *figures, *last])

@@ -1,8 +1,8 @@
 """A run's metrics as pictures: which quantities there are, in which units, with which guess.
 
-Owns the drawing of curves and of spreads over seeds, for PNG files here and for the page of
-bert_jax/reports/page. Knows the names in metrics.jsonl and nothing of how they came about. Names
-that are not plain ASCII are not drawn, since no font has the letters of every language.
+Owns the drawing of curves, of spreads over seeds and of means over a setting, for PNG files here
+and for the page of bert_jax/reports/page. Knows the names in metrics.jsonl and nothing of how they
+came about. Names that are not plain ASCII are not drawn: no font has the letters of all languages.
 """
 
 from __future__ import annotations
@@ -151,6 +151,36 @@ class Spread(NamedTuple):
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(self.groups) - 0.4, -0.6)  # the first on top
         axes.set_xlabel(self.unit or 'score')
+
+
+class Growth(NamedTuple):
+    """Means of scores, with deviations, over a setting whose values are numbers.
+
+    lines: what else is set, in words -> (value, mean, sd) in order; colours: of each line, a place
+    in COLOURS; guess: what guessing scores, where it is known.
+    """
+
+    title: str
+    unit: str
+    across: str
+    lines: Mapping[str, Sequence[tuple[float, float, float]]]
+    colours: Mapping[str, int]
+    guess: float | None
+
+    def draw(self, axes: Axes) -> None:
+        """Draw the lines; the title is the caller's."""
+        values = sorted({value for line in self.lines.values() for value, _, _ in line})
+        for label, line in self.lines.items():
+            colour = COLOURS[self.colours[label] % len(COLOURS)]
+            at, means, sds = zip(*line, strict=True)
+            axes.errorbar(at, means, sds, color=colour, marker='o', ms=4, capsize=3, label=label)
+        if self.guess is not None:
+            axes.axhline(self.guess, color=COMMON, linestyle=':', label='guessing')
+        if values[0] > 0:  # most settings are tried in steps that grow
+            axes.set_xscale('log')
+        axes.set_xticks(values, [f'{value:,g}' for value in values])
+        axes.minorticks_off()
+        axes.set(xlabel=self.across, ylabel=self.unit or 'score')
 
 
 def quantity(name: str) -> Quantity:

@@ -13,8 +13,11 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.cli import app
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
+
+_SHOWN = 5  # scores in the repr of a result
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +67,9 @@ class Result:
 
     def __repr__(self) -> str:
         """Return the class, the folder and the scores, in a line."""
+        # A line is read at a glance: `scores` has all of them.
         figures = [f'{name}={value:.4g}' for name, value in self.scores.items()]
+        figures = [*figures[:_SHOWN], '...'] if len(figures) > _SHOWN else figures
         return f'{type(self).__name__}({", ".join([repr(self.workdir), *figures])})'
 
 
@@ -96,6 +101,17 @@ class RunResult(Result):
     """
 
     signal: int | None = dataclasses.field(default=None, kw_only=True)
+
+
+def following(commands: Mapping[str, str]) -> list[str]:
+    """Return lines that name commands to run next, {command: what it does}.
+
+    What is in capitals in them is the user's to fill in. A shell takes the rest of a line as a
+    comment, so that a line can be pasted whole. A part of another command names none.
+    """
+    if app.is_part():
+        return []
+    return [f'next: {command}  # {does}' for command, does in commands.items()]
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:

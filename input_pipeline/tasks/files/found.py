@@ -25,7 +25,7 @@ from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
 _ENDS = {*SUFFIXES, '.conll', '.conllu', '.bio', '.iob', '.iob2'} - {'.json'}
 _ROWS = 20_000  # that are looked at
-_DEV_SHARE = 0.1  # held out where there is no dev file
+_DEV_SHARE = 0.1  # of the rows, where there is no dev file
 _FEWEST = 10  # rows of a dev split that is drawn
 
 # What people call such columns, in small letters. Of labels the first that is there is it.
@@ -174,10 +174,14 @@ def find(
     claimed = [f for f in families if hasattr(f, 'claims') and f.claims(train)]
     if claimed and not columns and not kind:
         if not dev:
-            raise UserError(f'--task={train}: its sentences are not held out: name a --dev file')
+            raise UserError(
+                f'--task={train}: no dev split is drawn from sentences: name a --dev file'
+            )
         entry: dict[str, Any] = {'kind': claimed[0].KINDS[0], 'files': files}
     else:
         looked, has_header = _columns(Table(train, {}), header)
+        if dev and not has_header and header is None:
+            _check_no_header(dev, train)
         roles = _roles(train, looked, parse_columns(columns))
         entries = {'kind': kind} if kind else _kind(train, families, looked, roles)
         family = BY_KIND[entries['kind']]
@@ -197,8 +201,7 @@ def find(
         entry['labels'] = list(task.labels)
     if not dev and (count := len(task.examples('dev'))) < _FEWEST:
         raise UserError(
-            f'{train}: {count} of its rows would be held out to be scored: too few; name a file'
-            ' with --dev'
+            f'{train}: {count} of its rows would be its dev split: too few; name a file with --dev'
         )
     return FoundTask(_name(train), entry)
 
@@ -240,11 +243,24 @@ def _columns(table: Table, header: bool | None) -> tuple[list[Cells], bool]:
     below = [Cells(i, [row[i] for row in others]) for i in range(len(first))]
     if header is None:
         header = _is_header(table.path, first, below)
+    if header and not others:
+        raise UserError(f'{table.path}: no examples below the names of its columns')
     if header:
         named = (Cells(name, cells.values) for name, cells in zip(first, below, strict=True))
         return [cells for cells in named if cells.key], True
     with_first = ([first[i], *cells.values] for i, cells in enumerate(below))
     return [Cells(i, values) for i, values in enumerate(with_first)], False
+
+
+def _check_no_header(dev: str, train: str) -> None:
+    """Raise UserError for a dev file that names its columns, where the training file does not."""
+    first = next(iter(Table(dev, {}).raw()), [])
+    names = [] if isinstance(first, Mapping) else [cell.strip().lower() for cell in first]
+    if names and all(name in _LABELS or name in _TEXTS for name in names):
+        raise UserError(
+            f'{dev}: its first row names the columns ({", ".join(first)}), and that of {train} does'
+            ' not: give both such a row, or neither'
+        )
 
 
 def _is_header(path: str, first: Sequence[str], below: Sequence[Cells]) -> bool:

@@ -249,15 +249,20 @@ def test_what_the_script_cannot_answer_is_one_line(
 def test_each_label_has_its_probability_also_of_large_logits(capsys):
     """exp(89) is infinite in float32."""
     model = tiny_models.model('BertForSequenceClassification')
-    names = {'np': np, 'about': {'labels': ['a', 'b', 'c']}}
-    for problem, logits, wanted in (
-        (None, [1e4, -1e4, 0], {'a': 1, 'b': 0, 'c': 0}),
-        ('multi_label_classification', [1e4, np.log(3), 0], {'a': 1, 'b': 0.75, 'c': 0.5}),
+    several, high = 'multi_label_classification', [1e4, np.log(3), 0]
+    shares, limits = {'a': 1, 'b': 0.75, 'c': 0.5}, {'thresholds': {'b': 0.8, 'c': 0.4}}
+    # Of several labels those are given that are above their thresholds, or one half.
+    for problem, logits, chosen, wanted in (
+        (None, [1e4, -1e4, 0], {}, [{'a': 1, 'b': 0, 'c': 0}]),
+        (several, high, {}, [['a', 'b'], shares]),
+        (several, high, limits, [['a', 'c'], shares]),
     ):
+        names = {'np': np, 'about': {'labels': ['a', 'b', 'c'], **chosen}}
         out = {'logits': np.array([logits], np.float32)}
         with np.errstate(all='raise', under='ignore'):
             exec(script_of(model._replace(problem_type=problem)).answer, {**names, 'out': out})
-        assert ast.literal_eval(capsys.readouterr().out) == wanted
+        said = capsys.readouterr().out.splitlines()
+        assert [ast.literal_eval(line) for line in said] == wanted
 
 
 def test_a_class_that_the_model_is_not_and_nan_are_refused(tmp_path):

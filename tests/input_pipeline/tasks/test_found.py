@@ -143,9 +143,10 @@ UNCLEAR = {
         {},
     ),
     'nothing': ('', 'mine.tsv: no examples', {}),
+    'names alone': ('text\tlabel\n', 'mine.tsv: no examples below the names of its columns', {}),
     'few rows': (
         table(TEXTS[:8], MOODS[:8], header='text label'),
-        'of its rows would be held out to be scored: too few; name a file with --dev',
+        'of its rows would be its dev split: too few; name a file with --dev',
         {'dev': 'dev.tsv'},
     ),
 }  # fmt: skip
@@ -185,6 +186,12 @@ def test_other_mistakes_and_names(tmp_path):
     (tmp_path / 'dev.tsv').write_text(table(TEXTS, ['great'] * N, header='text label'))
     with pytest.raises(UserError, match="dev.tsv:2: unknown label 'great'; task mine has bad, goo"):
         find(train, dev).task.examples('dev')
+    (tmp_path / 'dev.tsv').write_text(table(TEXTS, ['GOOD'] * N, header='text label'))
+    with pytest.raises(UserError, match="unknown label 'GOOD'; .*: spell it as 'good'"):
+        find(train, dev).task.examples('dev')
+    (tmp_path / 'bare.tsv').write_text(table(TEXTS, MOODS))
+    with pytest.raises(UserError, match=r'dev.tsv: its first row names the columns \(text, label'):
+        find(str(tmp_path / 'bare.tsv'), dev)
     assert [is_table(name) for name in ('a.csv', 'a.tsv.gz', 'hf:x:train', 'a.bio')] == [True] * 4
     assert not any(map(is_table, ('mrpc', 'a.json', 'a/b')))
 

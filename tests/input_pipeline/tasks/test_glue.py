@@ -10,6 +10,7 @@ import zipfile
 
 import pytest
 
+import bert_jax
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import evaluation
@@ -161,6 +162,14 @@ def test_what_is_missing_is_named(tmp_path, runs, small, glue):
     with pytest.raises(UserError, match=message) as caught:
         glue_suite.submit(partial, None, str(tmp_path / 'out.zip'))
     assert '\n' not in str(caught.value) and not (tmp_path / 'out.zip').exists()
+
+
+def test_the_table_and_the_zip_from_python(tmp_path, runs, small):
+    output = tmp_path / 'out.zip'
+    result = bert_jax.evaluate(suite='glue', runs=f'{runs}/*', output=output)
+    *table, last = result.text.splitlines()
+    assert 'Average' in table[0]
+    assert last == f'wrote {output}' and output.exists()
 
 
 def test_command_line(tmp_path, runs, binary):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html.parser
+import itertools
 import json
 import pathlib
 import re
+import shutil
 
 import pytest
 
@@ -14,6 +16,8 @@ from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.reports.page.page import write_report
+from bert_jax.reports.page.runs import open_all
+from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -82,9 +86,9 @@ def pretraining_run(folder, *changes, steps=100):
     return folder
 
 
-def finetuning_run(folder, task, seed, rate, answers):
+def finetuning_run(folder, task, seed, rate, answers, changes=()):
     """The folder of a fine-tuning run that is done, with its answers to the dev split."""
-    config = apply(recipe('mood'), [f'seed={seed}', f'optimizer.peak_lr={rate}'])
+    config = apply(recipe('mood'), [f'seed={seed}', f'optimizer.peak_lr={rate}', *changes])
     data = {
         'task': str(task), 'data_dir': '', 'head': 'classifier', 'labels': ['bad', 'good'],
         'init_from': 'somewhere', 'model': {},
@@ -107,6 +111,7 @@ def finetuning_run(folder, task, seed, rate, answers):
         (folder / file).write_text(text)
 
 
+INITS = ('source', 'random')
 TRUTH = ['good', 'bad', 'good', 'good', 'bad', 'good', 'good', 'bad']
 
 
@@ -175,18 +180,21 @@ def test_numbers_are_those_of_the_metrics_beside_what_guessing_scores(tmp_path):
     notes.note_guess(str(run), notes.Guess(0, GUESS, 'records'))
     page = page_of(run)
     head, row = page.table('Last evaluation')
-    assert [re.sub(r'.*\(|\)', '', cell) for cell in head[2:6]] == [
+    assert [re.sub(r'.*\(|\)', '', cell) for cell in head[1:5]] == [
         'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy',
     ]  # fmt: skip
     assert row == [
-        'run', '100', '4.2500 (6.5000)', '37.5 % (5.0 %)', '0.5000 (0.6900)', '75.0 % (53.1 %)',
+        'run', '4.2500 (6.5000)', '37.5 % (5.0 %)', '0.5000 (0.6900)', '75.0 % (53.1 %)', '100',
         '0:01:06',
     ]  # fmt: skip
     for column, caption, factor in ((1, 'Masked tokens: loss', 1), (2, 'Masked tokens: acc', 100)):
         _, *rows = page.table(caption)
         shown = [float(value.removesuffix(' %')) for *_, value in rows]
         assert shown == pytest.approx([factor * scores[column] for scores in EVALUATIONS], abs=0.06)
-        assert [(split, step) for _, split, step, _ in rows] == [('eval', '50'), ('eval', '100')]
+        assert [(split, step) for _, split, step, _ in rows] == [
+            ('held out', '50'),
+            ('held out', '100'),
+        ]
 
 
 def test_the_page_opens_with_what_came_out_and_has_one_number_for_a_thing(tmp_path, sweep):
@@ -208,7 +216,7 @@ def test_the_page_opens_with_what_came_out_and_has_one_number_for_a_thing(tmp_pa
     (run / 'eval/eval.json').write_text(json.dumps(result))
     page = page_of(run)
     assert 'run: 2.50 nats better than guessing' in page.text
-    assert page.table('Last evaluation')[1][2:4] == ['4.0000 (6.5000)', '40.0 % (5.0 %)']
+    assert page.table('Last evaluation')[1][1:3] == ['4.0000 (6.5000)', '40.0 % (5.0 %)']
 
 
 def test_only_what_differs_is_not_folded(tmp_path):
@@ -230,11 +238,44 @@ def test_the_spread_of_a_sweep_is_over_its_seeds(sweep):
     head, first, second = page.table('accuracy on dev')
     # By hand: 8, 7 and 6 of 8 right; mean 7/8, sample standard deviation 1/8.
     assert first == [
-        '1. peak_lr=0.0001', '3', '–', '87.5 %', '12.5 %', '100.0 %',
-        '100.0 % (0), 87.5 % (1), 75.0 % (2)',
+        'peak_lr=0.0001', '87.5 %', '12.5 %', '100.0 %', '3', '–',
     ]  # fmt: skip
-    assert second[3:6] == ['62.5 %', '0.0 %', '62.5 %'] and len(head) == len(first)
+    assert second[1:4] == ['62.5 %', '0.0 %', '62.5 %'] and len(head) == len(first)
     assert 'guessing scores 62.5 %' in page.text
+
+    # Each run is there once more, folded, with its own score.
+    _, *runs = page.table('Scores')
+    assert 'All 6 runs' in page.text and len(runs) == 6
+    assert runs[1][:2] == ['sweep: optimizer.peak_lr=0.0001,seed=1', 'accuracy 87.5 % (62.5 %)']
+
+
+def test_scores_over_a_setting_of_numbers_are_lines(sweep):
+    """Three sizes, two starts and two seeds are two lines of three points, in one picture."""
+    shutil.rmtree(sweep / 'runs')
+    wrong = {8: 3, 40: 2, 200: 1}  # of eight, from trained weights; from random ones one more
+    for (size, errors), init, seed in itertools.product(wrong.items(), INITS, (0, 1)):
+        count = errors + (init == 'random')
+        answers = [{'good': 'bad', 'bad': 'good'}[label] for label in TRUTH[:count]]
+        name = f'train_examples={size},init={init},seed={seed}'
+        changes = (f'train_examples={size}', f'init={init}')
+        task = sweep.parent / 'mood.json'
+        finetuning_run(sweep / 'runs' / name, task, seed, 1e-4, [*answers, *TRUTH[count:]], changes)
+    page = page_of(sweep)
+    _, *rows = page.table('accuracy on dev')
+    assert [row[:2] for row in rows][::2] == [
+        ['train_examples=8, init=random', '50.0 %'],
+        ['train_examples=40, init=random', '62.5 %'],
+        ['train_examples=200, init=random', '75.0 %'],
+    ]
+    picture = re.search(r'accuracy on dev over train examples.*?</figure>', page.source, re.DOTALL)
+    assert picture
+    for label, colour in (('pre-trained', 0), ('random weights', 1)):
+        key = (
+            rf'class="key " style="color: var\(--run-{colour}\)" aria-hidden="true"></span>{label}'
+        )
+        assert re.search(key, picture[0]), label
+    drawn = sweeps.spread(open_all([sweep])[0].rows(), [])
+    assert drawn.lines['pre-trained'] == [(8, 62.5, 0.0), (40, 75.0, 0.0), (200, 87.5, 0.0)]
 
 
 def test_confusion_of_the_best_run(tmp_path, sweep):
@@ -277,7 +318,8 @@ def test_a_run_without_metrics_and_one_that_was_cut_off_are_shown(tmp_path):
     with (cut / 'metrics.jsonl').open('a') as file:
         file.write('{"step": 100, "split": "ev')
     page = page_of(cut, new)
-    assert page.table('Last evaluation')[1][1:3] == ['50 of 100', '6.5000 (6.7500)']
+    row = page.table('Last evaluation')[1]
+    assert (row[1], row[-2]) == ('6.5000 (6.7500)', '50 of 100')
 
 
 def test_points_are_finite_numbers_and_a_long_table_keeps_the_last(tmp_path):

@@ -47,6 +47,7 @@ def test_quickstart(tmp_path, binary):
     # What is said to do next is done, by the commands as they are printed.
     page = (tmp_path / 'run' / 'report.html').read_text()
     assert '<html' in page and len(results['samples']['texts']) == page.count('<mark>') == 6
+    assert 'next: ' not in first.stderr  # of its stages
     commands = first.stdout.split('What to do next')[1].splitlines()
     commands = [line.strip() for line in commands if ' -m bert_jax.launch.' in line]
     assert len(commands) == 4

@@ -17,6 +17,8 @@ from bert_jax.reports.page.samples import Hidden, Sample, Samples
 from bert_jax.reports.quickstart import report
 from bert_jax.reports.quickstart.results import compare
 from bert_jax.runs.pretraining.baselines import Baselines
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.workdir import Workdir
 
 LABELS = 'aabc' * 25
 SCORES = {
@@ -104,16 +106,21 @@ def test_report(finished, tmp_path, monkeypatch):
     ):
         assert piece in text, piece
     table, below = text.split('Masked words of held-out text')
+    table, told = table.rstrip().rsplit('\n\n', 1)
     assert max(map(len, table.splitlines())) <= 110
     assert '[b] c\n    before  d, e\n    after   b, f\n' in below
 
-    # The page has the runs, and before them the table and its picture.
+    # The page has the runs, and opens with the same words and the same table.
     ((runs, path, more),) = pages
     assert [run.name for run in runs] == ['pretrain', 'finetune']
     assert path == tmp_path / 'report.html' and list(more['filled']) == [f'{tmp_path}/pretrain']
-    ((heading, (shown, pictures)),) = more['first']
-    assert heading == 'Quickstart' and shown.text == table.rstrip('\n') + '\n'
-    assert 'random weights' in pictures.figures[0].svg
+    *headlines, shown = more['result']
+    assert [line.text for line in headlines] == told.splitlines() and shown.text == table
+    assert 'the model quickstart, with 15 entries' in table
+
+    # What guessing scores is one number on the page and in the terminal.
+    (noted,) = notes.guesses(Workdir(tmp_path / 'pretrain'))
+    assert noted.scores['mlm_loss'] == run['guessing']['mlm_loss'] == 2.0
 
     # The first run of most examples, and four times the steps: 100 in this run.
     commands = [line.strip() for line in below.splitlines() if ' -m bert_jax.launch.' in line]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import io
+import json
 import math
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +20,8 @@ import bert_jax
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.workdir import trackers
 from bert_jax.train import metrics_accumulator
-from tests.helpers import mood
+from tests.helpers import commands, mood
+from tests.helpers.encoder import ENCODER_WORDS
 from tests.helpers.records import write_meaningless
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -110,14 +114,54 @@ def test_two_threads_fine_tune_and_score(task, encoder, tmp_path):
     for tuned, scored in done:
         assert tuned.scores == scored.scores and 0 <= tuned.scores['accuracy'] <= 1
         assert scored.report['split'] == 'dev' and 'precision' in scored.text
-        verdict, *_, following = tuned.summary()
+        verdict, *_ = tuned.summary()
         assert 'guessing (dev accuracy' in verdict
-        assert following.startswith(f'next: bert-predict --workdir={tuned.workdir}')
     assert done[0][0].scores == done[1][0].scores
     assert (
         repr(done[0][1])
         == f"EvaluateResult('{tmp_path}/a', accuracy={tuned.scores['accuracy']:.4g})"
     )
+
+
+def run_as_printed(result, texts: str = '', **filled: object) -> list[str]:
+    """Run the commands that a result names, with what is the user's filled in; their output."""
+    outputs = []
+    for line in [line for line in result.summary() if line.startswith('next: ')]:
+        for name, value in filled.items():
+            line = line.replace(f'={name}', f'={shlex.quote(str(value))}')
+        script, *arguments = shlex.split(line.removeprefix('next: '), comments=True)
+        stdin = io.TextIOWrapper(io.BytesIO(texts.encode()))
+        with mock.patch.object(sys, 'stdin', stdin):
+            done = commands.run(script.removeprefix('bert-').replace('-', '_'), *arguments)
+        assert done.returncode == 0, f'{line}\n{done.stderr}'
+        outputs.append(done.stdout)
+    return outputs
+
+
+def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where answers.jsonl goes
+    dev, folder = task.parent / 'dev.jsonl', tmp_path / 'with a blank'
+    tuned = finetune(task, encoder, folder / 'tuned')
+    answers, _ = run_as_printed(tuned, FILE=dev, DIR=folder / 'hf')
+    assert answers.startswith('answers.jsonl: 32 answers') and (folder / 'hf').is_dir()
+
+    # A model of vectors has no answers: it finds texts.
+    (tmp_path / 'pairs.tsv').write_text(
+        'anchor\tpositive\n' + ''.join(f'{word} book\tthe {word}\n' for word in ENCODER_WORDS)
+    )
+    pairs = {'kind': 'embedding', 'files': dict.fromkeys(('train', 'dev'), 'pairs.tsv')}
+    (tmp_path / 'pairs.json').write_text(
+        json.dumps(pairs | {'columns': {name: name for name in ('anchor', 'positive')}})
+    )
+    vectors = bert_jax.finetune(
+        tmp_path / 'pairs.json', encoder, folder / 'vectors', steps=2, batch_size=8, settings=TUNED
+    )
+    near, _ = run_as_printed(vectors, 'the film\n', FILE=dev, DIR=folder / 'st')
+    assert near.startswith('the film\n') and near.count('line ') == 5
+
+    trained = pretrain(records, folder / 'run', 2)
+    filled, _ = run_as_printed(trained, 'a [MASK]\n', TASK=task, DIR=folder / 'again')
+    assert filled.startswith('a [MASK]\n')
 
 
 @pytest.mark.parametrize(
@@ -134,6 +178,8 @@ def test_two_threads_fine_tune_and_score(task, encoder, tmp_path):
             'none: no manifest.json in it',
         ),
         (lambda path: bert_jax.evaluate(path / 'none'), 'workdir='),
+        (lambda path: bert_jax.evaluate(suite='glue'), 'suite needs --runs'),
+        (lambda path: bert_jax.evaluate(path, suite='glue', runs='x'), 'does not go with --suite'),
         (
             lambda path: bert_jax.evaluate(path, vectors=bert_jax.VectorOptions(pool='cls')),
             'pool needs --retrieval',
@@ -151,6 +197,14 @@ def test_a_mistake_is_one_line_and_asks_nobody(tmp_path, monkeypatch, call, mess
         call(tmp_path)
     assert message in str(refused.value) and len(str(refused.value).splitlines()) == 1
     assert not str(refused.value).startswith('--') and not (tmp_path / 'run').exists()
+
+
+def test_a_mistake_in_a_notebook_is_a_line(capsys):
+    shell = pytest.importorskip('IPython.core.interactiveshell').InteractiveShell()
+    shell.run_cell("import bert_jax; bert_jax.Bert.load('no-such-run')")
+    shown = capsys.readouterr()
+    (line,) = (shown.out + shown.err).strip().splitlines()
+    assert line.startswith('UserError: no-such-run: no such folder; expected')
 
 
 def test_epochs_and_steps_are_one_or_the_other(task, encoder, tmp_path):

@@ -145,7 +145,7 @@ def test_describe():
     discarded = {'split': 'train', 'loss': 1.0, 'discarded_steps': 3}
     assert told(discarded) == 'step 5/9 train  loss 1  discarded_steps 3'
     assert told(discarded | {'discarded_steps': 0}) == 'step 5/9 train  loss 1'
-    assert told({'split': 'eval', 'mlm_loss': 2.0}) == 'step 5/9 eval  mlm_loss 2'
+    assert told({'split': 'eval', 'mlm_loss': 2.0}) == 'step 5/9 held out  mlm_loss 2'
     held_out = {'split': 'eval', 'mlm_accuracy': 0.06953, 'mlm_loss': 6.571, 'nats_gained': -0.1234}
     wide = describe(LogEntry(100_000, held_out, 1_000_000))
     assert wide.endswith('mlm_loss 6.571  nats gained -0.1234')
