@@ -79,9 +79,9 @@ def reading(path: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
             reason = 'no such kind of address is known'
 
         # The remedy that the caller knows, else a general one.
-        mend = mend or (
-            'correct the address, or copy it here' if remote else 'make it readable, or copy it'
-        )
+        absent = isinstance(error, FileNotFoundError)
+        here = 'correct the name' if absent else 'make it readable, or copy it'
+        mend = mend or ('correct the address, or copy it here' if remote else here)
         raise UserError(f'{name}: cannot be read ({reason}): {mend}') from error
 
 

@@ -42,11 +42,7 @@ def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> dict[str, s
         and run['settings']['train_examples'] == results['finetuning']['rows'][-1]['train_examples']
     )
     config = read_object(pretrained / 'config.json')
-    changes = {
-        'model.vocab_size': config['model']['vocab_size'],
-        'phases.0.steps': LONGER * sum(phase['steps'] for phase in config['phases']),
-        'optimizer.warmup_steps': LONGER * config['optimizer']['warmup_steps'],
-    }
+    steps = LONGER * sum(phase['steps'] for phase in config['phases'])
     commands = {
         'fill in a masked word': ('fill_mask', workdir, masked),
         'find held-out sentences near to one': (
@@ -66,7 +62,7 @@ def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> dict[str, s
             f'--config={config["name"]}',
             f'--data={folders["records"]}',
             f'--workdir={pretrained.parent / "longer"}',
-            *(f'--set={name}={value}' for name, value in changes.items()),
+            f'--steps={steps}',
         ),
     }
     return {meaning: shlex.join(command(*words)) for meaning, words in commands.items()}

@@ -113,6 +113,9 @@ def verdict(result: Mapping[str, Any], guessed: Sequence[Guess]) -> str:
     if guess is None or math.isnan(guess):
         return f'{metric} {score:.3f} on {split}'
     figures = f'({split} {metric} {score:.3f}, guessing {guess:.3f})'
+    # A score above guessing may be luck where the training set was not learnt.
+    if result.get('failed'):
+        return f'learnt nothing {figures}: try another learning_rate or seed, or train longer'
     if score > guess:
         return f'{score - guess:.3f} better than guessing {figures}'
     return (

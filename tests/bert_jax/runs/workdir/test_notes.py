@@ -51,3 +51,13 @@ def test_damaged_notes_are_one_line(tmp_path, text):
     (tmp_path / 'guessing.json').write_text(text)
     with pytest.raises(UserError, match=r'guessing\.json: .*put it back from a copy'):
         guesses(Workdir(tmp_path))
+
+
+def test_a_run_that_has_learnt_nothing_is_not_called_better_than_guessing():
+    result = {'metric': 'f1', 'split': 'dev', 'metrics': {'f1': 0.75}}
+    guess = [Guess(0, {'f1': 0.5})]
+    assert notes.verdict(result, guess).startswith('0.250 better than guessing')
+    assert notes.verdict(result | {'failed': True}, guess).startswith(
+        'learnt nothing (dev f1 0.750'
+    )
+    assert notes.verdict(result, []) == 'f1 0.750 on dev'
