@@ -250,16 +250,7 @@ def tables_of(
             settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
             check(f'task {name}: files.{split}', settings)
 
-            # tensorflow-datasets have a split and a folder of their own; files have none
-            source = {'file', 'tfds'} & set(settings)
-            entries_of = (
-                {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else source
-            )
-            if len(source) != 1 or set(settings) - {*TABLE_ENTRIES, *entries_of}:
-                raise UserError(
-                    f'task {name}: files.{split}={json.dumps(entry)}: expected a file name, a list'
-                    ' of them, or an object with "file", or with "tfds" and "split"'
-                )
+            _check_entries(f'task {name}: files.{split}', entry, settings)
             if settings.get('format', '') not in ('', *formats):
                 raise UserError(
                     f'task {name}: format {settings["format"]!r} is none of {", ".join(formats)}'
@@ -301,6 +292,24 @@ def _with_held_out(
     )
     # dev behind train, as a file of it would be
     return {'train': train, 'dev': dev, **{k: v for k, v in files.items() if k != 'train'}}
+
+
+def _check_entries(name: str, entry: Any, settings: Mapping[str, Any]) -> None:
+    """Raise UserError, which begins with `name`, for a file that is not said as one can be."""
+    # tensorflow-datasets have a split and a folder of their own; files have none
+    source = {'file', 'tfds'} & set(settings)
+    if len(source) != 1:
+        raise UserError(
+            f'{name}={json.dumps(entry)}: expected a file name, a list of them, or an object with'
+            ' "file", or with "tfds" and "split"'
+        )
+    of_source = ('tfds', 'split', 'data_dir', 'class_names') if 'tfds' in source else ('file',)
+    entries = (*of_source, *TABLE_ENTRIES)
+    if unknown := sorted(set(settings) - set(entries)):
+        raise UserError(
+            f'{name}: unknown entries {unknown}; a file has {", ".join(entries)}: move'
+            ' what holds for the whole task out of "files"'
+        )
 
 
 def _check_columns(

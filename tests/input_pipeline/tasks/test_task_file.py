@@ -56,6 +56,10 @@ def read(tmp_path):
         ({'dev_seed': 1}, '"dev_seed" is for "dev_share"'),
         ({'dev_share': 0.5, 'files': {'train': 'train.tsv', 'dev': 'train.tsv'}}, 'is no "dev"'),
         ({'kind': 'guess'}, "kind 'guess' is none of classification"),
+        (
+            {'files': {'train': {'file': 'a.tsv', 'size': 1}}},
+            r"files.train: unknown .*'size'.*move",
+        ),
         ({'colums': {}}, r"unknown entries \['colums'\]"),
         (TAGS | {'columns': {'tokens': 'w'}, 'format': 'conll'}, 'columns.tokens: a column file'),
         (TAGS | {'columns': None, 'only': {'tag': 'O'}}, '"only" is for tables, not for .*a.conll'),
