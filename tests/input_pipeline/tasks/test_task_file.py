@@ -58,7 +58,7 @@ def read(tmp_path):
         ({'kind': 'guess'}, "kind 'guess' is none of classification"),
         (
             {'files': {'train': {'file': 'a.tsv', 'size': 1}}},
-            r"files.train: unknown .*'size'.*move",
+            r"files.train: unknown .*'size'",
         ),
         ({'colums': {}}, r"unknown entries \['colums'\]"),
         (TAGS | {'columns': {'tokens': 'w'}, 'format': 'conll'}, 'columns.tokens: a column file'),
