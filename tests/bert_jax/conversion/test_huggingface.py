@@ -284,3 +284,16 @@ def test_damaged_and_absent_files_are_refused(folder, monkeypatch):
     assert 'not valid JSON' in refused(folder)
     (folder / 'config.json').unlink()
     assert 'no config.json in it' in refused(folder)
+
+
+def test_a_class_that_needs_more_than_there_is_is_refused(folder, tmp_path):
+    model = huggingface.read(folder).model
+    with pytest.raises(
+        UserError, match='BertForQuestionAnswering needs span, which this model does not have'
+    ):
+        huggingface.write(tmp_path / 'out', model._replace(architecture='BertForQuestionAnswering'))
+    assert huggingface.write(tmp_path / 'out', model._replace(architecture='BertForMaskedLM')) == (
+        'pooler',
+        'nsp',
+    )
+    assert huggingface.read(tmp_path / 'out').model.parts == ('mlm',)

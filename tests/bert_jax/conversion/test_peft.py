@@ -191,3 +191,16 @@ def test_methods_that_peft_has_not_are_refused():
     for method, why in (('full', 'all weights are'), ('houlsby', 'peft has no such adapters')):
         with pytest.raises(UserError, match=f'tuning.method={method}: {why}'):
             peft_settings.check_method(TuningConfig(method=method))
+
+
+def test_what_was_written_for_one_task_is_not_taken_for_another(tmp_path):
+    base = base_model()
+    model = peft.read(save(tmp_path / 'in', arrays(*QUERY), LORA), base).model
+    peft.write(tmp_path / 'out', model, base, 'base')
+    file = tmp_path / 'out/adapter_config.json'
+
+    # Both heads have arrays of the same names and shapes.
+    file.write_text(json.dumps(json.loads(file.read_text()) | {'task_type': 'TOKEN_CLS'}))
+    message = 'are of BertForSequenceClassification, and it says BertForTokenClassification'
+    with pytest.raises(UserError, match=message):
+        peft.read(tmp_path / 'out', base)

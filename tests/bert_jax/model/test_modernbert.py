@@ -128,3 +128,9 @@ def test_local_attention_costs_what_its_window_has():
     config = tiny(num_layers=3)
     forward = 4 * 16 * 16 * (16 + 5 + 5)
     assert flops.training_flops(config, 16, 2)['attention'] == 3 * forward
+
+
+def test_tuning_knows_the_gate():
+    assert tiny().tuned(TuningConfig('lora', matrices='gate,value')).tuning.rank == 8
+    with pytest.raises(UserError, match='there is no gate with'):
+        ModelConfig().tuned(TuningConfig('lora', matrices='gate'))

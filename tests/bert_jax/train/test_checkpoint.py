@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -130,6 +131,24 @@ def test_graft_takes_the_encoder_and_names_what_does_not_fit():
         load_params_into(params, source, 'there', 'encoder')
 
 
+def test_no_room_is_said_before_anything_is_written_and_training_may_go_on(tmp_path, monkeypatch):
+    state, checkpoints = make(), Checkpoints(tmp_path)
+    full = [True]
+    usage = shutil.disk_usage
+    monkeypatch.setattr(
+        shutil,
+        'disk_usage',
+        lambda path: usage(path)._replace(free=1000) if full[0] else usage(path),
+    )
+    with pytest.raises(NoRoom, match='a checkpoint needs .* MB and 0 MB are free'):
+        checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'})
+    checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'}, required=False)
+    full[0] = False
+    checkpoints.save(state._replace(step=state.step + 2), {'kind': 'pretrain'}, required=False)
+    checkpoints.close()
+    assert checkpoints.steps() == [2]
+
+
 def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_go_on(
     tmp_path, caplog, capfd
 ):
@@ -158,6 +177,25 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_g
     assert saved_steps(tmp_path) == [2, 6] == checkpoints.steps()
     assert standing(tmp_path, 6) == 'saved at step 6'
     assert 'Event loop is closed' not in capfd.readouterr().err
+
+
+def test_the_room_for_all_that_will_be_kept_is_asked_for_before(tmp_path, monkeypatch, caplog):
+    state, checkpoints = saved(tmp_path, steps=(1,), keep=3)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    usage = shutil.disk_usage
+    monkeypatch.setattr(
+        shutil, 'disk_usage', lambda path: usage(path)._replace(free=int(3.5 * size))
+    )
+    checkpoints.check_room(state, saves=3)
+    with pytest.raises(
+        NoRoom,
+        match=(
+            r'4 more checkpoints of \d+ MB each \(runtime.keep_checkpoints=3, the best, one being'
+        ),
+    ):
+        checkpoints.check_room(state, saves=100)
+    checkpoints.check_room(state, saves=100, required=False)
+    assert 'are free' in caplog.text
 
 
 def test_the_best_is_kept_whenever_it_was_and_over_a_restart(tmp_path):
@@ -196,7 +234,16 @@ def other_names(folder):
     path.write_text(path.read_text().replace('bad_steps', 'bad_stepr'))
 
 
-@pytest.mark.parametrize('damage', [cut, other_names])
+def other_arrays(folder):
+    """Whole files, of another model's numbers: the fingerprints alone tell."""
+    other, state = folder.parents[1] / 'other', make(seed=2)
+    with Checkpoints(other) as checkpoints:
+        checkpoints.save(state._replace(step=state.step + 2), {'kind': 'pretrain'})
+    shutil.rmtree(folder / 'params')
+    shutil.copytree(other / 'checkpoints' / '2' / 'params', folder / 'params')
+
+
+@pytest.mark.parametrize('damage', [cut, other_names, other_arrays])
 def test_a_damaged_checkpoint_is_set_aside_in_one_line(tmp_path, damage, caplog, capfd):
     state, checkpoints = saved(tmp_path)
     checkpoints.close()
@@ -293,6 +340,14 @@ def test_a_checkpoint_of_another_program_is_no_damage(tmp_path):
         checkpoints.restore(target._replace(params={'more': state.step, **target.params}))
     checkpoints.close()
     assert saved_steps(tmp_path) == [1, 2]
+
+
+def test_whatever_ends_a_run_the_save_under_way_is_on_the_disk(tmp_path):
+    state = make()
+    with pytest.raises(UserError, match='non-finite'), Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(state._replace(step=state.step + 7), {'kind': 'pretrain'})
+        raise UserError('3 steps in a row had a non-finite loss')
+    assert saved_steps(tmp_path) == [7] and load_params(tmp_path)[1] == 7
 
 
 def test_a_step_that_a_running_run_removes_while_it_is_read_is_not_missed(tmp_path, monkeypatch):

@@ -156,3 +156,14 @@ def test_settings_that_cannot_be(settings, message):
         config = EmbeddingConfig(**settings)
         config.check_width(16)
         config.check_batch(8, 1)
+
+
+def test_batches_that_cannot_be():
+    for loss, batch_size, accumulation, message in (
+        ('simcse', 1, 1, 'batch_size=1: embedding.loss=simcse compares the examples'),
+        ('multiple_negatives', 8, 2, 'accumulation=2 cuts .* set embedding.chunk_size'),
+        ('cosent', 8, 2, 'accumulation=2 cuts the batch that embedding.loss=cosent compares'),
+    ):
+        with pytest.raises(UserError, match=message):
+            EmbeddingConfig(loss=loss).check_batch(batch_size, accumulation)
+    EmbeddingConfig(loss='cosine').check_batch(8, 2)

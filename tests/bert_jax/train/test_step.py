@@ -267,3 +267,14 @@ def test_evaluation_counts_padding_rows_for_nothing():
     padded, alone = evaluate(params, {**batch, 'example_weights': weights}), evaluate(params, half)
     for name in alone:
         np.testing.assert_allclose(padded[name], alone[name], rtol=1e-5)
+
+
+def test_sizes_that_do_not_divide_are_refused_by_name():
+    with pytest.raises(
+        UserError, match='data_parallel=3 x fsdp=1 x model_parallel=1 = 3, but there are 8'
+    ):
+        construction.make_mesh(RuntimeConfig(data_parallel=3))
+    mesh = construction.make_mesh(RuntimeConfig())
+    with pytest.raises(UserError, match='phases.0.batch_size=12 does not divide over 8 devices'):
+        sharding.check_divides(mesh, 12, 1, 'phases.0.batch_size')
+    assert sharding.local_rows(mesh, 32) == ((0, 32),)
