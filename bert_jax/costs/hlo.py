@@ -1,4 +1,4 @@
-"""Reads a compiled program's text (XLA's HLO): what runs how often, and what it keeps in memory.
+"""Reads a compiled program's text (XLA's HLO): what runs how often, and what a refusal lists.
 
 Owns the grammar of that text, and of the compiler's refusal, as far as counting needs it. Knows
 nothing of models, nor what anything costs; imports no jax. What runs inside a loop counts once for
@@ -44,8 +44,6 @@ _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _ELEMENTWISE = ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
 # What these run is a part of them: a fusion, and what another unit of the chip is called to do.
 _OF_PARTS = ('fusion', 'call-start', 'async-start')
-# Another name for the buffer that they read, or its copy: of the same size.
-_SAME_BUFFER = ('bitcast', 'copy', 'copy-start', 'copy-done')
 
 
 @dataclass(frozen=True)
@@ -164,88 +162,6 @@ def allocations(text: str) -> list[Allocation]:
         size = _parse_size(entry.split()[0])
         sums[key] = Allocation(so_far.bytes + size, so_far.count + 1, *key)
     return sorted(sums.values(), key=lambda buffers: -buffers.bytes)
-
-
-def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
-    """Return (dims on one chip, bytes) of each array of bits that XLA's own generator draws.
-
-    That is the generator of `rbg` keys; threefry is arithmetic, and no instruction of its own.
-    """
-    drawn = []
-    for computation in parse(text)[0].values():
-        for i in computation.instructions.values():
-            if i.opcode == 'rng-bit-generator':
-                # Its result is a tuple of the generator's new state and the bits: the larger array.
-                bits = max(_ARRAY.finditer(i.shape), key=lambda array: size_of(array[0]))
-                drawn.append((tuple(int(d) for d in bits[3].split(',') if d), size_of(bits[0])))
-    return drawn
-
-
-def kept_for_backward(text: str) -> int:
-    """Return bytes of activations on one chip: what the forward pass leaves for the backward pass.
-
-    In whatever memory, without padding. That is every buffer that an operation of the forward pass,
-    which jax names jvp(...), made and one of the backward pass, transpose(jvp(...)), reads.
-    """
-    computations, entry = parse(text)
-    runs = runs_of(computations, entry)
-    # A fusion's own computation keeps nothing: what it makes is the buffer of the fusion.
-    bodies = [
-        computation
-        for name, computation in computations.items()
-        if runs.get(name) and not name.startswith('fused')
-    ]
-    return max((_kept(body.instructions) for body in bodies), default=0)
-
-
-def _kept(instructions: Mapping[str, Instruction]) -> int:
-    """Return the bytes of `kept_for_backward` within one computation.
-
-    Tuples, their members and other names for a buffer are looked through to where it was made.
-    """
-
-    def buffer_of(name: str, member: int | None = None) -> tuple[str, int | None] | None:
-        """Return (name of the instruction that made it, number of the member if a tuple), or None.
-
-        None for what was not made here: an argument, a constant.
-        """
-        i = instructions.get(name)
-        if i is None or (not i.operands and i.opcode not in ('fusion', 'while')):
-            return None
-        if i.opcode == 'get-tuple-element':
-            return buffer_of(i.operands[0], int(matched(r'index=(\d+)', i.rest)[1]))
-        if i.opcode == 'tuple':
-            return buffer_of(i.operands[member]) if member is not None else None
-        if i.opcode in _SAME_BUFFER:  # it often has no name of the model's operation
-            return buffer_of(i.operands[0])
-        return (name, member)
-
-    def members(name: str) -> list[str]:
-        """Return what is read where `name` is read: the members of a tuple that a loop takes."""
-        i = instructions.get(name)
-        if i is None or i.opcode != 'tuple':
-            return [name]
-        return [m for operand in i.operands for m in members(operand)]
-
-    kept: dict[tuple[str, int | None], int] = {}
-    # From each reader of the backward pass back to the makers of the forward pass: a buffer that
-    # several operations read counts once.
-    for reader in instructions.values():
-        if 'transpose(jvp(' not in reader.rest:
-            continue
-        for name in (m for operand in reader.operands for m in members(operand)):
-            buffer = buffer_of(name)
-            if buffer is None:
-                continue
-            maker, member = instructions[buffer[0]], buffer[1]
-            if 'jvp(' not in maker.rest or 'transpose(jvp(' in maker.rest:
-                continue
-            # Of a tuple one member is read; reductions that XLA has put together are read whole,
-            # and left out.
-            shapes = [array[0] for array in _ARRAY.finditer(maker.shape)]
-            if member is not None or len(shapes) == 1:
-                kept[buffer] = size_of(shapes[member or 0])
-    return sum(kept.values())
 
 
 @functools.lru_cache(maxsize=1)

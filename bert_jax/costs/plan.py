@@ -295,12 +295,6 @@ def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
     if used['total'] > usable:
         raise _refusal(task, used['total'], usable, [])
     plan['memory'] |= used | {'left': usable - used['total']}
-    # Of the temporaries only the activations can be counted: what is not kept is workspace.
-    if step.kept is not None:
-        plan['memory'] |= {
-            'activations': step.kept,
-            'workspace': used['temporary'] - step.kept,
-        }
     plan['layers_compiled'] = list(step.layers)
     plan['collectives'] = step.collectives
 
@@ -311,7 +305,15 @@ def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
         'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
     }
     plan['libtpu'] = step.libtpu._asdict() if step.libtpu else None
-    plan['warnings'] = random_bits_of_others(step.drawn, task.rows)
+    plan['warnings'] = []
+    # XLA draws those of `rbg` for a whole micro-batch on every chip.
+    rows = task.phase.batch_size // config.runtime.accumulation
+    drops = config.model.hidden_dropout or config.model.attention_dropout
+    if config.runtime.dropout_rng == 'rbg' and drops and rows > task.rows:
+        plan['warnings'].append(
+            f'each chip draws the random bits of {rows} rows and uses those of its own {task.rows};'
+            ' with runtime.dropout_rng=threefry it draws its own'
+        )
     if len(step.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
         shallow = ' and '.join(map(str, step.layers))
         plan['warnings'].append(
@@ -349,24 +351,6 @@ def _read(task: Task, all_layers: bool) -> reading.Reading:
         return read(config.model)
     few, more = (read(config.model.of_depth(depth)) for depth in _SHALLOW)
     return reading.deeper(few, more, layers)
-
-
-def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own_rows: int) -> list[str]:
-    """Return a warning, in a list, where chips draw random bits for rows of others; else [].
-
-    drawn: of hlo.generators; own: rows that a chip works on at a time.
-    """
-    # The leading axis of a mask is its rows: more than a chip's own means that XLA draws the mask
-    # of the whole batch on every chip.
-    larger = [(dims, size) for dims, size in drawn if dims and dims[0] > own_rows]
-    if not larger:
-        return []
-    rows, total = max(dims[0] for dims, _ in larger), sum(size for _, size in larger)
-    return [
-        f'each chip draws the random bits of {rows} rows and uses those of its own {own_rows}:'
-        f' {len(larger)} arrays, {memory.size(total)}; with runtime.dropout_rng=threefry it draws'
-        ' its own'
-    ]
 
 
 def schedule(

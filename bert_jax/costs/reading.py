@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.costs import hlo, libtpu_estimate, links, memory
+from bert_jax.costs import libtpu_estimate, links, memory
 from bert_jax.costs.chips import Topology
 from bert_jax.costs.libtpu_estimate import Estimate
 
@@ -24,20 +24,16 @@ from bert_jax.costs.libtpu_estimate import Estimate
 class Reading:
     """The numbers of one compiled step, all of one chip.
 
-    memory: as memory.of_step. kept: bytes of the temporaries that the forward pass leaves for the
-    backward pass; None where the reading follows from others, for XLA chooses them for each depth
-    anew. flops, moved: by the compiler's own count, the body of a loop once. collectives: rows of
-    links.added_up. libtpu: as of libtpu_estimate.read. drawn: of hlo.generators. layers: of the
-    programs that it was read of.
+    memory: as memory.of_step. flops, moved: by the compiler's own count, the body of a loop once.
+    collectives: rows of links.added_up. libtpu: as of libtpu_estimate.read. layers: of the programs
+    that it was read of.
     """
 
     memory: dict[str, int]
-    kept: int | None
     flops: float
     moved: float
     collectives: list[dict[str, Any]]
     libtpu: Estimate | None
-    drawn: list[tuple[tuple[int, ...], int]]
     layers: tuple[int, ...]
 
 
@@ -47,17 +43,14 @@ def read(
     """Return the numbers of a compiled step of `layers` layers; mesh: {axis: chips}."""
     text = program.as_text()
     assert text is not None, 'what has just been compiled has a text'
-    used = memory.of_step(program, topology.chip.platform)
     count = program.cost_analysis() or {}
     collectives = links.collectives(text, mesh)
     return Reading(
-        memory=used,
-        kept=min(hlo.kept_for_backward(text), used['temporary']),
+        memory=memory.of_step(program, topology.chip.platform),
         flops=count.get('flops', 0.0),
         moved=count.get('bytes accessed', 0.0),
         collectives=links.added_up(collectives),
         libtpu=libtpu_estimate.read(text, collectives, topology.chip),
-        drawn=hlo.generators(text),
         layers=(layers,),
     )
 
@@ -89,11 +82,9 @@ def deeper(shallow: Reading, deep: Reading, layers: int) -> Reading:
         )
     return Reading(
         memory={use: round(further(shallow.memory[use], deep.memory[use])) for use in deep.memory},
-        kept=None,
         flops=further(shallow.flops, deep.flops),
         moved=further(shallow.moved, deep.moved),
         collectives=sorted(collectives, key=lambda row: -row['bytes']),
         libtpu=libtpu,
-        drawn=deep.drawn,
         layers=shallow.layers + deep.layers,
     )

@@ -270,22 +270,17 @@ def likely_change(task: Task) -> dict[str, Any] | None:
 
 def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
     """Return all changes that save memory, with estimates: few settings first, then by time."""
+    # accumulation and fsdp save by their size, remat by its place in the order; None counts as 0.
+    degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
+    saves = lambda knob, value: (
+        degree(knob, value) > degree(knob, getattr(task.config.runtime, knob))
+    )
     candidates = [
         (changes, estimated)
         for changes, estimated in grid(task, ('accumulation', 'remat', 'fsdp'))
-        if _saves(changes, task)
+        if changes and all(itertools.starmap(saves, changes.items()))
     ]
     return sorted(candidates, key=lambda candidate: (len(candidate[0]), candidate[1].time()))
-
-
-def _saves(changes: Mapping[str, Any], task: Task) -> bool:
-    """Tell whether there is a change, and each saves more memory than the run's own setting."""
-    # accumulation and fsdp save by their size, remat by its place in the order; None counts as 0.
-    degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
-    return bool(changes) and all(
-        degree(knob, value) > degree(knob, getattr(task.config.runtime, knob))
-        for knob, value in changes.items()
-    )
 
 
 def search(task: Task, budget: int) -> list[dict[str, Any]]:

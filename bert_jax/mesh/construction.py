@@ -27,13 +27,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
       UserError: the sizes do not multiply to their number, or there are several slices of a TPU.
     """
     devices = devices or jax.devices()
-    # Checked here, for a message that names the settings.
-    shape, count = _shape(runtime, len(devices)), len(devices)
-    if np.prod(shape) != count:
-        raise UserError(
-            f'runtime: {_in_words(shape)}, but there are {count}'
-            ' devices: change --set runtime.data_parallel, fsdp or model_parallel'
-        )
+    shape = _checked(runtime, len(devices), 'runtime: {product}, but there are {count} devices')
     if devices[0].platform == 'tpu' and len({getattr(d, 'slice_index', 0) for d in devices}) > 1:
         raise UserError(
             'the devices are of several TPU slices, and a run takes one: start it on a single slice'
@@ -51,12 +45,9 @@ def abstract_mesh(
     Raises:
       UserError: the sizes do not multiply to their number.
     """
-    shape = _shape(runtime, count)
-    if np.prod(shape) != count:
-        raise UserError(
-            f'--topology={topology} has {count} chips, but runtime: {_in_words(shape)}: change'
-            ' --set runtime.data_parallel, fsdp or model_parallel'
-        )
+    shape = _checked(
+        runtime, count, f'--topology={topology} has {{count}} chips, but runtime: {{product}}'
+    )
     return AbstractMesh(shape, AXES, abstract_device=device)
 
 
@@ -78,10 +69,16 @@ def _shape(runtime: RuntimeConfig, count: int) -> tuple[int, int, int]:
     return data, runtime.fsdp, runtime.model_parallel
 
 
-def _in_words(shape: tuple[int, int, int]) -> str:
-    data, fsdp, model = shape
-    product = data * fsdp * model
-    return f'data_parallel={data} x fsdp={fsdp} x model_parallel={model} = {product}'
+def _checked(runtime: RuntimeConfig, count: int, message: str) -> tuple[int, int, int]:
+    """Return the sizes; UserError, which begins with `message`, where they do not fit `count`."""
+    data, fsdp, model = shape = _shape(runtime, count)
+    product = f'data_parallel={data} x fsdp={fsdp} x model_parallel={model} = {data * fsdp * model}'
+    if data * fsdp * model != count:
+        raise UserError(
+            message.format(product=product, count=count)
+            + ': change --set runtime.data_parallel, fsdp or model_parallel'
+        )
+    return shape
 
 
 def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:

@@ -17,6 +17,7 @@ import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
+from bert_jax.mesh import processor
 
 # Of all programs in the user's cache; beyond it those go first that were used last the longest ago.
 _MOST_BYTES = 10 << 30
@@ -75,9 +76,5 @@ def _kind_of_host() -> str:
     A home may be shared by several machines, and what XLA compiles for one CPU can end a process on
     another.
     """
-    try:
-        lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-    except OSError:  # no Linux: such homes are of one machine
-        return platform.machine()
-    features = {line for line in lines if line.startswith(('flags', 'Features'))}
-    return f'{platform.machine()}-{zlib.crc32(" ".join(sorted(features)).encode()):08x}'
+    features = ' '.join(sorted(processor.flags()))
+    return f'{platform.machine()}-{zlib.crc32(features.encode()):08x}'

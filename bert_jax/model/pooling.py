@@ -86,6 +86,18 @@ def unit(vectors: jax.Array) -> jax.Array:
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, _TINY**2))
 
 
+def _encoder(config: ModelConfig, compute_dtype: DTypeLike, kept: list[str]) -> Callable[..., Any]:
+    """Return a function of (encoder's parameters, batch): its outputs, and the states `kept`."""
+    compute_dtype, read = products.in_inference(compute_dtype)
+    encoder = Encoder(config, compute_dtype, matmul_dtype=read)
+
+    def run(params: Any, batch: Mapping[str, jax.Array]) -> Any:
+        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
+        return encoder.apply({'params': params}, *inputs, mutable=kept)
+
+    return run
+
+
 def make_states(
     config: ModelConfig, compute_dtype: DTypeLike, attentions: bool
 ) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
@@ -94,13 +106,11 @@ def make_states(
     Its results, float32: 'hidden' [B, T, H] and 'pooled' [B, H]; 'hidden_states' [L + 1, B, T, H],
     the embeddings first; with `attentions` the probabilities of that name [L, B, N, T, T].
     """
-    compute_dtype, read = products.in_inference(compute_dtype)
-    encoder = Encoder(config, compute_dtype, matmul_dtype=read)
     kept = ['intermediates', *(['attentions'] if attentions else [])]
+    run = _encoder(config, compute_dtype, kept)
 
     def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
-        (x_BTH, pooled_BH, _), state = encoder.apply({'params': params}, *inputs, mutable=kept)
+        (x_BTH, pooled_BH, _), state = run(params, batch)
         results = {
             'hidden': x_BTH,
             'pooled': pooled_BH,
@@ -140,12 +150,10 @@ def make_features(
         for before in layers[:number]:
             if (layer - before) % (count + 1) == 0:
                 raise UserError(f'--layers: {before} and {layer} are the same layer: name it once')
-    compute_dtype, read = products.in_inference(compute_dtype)
-    encoder = Encoder(config, compute_dtype, matmul_dtype=read)
+    run = _encoder(config, compute_dtype, ['intermediates'])
 
     def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
-        _, state = encoder.apply({'params': params}, *inputs, mutable=['intermediates'])
+        _, state = run(params, batch)
         # The encoder sows what it computed: the embeddings, then each block.
         x_LBTH = jnp.stack(state['intermediates']['hidden'])
         # Python's modulo makes -1 the last of count + 1 entries.

@@ -23,12 +23,8 @@ def rates(config: FinetuneConfig) -> tuple[float, float, str, float]:
 @pytest.mark.parametrize(
     ('method', 'values'),
     [
-        ('bitfit', (1e-3, 0.0, 'constant', 0.0)),
         ('lora', (4e-4, 0.1, 'linear', 0.06)),
         ('houlsby', (3e-4, 0.01, 'bert', 0.1)),
-        ('pfeiffer', (3e-4, 0.0, 'linear', 0.1)),
-        ('ia3', (3e-3, 0.0, 'linear', 0.06)),
-        ('adamix', (4e-4, 0.1, 'linear', 0.06)),
         ('spafit', (4e-4, 0.1, 'linear', 0.06)),  # LoRA's, for none of its own is known
         ('full', (2e-5, 0.01, 'bert', 0.1)),
     ],

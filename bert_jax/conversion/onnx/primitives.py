@@ -90,7 +90,7 @@ def _reduced(op: str) -> Row:
     def row(call: Call) -> Value:
         axes, graph = list(map(int, call.params['axes'])), call.graph
         name = graph.whole(call.inputs[0])
-        # Axes became an input of the sum first, and of the other two later.
+        # Axes became an input of the sum first, and of the maximum later.
         if op == 'ReduceSum' or graph.opset >= 18:
             return call.result(graph.node(op, name, graph.integers(*axes), keepdims=0))
         return call.result(graph.node(op, name, axes=axes, keepdims=0))
@@ -111,11 +111,6 @@ def _rsqrt(call: Call) -> Value:
 def _erfc(call: Call) -> Value:
     erf = lambda name: call.graph.node('Erf', name)
     return call.chain(lambda name: call.graph.node('Sub', call.scalar(1), erf(name)))
-
-
-def _not_equal(call: Call) -> Value:
-    equal = call.elementwise('Equal')
-    return call.result(call.graph.node('Not', equal.name), equal.held)
 
 
 def _select(call: Call) -> Value:
@@ -285,9 +280,7 @@ def _dot(call: Call) -> Value:
         return call.result(graph.node('MatMul', graph.whole(a), matrix))
     free_a = tuple(axis for axis in range(len(a.shape)) if axis not in of_a + batch_a)
     free_b = tuple(axis for axis in range(len(b.shape)) if axis not in of_b + batch_b)
-    if len(of_a) != 1 or len(free_a) != 1 or len(free_b) > 1:
-        raise NotImplementedError(f'dot_general {call.params["dimension_numbers"]}')
-    if not free_b:  # a matrix by a vector
+    if (len(of_a), len(free_a), len(free_b)) != (1, 1, 1):
         raise NotImplementedError(f'dot_general {call.params["dimension_numbers"]}')
     left = lambda batch, free, of: batch + free + of
     right = lambda batch, free, of: batch + of + free
@@ -313,26 +306,15 @@ def _ordered(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
         return graph.whole(value)
     if value.array is not None:
         key = ('turned', id(value.array), order)
-        if key not in graph.root._names:
+        if key not in graph._names:
             name = f'{value.name}.T' if value.name else ''
             turned = np.ascontiguousarray(value.constant().transpose(order))
             # The array too: as long as it is there, no other has its id.
-            graph.root._names[key] = graph.weight(turned, name), value.array
-        return graph.root._names[key][0]
+            graph._names[key] = graph.weight(turned, name), value.array
+        return graph._names[key][0]
     shape = tuple(value.shape[axis] for axis in order)
     call = Call(graph, (value,), {'permutation': order}, (shape,), (value.dtype,))
     return graph.whole(_transpose(call))
-
-
-def _log1p(call: Call) -> Value:
-    unity = call.scalar(1)
-    return call.chain(lambda name: call.graph.node('Log', call.graph.node('Add', name, unity)))
-
-
-def _argmax(call: Call) -> Value:
-    (axis,) = call.params['axes']
-    name = call.graph.node('ArgMax', call.wholes()[0], axis=int(axis), keepdims=0)
-    return call.result(call.graph.node('Cast', name, to=onnx_type(call.dtypes[0])))
 
 
 # They give back what they are given.
@@ -354,8 +336,6 @@ ROWS: dict[str, Row] = {
     'integer_pow': _integer_pow,
     'rsqrt': _rsqrt,
     'erfc': _erfc,
-    'log1p': _log1p,
-    'ne': _not_equal,
     'select_n': _select,
     'clamp': _clamp,
     'convert_element_type': _convert,
@@ -372,6 +352,4 @@ ROWS: dict[str, Row] = {
     'dot_general': _dot,
     'reduce_sum': _reduced('ReduceSum'),
     'reduce_max': _reduced('ReduceMax'),
-    'reduce_min': _reduced('ReduceMin'),
-    'argmax': _argmax,
 }  # fmt: skip

@@ -87,11 +87,3 @@ def near(t: jax.Array, s: jax.Array, window: int, causal: bool) -> jax.Array:
     """Whether a query at `t` may see a key at `s`."""
     left = t - s
     return (left <= window) & (left >= (0 if causal else -window))
-
-
-def keys_multiplied(tokens: int, window: int | None, causal: bool = False) -> int:
-    """How many keys each query of a row is multiplied by, seen or not; without a window all."""
-    if window is None:
-        return tokens
-    blocks = Blocks(tokens, window, causal)
-    return blocks.neighbourhood if blocks.pays else tokens

@@ -51,7 +51,7 @@ def read_in_training(runtime: RuntimeConfig, platform: str | None = None) -> str
     return None if chosen == 'float32' else chosen
 
 
-def inference_dtype(name: str, is_fast: Callable[[], bool] = processor.multiplies_bfloat16) -> str:
+def inference_dtype(name: str) -> str:
     """Return the arithmetic of a model that only answers: a name, or what 'auto' is here.
 
     On a CPU with instructions for bfloat16 'auto' is bfloat16, which `in_inference` takes for the
@@ -61,7 +61,8 @@ def inference_dtype(name: str, is_fast: Callable[[], bool] = processor.multiplie
       UserError: there is no such arithmetic.
     """
     if name == 'auto':
-        return 'bfloat16' if jax.default_backend() == 'cpu' and is_fast() else 'float32'
+        is_fast = jax.default_backend() == 'cpu' and processor.multiplies_bfloat16()
+        return 'bfloat16' if is_fast else 'float32'
     if name not in ('float32', 'bfloat16'):
         raise UserError(f'compute_dtype={name!r} must be auto, float32 or bfloat16')
     return name

@@ -13,12 +13,6 @@ from bert_jax.costs import overheads, search
 from bert_jax.costs.memory import size
 
 _BUFFERS = 5  # of the largest are shown
-# What the temporaries of a step are called.
-_USES = {
-    'activations': 'activations',
-    'workspace': 'workspace',
-    'temporary': 'activations and workspace',
-}
 
 
 def lines(plan: dict[str, Any]) -> Iterator[str]:
@@ -187,13 +181,10 @@ def _memory(phase: dict[str, Any], chip: dict[str, Any]) -> Iterator[str]:
 
     # Compiled: what is left of the total has no name (program, padding of buffers).
     if 'total' in memory:
-        # Of all layers by rule (two of fewer compiled) activations and workspace are one figure.
-        uses = ('activations', 'workspace') if 'activations' in memory else ('temporary',)
-        named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', *uses))
-        temporaries = ', '.join(f'{_USES[use]} {size(memory[use])}' for use in uses)
+        named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', 'temporary'))
         yield (
-            f'  memory         {state}, {temporaries}, program and padding'
-            f' {size(memory["total"] - named)}: {size(memory["total"])}, left'
+            f'  memory         {state}, activations and workspace {size(memory["temporary"])},'
+            f' program and padding {size(memory["total"] - named)}: {size(memory["total"])}, left'
             f' {size(memory["left"])}'
         )
 

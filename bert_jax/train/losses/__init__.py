@@ -226,33 +226,47 @@ def classification_objective(
     computes a batch of training twice and adds the mean disagreement of the two answers; the labels
     are for the first. `read`: makes the logits of the model's outputs.
     """
-    plain = mean_objective(
-        model, lambda logits, batch: class_measures(read(logits, batch), batch['labels'])
-    )
-    if targets and targets != ClassTargets():
-        return _weighted_classes(model, targets)
-    if not model.config.tuning.consistent:
-        return plain
+    of_targets = targets or ClassTargets()
+    is_plain = of_targets == ClassTargets()
+
+    def measured(logits: jax.Array, batch: Batch) -> MetricSums:
+        labels = batch['labels']
+        return {
+            'loss': _weighted(of_targets.losses(logits, labels), of_targets.weigh(batch)),
+            'accuracy': _weighted(_correct(logits, labels), _example_weights(batch)),
+        }
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        return measured(read(model.apply({'params': params}, batch, dropout_rng), batch), batch)
+
+    def weights(batch: Batch) -> dict[str, jax.Array]:
+        # Weights may add up to less than 1, and to 0 in a batch of filling rows alone.
+        total = jnp.sum(of_targets.weigh(batch))
+        return {'loss': jnp.where(total > 0, total, 1.0)}
+
+    if not is_plain:
+        constant = lambda features, _: of_targets.constant(features['labels'], model.outputs)
+        return Objective(sums, weights, constant=constant)
+    if not model.config.tuning.consistent:
+        return Objective(sums, weights)
+
+    def twice(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
         # Outside of training nothing is drawn, and a second pass would answer the same.
         if dropout_rng is None:
-            return plain.sums(params, batch, None)
+            return sums(params, batch, None)
         second_key = jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
         second_rng = dataclasses.replace(dropout_rng, key=second_key)
         logits_BC, others_BC = (
             read(model.apply({'params': params}, batch, rng), batch)
             for rng in (dropout_rng, second_rng)
         )
-        values = class_measures(logits_BC, batch['labels'])
-        values['consistency_loss'] = disagreement(logits_BC, others_BC)
-        return {name: _weighted(value, _example_weights(batch)) for name, value in values.items()}
+        apart = _weighted(disagreement(logits_BC, others_BC), _example_weights(batch))
+        return {**measured(logits_BC, batch), 'consistency_loss': apart}
 
-    def weights(batch: Batch) -> dict[str, jax.Array]:
-        denominator = plain.weights(batch)['loss']
-        return {'loss': denominator, 'consistency_loss': denominator}
+    def both(batch: Batch) -> dict[str, jax.Array]:
+        return dict.fromkeys(('loss', 'consistency_loss'), weights(batch)['loss'])
 
-    return Objective(sums, weights)
+    return Objective(twice, both)
 
 
 def among_choices(scores_BC: jax.Array, batch: Batch) -> jax.Array:
@@ -262,27 +276,6 @@ def among_choices(scores_BC: jax.Array, batch: Batch) -> jax.Array:
     """
     is_there_BC = batch['input_mask'][..., 1] > 0
     return jnp.where(is_there_BC, scores_BC, -1e9)
-
-
-def _weighted_classes(model: Any, targets: ClassTargets) -> Objective:
-    """Make the objective of classes with weights, or smoothed targets."""
-
-    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
-        logits_BC = model.apply({'params': params}, batch, dropout_rng)
-        losses_B = targets.losses(logits_BC, batch['labels'])
-        right_B = _correct(logits_BC, batch['labels'])
-        return {
-            'loss': _weighted(losses_B, targets.weigh(batch)),
-            'accuracy': _weighted(right_B, _example_weights(batch)),
-        }
-
-    def weights(batch: Batch) -> dict[str, jax.Array]:
-        # Weights may add up to less than 1, and to 0 in a batch of filling rows alone.
-        total = jnp.sum(targets.weigh(batch))
-        return {'loss': jnp.where(total > 0, total, 1.0)}
-
-    constant = lambda features, _: targets.constant(features['labels'], model.outputs)
-    return Objective(sums, weights, constant=constant)
 
 
 def regression_objective(model: Any) -> Objective:

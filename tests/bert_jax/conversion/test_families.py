@@ -12,7 +12,6 @@ import safetensors.numpy
 from bert_jax.configs.model.families import FAMILIES, bert
 from bert_jax.configs.model.families.names import Piece, TransformersNames
 from bert_jax.conversion import huggingface
-from bert_jax.conversion.parameters import Layout
 from bert_jax.train.task_heads import CLASSES, HEADS
 from tests.helpers import tiny_models
 
@@ -73,15 +72,3 @@ def test_fused_and_split_arrays_go_out_and_come_back(tmp_path, made_up):
             np.testing.assert_array_equal(
                 back.model.params['encoder']['layers'][name][leaf], layers[name][leaf]
             )
-
-
-def test_every_family_names_every_array_of_its_heads():
-    config = tiny_models.CONFIG
-    for name, family in FAMILIES.items():
-        of_family = dataclasses.replace(config, family=name, **family.transformers.shape)
-        for head in (h for h in HEADS.values() if h.is_in(name)):
-            architecture = head.class_in(name)
-            assert architecture.startswith(family.transformers.prefix)
-            name_of = huggingface.names_in(name, architecture)
-            names = Layout(of_family, head.of(name).parts, 2, name_of).shapes()
-            assert len(names) == len({family.transformers.full(n, architecture) for n in names})

@@ -72,10 +72,14 @@ def refused(where: str | pathlib.Path) -> str:
     return str(caught.value)
 
 
-def test_a_checkpoint_of_tensorflow_comes_in_and_goes_out(tmp_path, capsys):
+@pytest.mark.parametrize('program', ['ours', pytest.param('tensorflow', marks=pytest.mark.slow)])
+def test_a_checkpoint_comes_in_and_goes_out(tmp_path, capsys, program):
     variables = values(pretraining_shapes(BERT))
-    released = place(tmp_path / 'released')
-    tensorflow_saves(str(released / 'bert_model.ckpt'), variables, steps=True)
+    moments = {f'{n}/{m}': a for n, a in variables.items() for m in ('adam_m', 'adam_v')}
+    step = {'global_step': np.ones((), 'f')}
+    released = place(tmp_path / 'released', variables | moments | step)
+    if program == 'tensorflow':
+        tensorflow_saves(str(released / 'bert_model.ckpt'), variables, steps=True)
     source = load_source(str(released / 'bert_model.ckpt'), print_map=True)
     assert source.bert.architecture == 'BertForPreTraining' and source.tokenizer.encode(
         'word3 Word0'
@@ -102,7 +106,11 @@ def test_a_checkpoint_of_tensorflow_comes_in_and_goes_out(tmp_path, capsys):
     export.write(source.bert, source.tokenizer, 'google', str(tmp_path / 'ours'))
     assert json.loads((tmp_path / 'ours' / 'bert_config.json').read_text()) == SETTINGS
     assert (tmp_path / 'ours' / 'vocab.txt').read_text() == (released / 'vocab.txt').read_text()
-    tensorflow_finds(f'{tmp_path}/ours/bert_model.ckpt', variables)
+    ours = tensor_bundle.Bundle(f'{tmp_path}/ours/bert_model.ckpt')
+    assert list(ours.variables) == sorted(variables)
+    assert all(ours.read(n).tobytes() == a.tobytes() for n, a in variables.items())
+    if program == 'tensorflow':
+        tensorflow_finds(f'{tmp_path}/ours/bert_model.ckpt', variables)
 
 
 @pytest.mark.parametrize('head', HEADS)
@@ -113,7 +121,7 @@ def test_fine_tuned_heads(tmp_path, head):
     """
     variables = values(ENCODER | HEADS[head])
     folder = place(tmp_path / 'there', hidden_act='relu')
-    tensorflow_saves(str(folder / 'model.ckpt-343'), variables, steps=False)
+    tensor_bundle.write(str(folder / 'model.ckpt-343'), variables)
     source = read_source(str(folder))  # the only checkpoint in the folder
     np.testing.assert_array_equal(
         source.params[head]['kernel'], variables[next(iter(HEADS[head]))].T
@@ -124,37 +132,9 @@ def test_fine_tuned_heads(tmp_path, head):
     )
     _, left_out = export.write(source.bert, source.tokenizer, 'google', str(tmp_path / 'ours'))
     assert left_out == ()
-    tensorflow_finds(f'{tmp_path}/ours/bert_model.ckpt', variables)
-
-
-def test_other_types_and_slices_of_tensorflow(tmp_path):
-    tf = pytest.importorskip('tensorflow')
-    variables, folder = values(ENCODER), place(tmp_path / 'there')
-    names, prefix = list(variables), str(folder / 'bert_model.ckpt')
-    half = [tf.cast(value, tf.bfloat16) for value in variables.values()]
-    tf.raw_ops.SaveV2(
-        prefix=prefix, tensor_names=names, shape_and_slices=[''] * len(names), tensors=half
-    )
-    reading = google.read(prefix)
-    assert (
-        reading.remarks == ('bfloat16 variables are read as float32',)
-        and reading.model.architecture == 'BertModel'
-    )
-    wanted = tf.cast(half[names.index('bert/pooler/dense/bias')], tf.float32)
-    np.testing.assert_array_equal(reading.model.params['encoder']['pooler']['bias'], wanted)
-    name = 'bert/pooler/dense/bias'  # a partitioned variable: two halves under one name
-    halves = {
-        'tensor_names': [name, name],
-        'shape_and_slices': ['16 0,8', '16 8,8'],
-        'tensors': list(variables.pop(name).reshape(2, 8)),
-    }
-    whole = {
-        'tensor_names': list(variables),
-        'shape_and_slices': [''] * len(variables),
-        'tensors': list(variables.values()),
-    }
-    tf.raw_ops.SaveV2(prefix=prefix, **{field: halves[field] + whole[field] for field in whole})
-    assert 'bert/pooler/dense/bias is saved in slices' in refused(prefix)
+    data = 'data-00000-of-00001'
+    written = (tmp_path / f'ours/bert_model.ckpt.{data}').read_bytes()
+    assert written == (folder / f'model.ckpt-343.{data}').read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -173,15 +153,11 @@ def test_other_types_and_slices_of_tensorflow(tmp_path):
             'bert/pooler/dense/bias: (8,) in the file, (16,) by bert_config.json',
         ),
         (
-            lambda v: v | {'bert/pooler/dense/bias': np.full(16, np.nan, 'f')},
-            'bert/pooler/dense/bias: NaN or infinite values',
-        ),
-        (
             lambda v: {'save_counter/.ATTRIBUTES/VARIABLE_VALUE': np.ones(1, 'f')},
             'saved by TensorFlow 2 as a graph of objects',
         ),
     ],
-    ids=['unknown', 'missing', 'wrong shape', 'NaN', 'TensorFlow 2'],
+    ids=['unknown', 'missing', 'wrong shape', 'TensorFlow 2'],
 )
 def test_variables_that_do_not_fit_are_refused(tmp_path, change, message):
     folder = place(tmp_path / 'there', change(values(ENCODER)))
@@ -192,7 +168,6 @@ def test_variables_that_do_not_fit_are_refused(tmp_path, change, message):
     ('settings', 'message'),
     [
         ({'hidden_act': 'tanh'}, "hidden_act='tanh' is not built here: only gelu, relu are"),
-        ({'num_attention_heads': 3}, 'num_heads=3: must be a divisor of hidden_size=16'),
         ({'num_hidden_layers': 3}, 'missing bert/encoder/layer_2/attention/output/LayerNorm/beta'),
     ],
 )
@@ -221,16 +196,8 @@ def test_a_left_over_bert_config_does_not_hide_a_model_of_hugging_face(tmp_path)
     assert read_source(str(tmp_path)).bert.architecture == 'BertForSequenceClassification'
 
 
-@pytest.mark.parametrize(
-    'slots',
-    [
-        ('m', 'v'),
-        ('Momentum', 'RMSProp_1'),
-    ],
-    ids='/'.join,
-)
-def test_the_state_of_any_optimizer_is_left_out_and_said(tmp_path, slots):
-    weights = values(ENCODER)
+def test_the_state_of_any_optimizer_is_left_out_and_said(tmp_path):
+    weights, slots = values(ENCODER), ('m', 'v', 'Momentum', 'RMSProp_1')
     state = {f'{name}/{slot}': value for name, value in weights.items() for slot in slots}
     names = ('global_step', 'beta1_power', 'current_loss_scale', 'good_steps', 'bad_steps')
     scalars = {name: np.ones((), 'f') for name in names}
@@ -287,13 +254,11 @@ def test_damaged_and_absent_files_are_refused(tmp_path):
             'BertModel',
             'hidden_act=gelu_erf cannot be written .* --hidden_act=gelu_tanh',
         ),
-        ({'layer_norm_eps': 1e-5}, 'BertModel', 'layer_norm_eps=1e-05 cannot be written'),
         (
             {},
             'BertForTokenClassification',
             'BertForTokenClassification cannot be written for google-research/bert',
         ),
-        ({}, 'BertForMaskedLM', 'BertForMaskedLM needs mlm, which this model does not have'),
     ],
 )
 def test_what_the_reference_does_not_have_is_refused_by_name(

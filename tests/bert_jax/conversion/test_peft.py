@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
-from bert_jax.conversion import parameters, peft
+from bert_jax.conversion import parameters, peft, peft_settings
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_forward
@@ -110,11 +110,10 @@ def numpy_logits(base, tensors, scale, batch):
 @pytest.mark.parametrize(
     ('settings', 'modules', 'blocks', 'scale'),
     [
-        (LORA, (*QUERY, *OUTPUT), range(3), 6 / 4),
-        (LORA | {'layers_to_transform': [1, 2]}, QUERY, (1, 2), 6 / 4),
+        (LORA | {'layers_to_transform': [1, 2]}, (*QUERY, *OUTPUT), (1, 2), 6 / 4),
         (IA3, (*SCALES, ('attention.output.dense', 'ia3_l', (1, 16))), range(3), 1),
     ],
-    ids=['lora', 'depth', 'ia3'],
+    ids=['lora', 'ia3'],
 )
 def test_an_adapter_computes_what_its_arrays_say(tmp_path, settings, modules, blocks, scale):
     base, batch = base_model(), make_batch(SHAPE)
@@ -136,7 +135,6 @@ def test_an_adapter_computes_what_its_arrays_say(tmp_path, settings, modules, bl
     [
         ({'peft_type': 'PROMPT_TUNING'}, "peft_type='PROMPT_TUNING' is not built here: only LORA"),
         ({'use_dora': True}, 'use_dora=True: not built here'),
-        ({'init_lora_weights': 'pissa'}, 'init_lora_weights=pissa: not built here'),
         ({'r': 3}, r'lora_A.weight: .4, 16. in the file, .3, 16. by adapter_config.json'),
         ({'lora_alpha': None}, 'adapter_config.json: lora_alpha=null: it must be a number'),
         ({'task_type': 'CAUSAL_LM'}, 'it is for CAUSAL_LM, which is none of SEQ_CLS'),
@@ -189,6 +187,12 @@ def test_another_encoder_is_refused_both_ways(tmp_path):
     peft.read(tmp_path / 'in', other)
 
 
+def test_methods_that_peft_has_not_are_refused():
+    for method, why in (('full', 'all weights are'), ('houlsby', 'peft has no such adapters')):
+        with pytest.raises(UserError, match=f'tuning.method={method}: {why}'):
+            peft_settings.check_method(TuningConfig(method=method))
+
+
 def test_what_was_written_for_one_task_is_not_taken_for_another(tmp_path):
     base = base_model()
     model = peft.read(save(tmp_path / 'in', arrays(*QUERY), LORA), base).model
@@ -200,18 +204,3 @@ def test_what_was_written_for_one_task_is_not_taken_for_another(tmp_path):
     message = 'are of BertForSequenceClassification, and it says BertForTokenClassification'
     with pytest.raises(UserError, match=message):
         peft.read(tmp_path / 'out', base)
-
-
-@pytest.mark.parametrize(
-    ('method', 'why'),
-    [
-        ('full', 'all weights are trained'),
-        ('bitfit', 'peft trains biases beside LoRA alone'),
-        ('houlsby', 'peft has no such adapters'),
-    ],
-)
-def test_methods_that_peft_has_not_are_refused(tmp_path, method, why):
-    config = SHAPE.tuned(TuningConfig(method=method))
-    model = base_model()._replace(config=config)
-    with pytest.raises(UserError, match=f'tuning.method={method}: {why}'):
-        peft.write(tmp_path / 'out', model, base_model(), 'base')

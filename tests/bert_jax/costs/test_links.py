@@ -130,14 +130,14 @@ def test_notations_of_groups(groups, axes):
     assert (one.axes, one.size) == (axes, 2 ** len(axes))
 
 
-@pytest.mark.parametrize('axes', [('fsdp',), ('data', 'model'), ('data', 'fsdp', 'model')])
-def test_a_real_program(axes):
+def test_a_real_program():
     """The same count from what this machine's compiler writes."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
+    axes = ('data', 'model')
     mesh = jax.make_mesh((2, 2, 2), ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
     place = lambda *spec: NamedSharding(mesh, P(*spec))
     total = jax.jit(lambda x: x.sum(0), in_shardings=place(axes, None), out_shardings=place(None))

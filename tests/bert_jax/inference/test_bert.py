@@ -21,7 +21,6 @@ def fresh(**changes) -> Bert:
 @pytest.mark.parametrize(
     'changes',
     [
-        {},
         {'attention': 'left_to_right'},
         {'norm': 'pre', 'positions': 'rotary', 'local_window': 2, 'global_every': 2},
     ],
@@ -73,10 +72,3 @@ def test_what_is_printed_is_short(encoder):
     assert str(bert.config).startswith('ModelConfig(vocab_size=') and len(str(bert.config)) < 200
     assert 'layer_norm_eps' not in str(bert.config)
     assert repr(Predictor.from_workdir(encoder)).startswith(f'Predictor({encoder!r}, ')
-
-
-def test_pieces_of_a_text():
-    entries = tokenizer()
-    word = next(entry for entry in entries.entries if entry.isalpha())
-    pieces = entries.pieces(f'{word} {word}')
-    assert pieces == entries.tokens(entries.encode(f'{word} {word}')) and len(pieces) >= 2

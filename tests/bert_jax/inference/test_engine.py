@@ -12,7 +12,6 @@ import pytest
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.inference import Bert
 from bert_jax.inference.engine import InferenceEngine, Resident, placed
-from bert_jax.inference.extractor import row_of
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import by_path
 from bert_jax.runs.finetuning.data_collator import gather
@@ -33,8 +32,6 @@ def rows_of(lengths) -> dict[str, np.ndarray]:
     ('calls', 'programs', 'padding'),
     [
         ([[20]] * 3, 1, 1.2),  # the common question: by itself, without another row
-        ([[n] for n in range(1, 65)], 7, 1.4),
-        ([NORMAL], 24, 1.25),
         (np.split(NORMAL, 6), 24, 1.35),
         # What a long row brings along is little.
         ([[500, *[10] * 8000]], 5, 1.8),
@@ -70,11 +67,6 @@ def test_a_text_has_its_vector_whatever_is_asked_with_it():
     np.testing.assert_allclose(bert.embed([texts[i] for i in mixed]), together[mixed], atol=1e-6)
     for i in range(0, 40, 8):
         np.testing.assert_allclose(bert.embed(texts[i]), together[i : i + 1], atol=1e-6)
-    # Pieces need not be traced to their characters for that.
-    tokenizer, pair = tiny_models.tokenizer(), (['unables', 'who?'], 'a bad, bad film ' * 9)
-    traced, plain = (row_of(*pair, tokenizer, 24, traced) for traced in (True, False))
-    assert traced.input_ids.tolist() == plain.input_ids.tolist() and traced.cut == plain.cut
-    assert traced.segment_ids.tolist() == plain.segment_ids.tolist()
 
 
 def test_bfloat16_is_kept_as_such_and_what_it_gives_is_near():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.semantic_search import (
     Mining,
@@ -52,7 +51,7 @@ def test_the_nearest_are_those_of_the_greatest_cosine(pool='cls', layer=1):
     assert len(sentences.nearest('a film', 99)) == 4
 
 
-@pytest.mark.parametrize(('top', 'block'), [(1, 50), (13, 3), (99, 64)])
+@pytest.mark.parametrize(('top', 'block'), [(13, 3), (99, 64)])
 def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block):
     random = np.random.default_rng(0)
     vectors = random.integers(-2, 3, (50, 4)).astype(np.float16)
@@ -63,30 +62,6 @@ def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block
     wanted = np.argsort(-products, axis=1, kind='stable')[:, :top]
     assert (indices == wanted).all()
     assert (scores == np.take_along_axis(products, wanted, axis=1)).all()
-
-
-def test_zeros_of_both_signs_are_equal():
-    _, indices = nearest(np.array([[-1]]), np.array([[0], [-0.0], [0]]), 3)
-    assert indices.tolist() == [[0, 1, 2]]
-
-
-def test_more_queries_than_go_together():
-    queries = np.random.default_rng(1).normal(size=(2500, 3))
-    _, indices = nearest(queries, np.eye(3), 1)
-    assert (indices[:, 0] == queries.argmax(axis=1)).all()
-    assert nearest(queries[:0], np.eye(3), 2)[1].shape == (0, 2)
-
-
-def test_a_sentence_encoder_has_its_prompts_and_width():
-    sentence = SentenceConfig(prompts=(('query', 'a '), ('document', 'who ')), truncate_dim=3)
-    records = list(enumerate(({'text': text} for text in TEXTS), 1))
-    search = SemanticSearch(extractor(), records, 'sentences.txt', sentence)
-    query = vector('mean', -1, 'a film')[:3]
-    for near in search.nearest('film', 9):
-        other = vector('mean', -1, f'who {near.text}')[:3]
-        cosine = query @ other / np.linalg.norm(query) / np.linalg.norm(other)
-        assert near.cosine == pytest.approx(cosine, abs=1e-5)
-        assert near.text in TEXTS
 
 
 @pytest.mark.parametrize(
@@ -127,9 +102,8 @@ def test_hard_negatives_are_mined_from_a_file_to_a_file(tmp_path):
         mine_file(*arguments, Mining(1, 50, 60))
     with pytest.raises(UserError, match='--mine_ranks=5,6: these are fewer than --negatives=2'):
         mine_file(*arguments, Mining(2, 5, 6))
-    for ranks in ('5', 'a,b', '-1,5'):
-        with pytest.raises(UserError, match=f'--mine_ranks={ranks}: write two numbers'):
-            Mining.of(1, ranks, None)
+    with pytest.raises(UserError, match='--mine_ranks=-1,5: write two numbers'):
+        Mining.of(1, '-1,5', None)
     (tmp_path / 'pairs.jsonl').write_text(json.dumps({'q': 'a', 'positive': ' '}) + '\n')
     with pytest.raises(UserError, match='pairs.jsonl:1: an empty text'):
         mine_file(*arguments, Mining())

@@ -11,16 +11,9 @@ from jax.sharding import AxisType
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.costs.chips import CHIPS
 from bert_jax.mesh import construction
 
 KINDS = {'v4': 'TPU v4', 'v5e': 'TPU v5 lite', 'v5p': 'TPU v5p', 'v6e': 'TPU v6 lite'}
-LARGER = ('4x4x12', '8x8x12', '4x8x20', '4x4x28', '12x16x16', '12x20x28')
-TOPOLOGIES = [
-    (name, shape)
-    for name in KINDS
-    for shape in (*CHIPS[name].shapes, *(LARGER if CHIPS[name].cubes else ()))
-]
 
 
 class Device:
@@ -43,7 +36,11 @@ def powers_of_two(count: int) -> list[int]:
     return [2**i for i in range(count.bit_length()) if count % 2**i == 0]
 
 
-@pytest.mark.parametrize(('name', 'shape'), TOPOLOGIES)
+@pytest.mark.parametrize(
+    ('name', 'shape'),
+    # The last two are of sizes whose factors jax loses.
+    [('v5e', '2x4'), ('v6e', '4x8'), ('v4', '2x2x1'), ('v5p', '4x4x8'), ('v5p', '4x4x28')],
+)
 def test_every_mesh_of_powers_of_two_can_be_made_on(name, shape):
     devices = chips(name, shape)
     count = len(devices)
@@ -85,11 +82,8 @@ def test_several_slices_of_a_tpu_are_refused_in_one_line():
 @pytest.mark.parametrize(
     ('asked', 'data_fsdp_model'),
     [
-        ({}, (8, 1, 1)),
         ({'fsdp': 2}, (4, 2, 1)),  # which the eight devices here can be
-        ({'fsdp': 16}, (8, 1, 1)),
         ({'fsdp': 3}, (8, 1, 1)),
-        ({'data_parallel': 1}, (8, 1, 1)),
         ({'data_parallel': 8, 'model_parallel': 2}, (8, 1, 1)),
     ],
 )

@@ -15,8 +15,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.mesh import construction
 from bert_jax.model.blocks.attend import AttentionMask, attend, choose
-from bert_jax.model.blocks.local_attention import keys_multiplied
-from bert_jax.model.dropout import DropoutRng, dropout
+from bert_jax.model.dropout import DropoutRng
 
 BASE = ModelConfig(attention_dropout=0.0)
 CAUSAL = dataclasses.replace(BASE, attention='left_to_right')
@@ -41,14 +40,9 @@ def pick(
         ({'platform': 'gpu'}, 'cudnn'),
         ({'platform': 'tpu'}, 'tpu_splash'),
         ({'platform': 'gpu', 'seq_len': 127}, 'xla'),
-        ({'platform': 'tpu', 'seq_len': 384}, 'xla'),
         ({'platform': 'gpu', 'packed': True}, 'xla'),
-        ({'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True}, 'xla'),
-        ({'platform': 'gpu', 'dtype': 'float32'}, 'xla'),
         ({'platform': 'gpu', 'model': ModelConfig()}, 'xla'),
-        ({'platform': 'tpu', 'model': ModelConfig()}, 'xla'),
         ({'platform': 'tpu', 'name': 'tpu_flash', 'seq_len': 128}, 'tpu_splash'),
-        ({'platform': 'tpu', 'model_parallel': 8}, 'xla'),
         (
             {'platform': 'tpu', 'name': 'tpu_fused', 'model': ModelConfig(), 'packed': True},
             'tpu_fused',
@@ -72,20 +66,7 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
             {'name': 'cudnn', 'platform': 'gpu', 'model': ModelConfig()},
             r'set model.attention_dropout=0 \(it is 0.1\)',
         ),
-        (
-            {'name': 'cudnn', 'platform': 'gpu', 'dtype': 'float32'},
-            'needs runtime.compute_dtype=bfloat16',
-        ),
-        ({'name': 'cudnn', 'platform': 'gpu', 'packed': True}, 'without --packing'),
-        (
-            {'name': 'cudnn', 'platform': 'gpu', 'model': dataclasses.replace(BASE, num_heads=3)},
-            'not 256',
-        ),
         ({'name': 'cudnn', 'platform': 'gpu', 'model': CAUSAL}, 'left_to_right'),
-        (
-            {'name': 'tpu_splash', 'platform': 'tpu', 'model': ModelConfig()},
-            r'attention=tpu_splash has no dropout on probabilities: .* \(it is 0.1\)',
-        ),
         (
             {'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 8},
             'attention=tpu_flash needs model.num_heads=12 to divide by runtime.model_parallel=8',
@@ -93,10 +74,6 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
         (
             {'name': 'tpu_splash', 'platform': 'tpu', 'model_parallel': 2, 'accumulation': 2},
             'set runtime.accumulation=1',
-        ),
-        (
-            {'name': 'tpu_splash', 'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True},
-            'and runtime.shard_optimizer=false',
         ),
         ({'name': 'tpu_fused', 'platform': 'tpu', 'seq_len': 640}, 'up to 512, not 640'),
         (
@@ -118,24 +95,6 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
 def test_what_cannot_be_had_is_refused_in_one_line(case, message):
     with pytest.raises(UserError, match=message):
         pick(**case)
-
-
-def test_rbg_drops_the_same_share_and_other_places_in_every_micro_batch():
-    x, rows = jnp.ones((8, 4096)), jnp.arange(8, dtype=jnp.uint32)
-    draw = jax.jit(
-        lambda rows, site: dropout(x, 0.25, DropoutRng(jax.random.key(0, impl='rbg'), rows), site)
-    )
-    first, again, other_rows, other_site = (
-        draw(rows, 1),
-        draw(rows, 1),
-        draw(rows + 8, 1),
-        draw(rows, 2),
-    )
-    np.testing.assert_array_equal(first, again)
-    assert float((first == 0).mean()) == pytest.approx(0.25, abs=0.01)
-    assert float(first.mean()) == pytest.approx(1.0, abs=0.02)
-    for other in (other_rows, other_site):
-        assert float((first == other).mean()) == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
 
 
 def scored(dtype: str):
@@ -252,20 +211,10 @@ def interpreted(monkeypatch):
         Row(100, 64, packed=False),
         Row(450, 64),
         Row(400, 65, packed=False, causal=True),
-        Row(202, 1),
-        Row(450, 64, dtype='bfloat16', tolerance=3e-2),
         # A kernel that has no window.
         Row(384, 64, kernel='tpu_fused'),
-        Row(100, 64, kernel='tpu_splash'),
         Row(384, None, kernel='tpu_splash'),
-        *(
-            pytest.param(row._replace(kernel='tpu_splash'), marks=pytest.mark.slow)
-            for row in (
-                Row(384, 300),
-                Row(200, 65, packed=False, causal=True),
-                Row(256, 64, dtype='bfloat16', tolerance=3e-2),
-            )
-        ),
+        pytest.param(Row(200, 65, causal=True, kernel='tpu_splash'), marks=pytest.mark.slow),
     ],
     ids=lambda row: '-'.join(map(str, row)),
 )
@@ -291,22 +240,8 @@ def test_a_window_is_a_mask(row, interpreted):
         np.testing.assert_allclose(ours, theirs, atol=row.tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ('tokens', 'window', 'causal', 'keys'),
-    [
-        (383, 64, False, 383),
-        (384, 64, False, 3 * 64),
-        (384, 64, True, 2 * 64),
-        (8192, None, False, 8192),
-    ],
-)
-def test_long_rows_are_cut(tokens, window, causal, keys):
-    assert keys_multiplied(tokens, window, causal) == keys
-
-
-@pytest.mark.parametrize('row', [Row(450, 64), Row(256, 64, kernel='tpu_splash')], ids=str)
-def test_rows_and_heads_on_devices_of_their_own_give_the_same(row, interpreted):
-    rate = 0.3 if row.kernel == 'xla' else 0.0
+def test_rows_and_heads_on_devices_of_their_own_give_the_same():
+    row, rate = Row(450, 64), 0.3
     alone = outputs_and_gradients(row, rate)
     mesh = construction.make_mesh(
         RuntimeConfig(data_parallel=3, model_parallel=2), jax.devices()[:6]
@@ -316,15 +251,6 @@ def test_rows_and_heads_on_devices_of_their_own_give_the_same(row, interpreted):
     for ours, theirs in zip(split, alone, strict=True):
         assert np.abs(theirs).max() > 0.1
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
-
-
-def by_rows(call):
-    """A compiled function of q, k and v, with rows over `fsdp` and heads over `model`."""
-    mesh = construction.make_mesh(RuntimeConfig(fsdp=4, model_parallel=2), jax.devices())
-    split = jax.NamedSharding(mesh, jax.P(('data', 'fsdp'), None, 'model'))
-    like = jax.ShapeDtypeStruct((4, 384, 2, 16), 'float32', sharding=split)
-    with jax.set_mesh(mesh):
-        return jax.jit(jax.grad(call, (0, 1, 2))).lower(like, like, like).compile()
 
 
 def local(tokens: int, rate: float = 0.0):
@@ -339,34 +265,11 @@ def local(tokens: int, rate: float = 0.0):
     return call
 
 
-def test_blocks_send_nothing_between_devices():
-    text = by_rows(local(384, 0.3)).as_text()
-    sent = ('all-gather', 'all-to-all', 'collective-permute', 'reduce-scatter')
-    assert not [name for name in sent if name in text]
-
-
-def test_scanned_blocks_drop_the_same_places():
-    qkv = jnp.asarray(np.random.RandomState(0).normal(size=(3, 2, 384, 2, 16)), 'float32')
-    call = local(384, 0.3)
-
-    def unrolled(qkv):
-        return call(*qkv, 0) + call(*qkv, 1)
-
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def turn(total, site):
-        return total + call(*scanned_qkv, site), None
-
-    scanned_qkv = qkv
-    total, _ = jax.jit(lambda: jax.lax.scan(turn, jnp.zeros(()), jnp.arange(2)))()
-    assert float(total) == pytest.approx(float(jax.jit(unrolled)(qkv)), rel=1e-6)
-
-
 def test_the_memory_of_local_attention_grows_with_the_row():
     def temporary(tokens: int) -> int:
         like = jax.ShapeDtypeStruct((1, tokens, 2, 16), 'float32')
         lowered = jax.jit(jax.grad(local(tokens), (0, 1, 2))).lower(like, like, like)
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
-    of_2048, of_4096, of_8192 = map(temporary, (2048, 4096, 8192))
     # Whole scores would be 4 times as much for twice the tokens.
-    assert of_4096 < 2.1 * of_2048 and of_8192 < 2.1 * of_4096
+    assert temporary(4096) < 2.1 * temporary(2048)

@@ -21,14 +21,24 @@ from tests.helpers.tiny import tiny_config
 CONFIG = tiny_config()
 
 
-@pytest.mark.parametrize('hidden_act', ['gelu_tanh', 'gelu_erf', 'relu'])
-def test_forward_equals_numpy(hidden_act):
-    config = tiny_config(hidden_act=hidden_act)
-    model, batch = heads.Pretraining(config), make_batch(config)
+@pytest.mark.parametrize(
+    ('changes', 'scan'),
+    [
+        ({}, False),
+        ({'hidden_act': 'gelu_erf'}, False),
+        ({'norm': 'pre', 'use_bias': False, 'positions': 'none'}, True),
+        ({'attention': 'left_to_right'}, False),
+        ({'num_layers': 4, 'family': 'albert', 'embedding_size': 6, 'num_groups': 2}, False),
+    ],
+    ids=str,
+)
+def test_forward_equals_numpy(changes, scan):
+    config = tiny_config(**changes)
+    model, batch = heads.Pretraining(config, scan=scan), make_batch(config)
     params = noisy_params(model)
     mlm, nsp = jax.jit(model.apply)({'params': params}, batch)
     want_hidden, want_pooled, want_mlm, want_nsp = numpy_forward(params, config, batch)
-    if hidden_act == 'gelu_tanh':
+    if not changes:
         inputs = (batch[name] for name in ('input_ids', 'input_mask', 'segment_ids'))
         encode = jax.jit(heads.Encoder(config).apply)
         hidden, pooled, _ = encode({'params': params['encoder']}, *inputs)

@@ -13,7 +13,6 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.conversion import google, huggingface
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, partition
 from bert_jax.model.encoder import Packing
@@ -24,16 +23,6 @@ PLAIN = tiny_config(vocab_size=60)
 LEFT = dataclasses.replace(PLAIN, attention='left_to_right')
 BILSTM = dataclasses.replace(PLAIN, bilstm=True)
 BOTH = dataclasses.replace(LEFT, bilstm=True)
-
-
-@pytest.mark.parametrize('config', [LEFT, BOTH], ids=['left', 'both'])
-def test_numbers_equal_numpy(config):
-    batch = make_batch(config, rows=4, length=10)
-    params = noisy_params(heads.Pretraining(config))
-    mlm, nsp = jax.jit(heads.Pretraining(config).apply)({'params': params}, batch)
-    _, _, want_mlm, want_nsp = numpy_forward(params, config, batch)
-    np.testing.assert_allclose(mlm[..., : config.vocab_size], want_mlm, atol=5e-5)
-    np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
 
 
 def test_on_a_mesh():
@@ -48,17 +37,6 @@ def test_on_a_mesh():
     np.testing.assert_allclose(nsp, numpy_forward(params, BOTH, batch)[3], atol=2e-5)
     kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']
     assert kernel.sharding.shard_shape(kernel.shape) == (16 // 4, 8)
-
-
-@pytest.mark.parametrize('program', [huggingface, google])
-@pytest.mark.parametrize(
-    ('config', 'name'), [(LEFT, 'attention=left_to_right'), (BILSTM, 'bilstm=True')]
-)
-def test_formats_without_a_place_for_them_refuse_them_by_name(tmp_path, config, name, program):
-    model = huggingface.Model(config, {'encoder': {'pooler': {}}}, 'BertModel')
-    with pytest.raises(UserError, match=f'model.{name} has no place in'):
-        program.write(tmp_path / 'out', model)
-    assert not (tmp_path / 'out').exists()
 
 
 def test_packed_records_are_refused():

@@ -51,19 +51,12 @@ def test_what_some_blocks_lack_is_stacked_of_the_others():
     assert ('encoder/layers/query_lora_a/kernel', 1) in layout.origins(of_blocks[0])
 
 
-@pytest.mark.parametrize(
-    'config',
-    [
-        pytest.param(tiny_config(), id='full'),
-        pytest.param(SPAFIT, id='spafit', marks=pytest.mark.slow),
-    ],
-)
-def test_a_checkpoint_of_one_layout_is_one_of_the_other(config, tmp_path):
+def test_a_checkpoint_of_one_layout_is_one_of_the_other(tmp_path):
     """Fresh weights, moments in bfloat16, their fingerprints and files; split over a mesh."""
     runtime, optimizer = RuntimeConfig(fsdp=4), OptimizerConfig(moments='bfloat16')
     mesh = make_mesh(runtime)
     states = [
-        create_state(heads.Pretraining(config, scan=scan), 3, optimizer, mesh, True, config)
+        create_state(heads.Pretraining(CONFIG, scan=scan), 3, optimizer, mesh, True, CONFIG)
         for scan in (False, True)
     ]
     separate, stacked = states

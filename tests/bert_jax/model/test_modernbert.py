@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +18,14 @@ from bert_jax.costs import flops
 from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks.block import Cycle, cycle_of, kind_of
-from bert_jax.model.dropout import DropoutRng
-from bert_jax.train.state import init_params, parameter_count, split
+from bert_jax.train.state import init_params, parameter_count
 from tests.helpers.numpy_bert import make_batch, noisy_params
-from tests.helpers.tiny import tiny_config
 
 # (the encoder, with the masked-LM head): transformers' shapes, and Ettin's and mmBERT's tables.
 GOLDEN = {
     'modernbert_base': (149_014_272, 149_655_232),
-    'modernbert_large': (394_781_696, 395_881_664),
     'ettin_17m': (16_797_440, 16_913_600),
-    'ettin_32m': (31_883_136, 32_081_344),
-    'ettin_68m': (68_144_640, 68_457_664),
     'modernbert_tiny_cpu': (6_326_528, 6_408_320),
-    'mmbert_small': (140_493_696, 140_897_536),
     'mmbert_base': (306_939_648, 307_786_240),
 }
 
@@ -54,7 +47,7 @@ def test_golden_parameter_counts(name):
 
 @pytest.mark.parametrize(
     ('layers', 'cycle'),
-    [(22, (1, 3)), (28, (1, 3)), (7, (1, 3)), (1, (0, 1)), (2, (1, 1)), (3, (1, 1)), (6, (4, 1))],
+    [(22, (1, 3)), (1, (0, 1)), (2, (1, 1)), (6, (4, 1))],
 )
 def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
     config = tiny(num_layers=layers)
@@ -63,13 +56,8 @@ def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
 
 # The same answer and gradient whichever way blocks are gone through, also with what tuning adds,
 # and with nothing kept for the backward pass.
-@pytest.mark.parametrize(
-    ('layers', 'tuning', 'remat'),
-    [(7, 'lora', 'dots'), (1, 'houlsby', 'full')],
-)
-def test_a_loop_computes_what_blocks_in_turn_compute(layers, tuning, remat):
-    options = TuningConfig(tuning, frozen_layers=0 if layers == 1 else 1)
-    config = tiny(num_layers=layers).tuned(options)
+def test_a_loop_computes_what_blocks_in_turn_compute():
+    config, remat = tiny(num_layers=7).tuned(TuningConfig('lora', frozen_layers=1)), 'dots'
     model, batch = heads.Pretraining(config), make_batch(config)
     params = noisy_params(model)
     values = []
@@ -115,53 +103,19 @@ def test_no_mesh_changes_the_loss():
     model, batch = heads.Pretraining(config), make_batch(config, rows=8)
     params = noisy_params(model)
     wanted = np.asarray(jax.jit(model.apply)({'params': params}, batch)[0])
-    for fsdp, model_parallel, scan in ((2, 2, False), (1, 4, True)):
-        mesh = make_mesh(RuntimeConfig(fsdp=fsdp, model_parallel=model_parallel))
-        with jax.set_mesh(mesh):
-            placed = partition.put(params, mesh, scan)
-            logits = jax.jit(model.clone(scan=scan).apply)({'params': placed}, batch)[0]
-        np.testing.assert_allclose(logits, wanted, atol=2e-5)
-
-
-# Each change between BERT and ModernBERT by itself, in BERT.
-SETTINGS = (
-    {'positions': 'rotary'},
-    {'positions': 'rotary', 'rope_theta': 160_000.0},
-    {'feed_forward': 'geglu'},
-    {'local_window': 2, 'global_every': 2},
-    {'positions': 'rotary', 'local_window': 1, 'local_rope_theta': 100.0},
-    {'norm': 'pre'},
-    {'pooling': 'mean'},
-    {'type_vocab_size': 0},
-    {'attention_output_dropout': 0.5},
-)
-
-
-def test_each_setting_changes_bert_by_itself():
-    def logits(changes):
-        config = tiny_config(num_layers=2, **changes)
-        model, batch = heads.Pretraining(config), make_batch(config)
-        rng = None
-        if 'attention_output_dropout' in changes:
-            rows = jnp.arange(len(batch['input_ids']), dtype=jnp.uint32)
-            rng = DropoutRng(jax.random.key(0), rows)
-        outputs = model.apply({'params': noisy_params(model)}, batch, rng)
-        return [np.asarray(x) for x in outputs]
-
-    results = [logits(changes) for changes in ({}, *SETTINGS)]
-    for one, other in itertools.combinations(results, 2):
-        assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    mesh = make_mesh(RuntimeConfig(fsdp=2, model_parallel=2))
+    with jax.set_mesh(mesh):
+        placed = partition.put(params, mesh, True)
+        logits = jax.jit(model.clone(scan=True).apply)({'params': placed}, batch)[0]
+    np.testing.assert_allclose(logits, wanted, atol=2e-5)
 
 
 @pytest.mark.parametrize(
     ('changes', 'said'),
     [
         ({'local_window': 0}, 'local_window=0: must be in'),
-        ({'local_window': None, 'global_every': 2}, 'global_every=2: must be left alone'),
         ({'positions': 'learned', 'rope_theta': 5.0}, 'rope_theta=5.0: must be left alone'),
-        ({'local_window': None, 'local_rope_theta': 5.0}, 'local_rope_theta=5.0: must be left'),
         ({'hidden_size': 18, 'num_heads': 6}, 'num_heads=6: must be such that'),
-        ({'embedding_size': 8}, 'embedding_size=8: must be left alone'),
     ],
 )
 def test_settings_that_contradict_each_other(changes, said):
@@ -169,18 +123,14 @@ def test_settings_that_contradict_each_other(changes, said):
         tiny(**changes)
 
 
-def test_tuning_knows_the_gate():
-    assert tiny().tuned(TuningConfig('lora', matrices='gate,value')).tuning.rank == 8
-    with pytest.raises(UserError, match='there is no gate with'):
-        tiny_config().tuned(TuningConfig('lora', matrices='gate'))
-    config = tiny().tuned(TuningConfig('pfeiffer'))
-    model = heads.Pretraining(config)
-    trained, frozen = jax.eval_shape(lambda: split(init_params(model, 0), config))
-    assert 'head' in trained and frozen is not None
-
-
 def test_local_attention_costs_what_its_window_has():
     """A global block has T keys for each query, a local one 2 w + 1."""
     config = tiny(num_layers=3)
     forward = 4 * 16 * 16 * (16 + 5 + 5)
     assert flops.training_flops(config, 16, 2)['attention'] == 3 * forward
+
+
+def test_tuning_knows_the_gate():
+    assert tiny().tuned(TuningConfig('lora', matrices='gate,value')).tuning.rank == 8
+    with pytest.raises(UserError, match='there is no gate with'):
+        ModelConfig().tuned(TuningConfig('lora', matrices='gate'))

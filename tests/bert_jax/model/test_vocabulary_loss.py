@@ -69,17 +69,16 @@ def assert_close(got, want, rtol):
 
 @pytest.mark.parametrize(
     ('how', 'rtol'),
-    [({}, 2e-6), ({'matmul_dtype': 'bfloat16'}, 1e-2), ({'dtype': jnp.bfloat16}, 1e-2)],
+    [({}, 2e-6), ({'matmul_dtype': 'bfloat16'}, 1e-2)],
     ids=str,
 )
-@pytest.mark.parametrize('rows', [128, 97])  # 97: the last block is filled up
-def test_sums_and_gradients_are_those_of_numpy(arrays, monkeypatch, rows, how, rtol):
-    monkeypatch.setattr(vocabulary, '_block_rows', lambda width: rows)
+def test_sums_and_gradients_are_those_of_numpy(arrays, monkeypatch, how, rtol):
+    monkeypatch.setattr(vocabulary, '_block_rows', lambda width: 97)  # the last is filled up
     sums, gradients = sums_and_gradients(arrays, **how)
     assert_close((sums, gradients), in_numpy(*arrays), rtol)
 
 
-@pytest.mark.parametrize(('fsdp', 'model'), [(1, 1), (1, 8), (4, 2), (2, 2)])
+@pytest.mark.parametrize(('fsdp', 'model'), [(1, 8), (2, 2)])
 def test_the_mesh_changes_nothing(arrays, monkeypatch, fsdp, model):
     """Rows are split over data and fsdp, the table over fsdp and model: pieces of 8 to 64 words."""
     monkeypatch.setattr(vocabulary, '_block_rows', lambda width: 20)
@@ -89,14 +88,6 @@ def test_the_mesh_changes_nothing(arrays, monkeypatch, fsdp, model):
             jax.device_put(a, NamedSharding(mesh, s)) for a, s in zip(arrays, SPECS, strict=True)
         ]
         assert_close(sums_and_gradients(on_mesh), in_numpy(*arrays), 2e-6)
-
-
-def test_a_tie_counts_as_right_and_evaluation_needs_no_gradient(arrays):
-    x, table, bias, labels, weights = arrays
-    factors = Factors(0 * x, table, jnp.where(bias > -np.inf, 0.0, bias), None)
-    loss, right = jax.jit(factors.weighted_sums)(labels, weights)
-    assert float(right) == weights.sum()
-    assert float(loss) == pytest.approx(weights.sum() * np.log(WORDS), rel=1e-6)
 
 
 def test_the_logits_are_never_whole_in_memory(arrays):

@@ -118,21 +118,3 @@ def only(params, expert: int):
         name: leaf[:, expert : expert + 1] for name, leaf in layers['output_adapter_down'].items()
     }
     return {**params, 'encoder': {**params['encoder'], 'layers': layers}}
-
-
-def test_a_second_pass_is_only_where_it_is_asked_for_and_trained():
-    batch = labelled()
-    off = make(consistency=False)
-    sums, weights = train_sums(off, noisy_params(off), batch)
-    assert set(weights) == {'loss'} and 'consistency_loss' not in sums
-
-    # Scored, a model answers once.
-    on = make()
-    objective = task_heads.make_objective('classifier', on)
-    assert 'consistency_loss' not in objective.sums(noisy_params(on), batch, None)
-
-    # A number is no distribution.
-    regressor = task_heads.make_model('regressor', on.config, 1, 0.0, RuntimeConfig())
-    batch = batch | {'labels': np.zeros(4, np.float32)}
-    sums, weights = train_sums(regressor, noisy_params(regressor), batch, head='regressor')
-    assert set(weights) == {'loss'} and set(sums) == {'loss'}

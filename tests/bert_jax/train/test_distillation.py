@@ -106,8 +106,7 @@ def test_minilm_is_the_divergence_of_three_relations():
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient['mlm']))
 
 
-@pytest.mark.parametrize('method', METHODS)
-@pytest.mark.parametrize('shape', SHAPES)
+@pytest.mark.parametrize(('shape', 'method'), [('albert', 'distilbert'), ('modernbert', 'minilm')])
 def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it(shape, method):
     rows, teacher, other = batch(), model_of(shape, 1), model_of(shape, 2)
     settings = {'masked_lm_weight': 0.0, 'relation_heads': 2}
@@ -115,33 +114,6 @@ def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it(shape, method):
     assert abs(value) < 1e-5
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4
     assert learnt(method, other, teacher, rows, **settings)[0] > 0.01
-
-
-def test_texts_of_a_packed_row_have_no_relations():
-    """A row of two texts: what the second says changes nothing of the first one's relations."""
-    of = METHODS['minilm'](DistillationConfig(teacher='there', relation_heads=2))
-    model, params = model_of('bert', 0)
-    packs = np.array([[1, 1, 1, 2, 2, 2, 2, 0]], np.int32)
-    ids = np.arange(10, 18, dtype=np.int32)[None]
-
-    def loss(ids):
-        rows = {
-            'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'pack_ids': packs,
-            'position_ids': np.array([[0, 1, 2, 0, 1, 2, 3, 0]], np.int32),
-            'cls_positions': np.array([[0, 3]], np.int32),
-            'masked_lm_positions': np.zeros((1, 1), np.int32),
-            'example_weights': np.ones(1, np.float32),
-        }  # fmt: skip
-        rows |= of.columns(model, model_of('bert', 1)[1], rows)
-        first = rows | {'example_weights': np.ones(1, np.float32)}
-        first['pack_ids'] = np.where(packs == 1, 1, 0)
-        return float(of.losses(Outputs(model, params, rows), first)['relation_loss'][0])
-
-    changed = ids.copy()
-    changed[0, 4:] += 30
-    assert loss(ids) == pytest.approx(loss(changed), rel=1e-5)
-    changed[0, 1] += 30
-    assert loss(ids) != pytest.approx(loss(changed), rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -146,18 +146,3 @@ def test_an_evaluation_may_end_the_run_whose_last_step_has_its_line(tmp_path):
     assert ended.early and int(ended.state.step) == 9
     assert [(line['step'], line['split']) for line in lines[-2:]] == [(9, 'train'), (9, 'mine')]
     assert saved == [4, 8]  # the last is the caller's
-
-
-def test_steps_of_another_shape_than_the_first_are_told(tmp_path, caplog, monkeypatch):
-    first = batches
-
-    def longer(start):
-        for step, batch in enumerate(first(start)):
-            yield {**batch, 'input_ids': np.tile(batch['input_ids'], (1, 1 + step % 2))}
-
-    monkeypatch.setitem(globals(), 'batches', longer)
-    trained(tmp_path / 'one')
-    assert [m for m in caplog.messages if 'compiled 2 times by step' in m]
-    caplog.clear()
-    trained(tmp_path / 'two', programs=2)
-    assert not [m for m in caplog.messages if 'had been compiled' in m]

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.mesh import construction, sharding
-from bert_jax.model import heads, partition
+from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
@@ -112,22 +111,3 @@ def test_every_choice_has_dropout_of_its_own():
         {name: batch[name][2:4] for name in KEYS}, DropoutRng(key, np.arange(2, 4, dtype=np.uint32))
     )
     np.testing.assert_allclose(part, noisy[2:4], atol=1e-6)
-
-
-def test_choices_on_a_mesh():
-    """Losses with dropout are those of one device.
-
-    A mask is named by its example and choice, wherever it is computed.
-    """
-    model, params = make('choice')
-    params, batch = jax.device_put(params), task_batch('choice')
-    sums = jax.jit(task_heads.make_objective('choice', model).sums)
-    dropout_rng = DropoutRng(jax.random.key(3), np.arange(ROWS, dtype=np.uint32))
-    alone = sums(params, batch, dropout_rng)
-    mesh = construction.make_mesh(RuntimeConfig(fsdp=2, model_parallel=4))
-    with jax.set_mesh(mesh):
-        placed = jax.device_put(params, partition.shardings(params, mesh))
-        together = sums(placed, sharding.place(batch, mesh, ROWS), dropout_rng)
-    np.testing.assert_allclose(together['loss'], alone['loss'], rtol=2e-6)
-    # Dropout is on.
-    assert abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3
