@@ -16,6 +16,7 @@ from bert_jax.conversion.onnx.graph import Graph, Made, Value
 
 # They change no number.
 _SAME = {'broadcast_in_dim', 'stop_gradient', 'name', 'copy', 'copy_p', 'reshape'}
+_GELU = 20  # the opset that has it
 
 
 def find(graph: Graph, made: Made) -> tuple[str, Made] | None:
@@ -144,8 +145,10 @@ def _gelu_erf(graph: Graph, made: Made) -> tuple[str, Made] | None:
         return None
     if not _near(scaled.inputs[1], math.sqrt(0.5)):
         return None
-    # In the form that engines know as one operation.
     name = graph.whole(x)
+    if graph.opset >= _GELU:
+        return graph.node('Gelu', name), Made('gelu', (x,), {})
+    # In the form that engines know as one operation.
     number = lambda value: graph.weight(np.array(value, np.float32))
     erf = graph.node('Erf', graph.node('Div', name, number(math.sqrt(2))))
     product = graph.node('Mul', name, graph.node('Add', erf, number(1)))
@@ -169,6 +172,8 @@ def _gelu_tanh(graph: Graph, made: Made) -> tuple[str, Made] | None:
     if not power or power.inputs[0] is not x:
         return None
     name = graph.whole(x)
+    if graph.opset >= _GELU:
+        return graph.node('Gelu', name, approximate='tanh'), Made('gelu', (x,), {})
     number = lambda value: graph.weight(np.array(value, np.float32))
     cube = graph.node('Mul', number(0.044715), graph.node('Pow', name, number(3)))
     inner = graph.node('Mul', number(math.sqrt(2 / math.pi)), graph.node('Add', name, cube))

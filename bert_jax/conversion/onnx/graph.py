@@ -56,9 +56,10 @@ class Value:
 
 @dataclass
 class Graph:
-    """The nodes so far, the weights and the sizes."""
+    """The nodes so far; a graph within another, such as a loop's body, has it as its `parent`."""
 
     opset: int
+    parent: Graph | None = None
     nodes: list[Any] = field(default_factory=list)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     # Where a symbol of a size is read: {symbol: (input, axis)}.
@@ -66,18 +67,29 @@ class Graph:
     _names: dict[Any, Any] = field(default_factory=dict)
     _count: int = 0
 
+    @property
+    def root(self) -> Graph:
+        """The outermost graph, which holds the weights and the sizes."""
+        return self if self.parent is None else self.parent.root
+
     def fresh(self, stem: str) -> str:
         """Return a name that no value has."""
-        self._count += 1
-        return f'{stem}_{self._count}'
+        root = self.root
+        root._count += 1
+        return f'{stem}_{root._count}'
 
     def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """Add a node, or find its like; return the name of its output, or a list of several."""
         from onnx import helper
 
         # The tables of rotary positions, and the mask, would be there once for each block.
-        key = ('node', op, inputs, repr(sorted(attributes.items())))
-        if key not in self._names:
+        key = (
+            'node',
+            op,
+            inputs,
+            None if 'body' in attributes else repr(sorted(attributes.items())),
+        )
+        if key not in self._names or 'body' in attributes:
             self._names[key] = [self.fresh(op) for _ in range(outputs)]
             names = self._names[key]
             self.nodes.append(helper.make_node(op, inputs, names, names[0], **attributes))
@@ -86,11 +98,12 @@ class Graph:
 
     def weight(self, array: np.ndarray, name: str = '') -> str:
         """Return the name of a constant; small ones of equal content are one."""
+        root = self.root
         key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 64 else id(array)
-        if key not in self._names:
-            self._names[key] = name if name and name not in self.weights else self.fresh('constant')
-            self.weights[self._names[key]] = array
-        return self._names[key]
+        if key not in root._names:
+            root._names[key] = name if name and name not in root.weights else self.fresh('constant')
+            root.weights[root._names[key]] = array
+        return root._names[key]
 
     def whole(self, value: Value) -> str:
         """Return the name of a value with every axis as long as its shape says."""
@@ -111,14 +124,15 @@ class Graph:
         """Return the name of a shape as an int64 array [n]."""
         if all(isinstance(size, int | np.integer) for size in shape):
             return self.integers(*shape)
+        root = self.root
         key = ('sizes', tuple(map(str, shape)))
-        if key not in self._names:
-            self._names[key] = self.node('Concat', *map(self.size, shape), axis=0)
-        return self._names[key]
+        if key not in root._names:
+            root._names[key] = root.node('Concat', *map(root.size, shape), axis=0)
+        return root._names[key]
 
     def size(self, size: Any) -> str:
         """Return the name of one size, an int64 array [1]."""
-        return self._term(ast.parse(str(size).replace('^', '**'), mode='eval').body)
+        return self.root._term(ast.parse(str(size).replace('^', '**'), mode='eval').body)
 
     def _term(self, term: ast.expr) -> str:
         """Return the name of a size that is written as jax writes it, such as 2*t + -1."""

@@ -306,12 +306,12 @@ def _ordered(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
         return graph.whole(value)
     if value.array is not None:
         key = ('turned', id(value.array), order)
-        if key not in graph._names:
+        if key not in graph.root._names:
             name = f'{value.name}.T' if value.name else ''
             turned = np.ascontiguousarray(value.constant().transpose(order))
             # The array too: as long as it is there, no other has its id.
-            graph._names[key] = graph.weight(turned, name), value.array
-        return graph._names[key][0]
+            graph.root._names[key] = graph.weight(turned, name), value.array
+        return graph.root._names[key][0]
     shape = tuple(value.shape[axis] for axis in order)
     call = Call(graph, (value,), {'permutation': order}, (shape,), (value.dtype,))
     return graph.whole(_transpose(call))

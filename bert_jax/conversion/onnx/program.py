@@ -1,13 +1,13 @@
 """What jax has traced, walked from the first operation to the last, and written as an ONNX file.
 
-Owns the walk, what is computed beforehand, and the names that the file's inputs and outputs
+Owns the walk, what is computed beforehand, loops, and the names that the file's inputs and outputs
 have for others. Must not know what an operation becomes: primitives.py has that.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -205,9 +205,11 @@ def _results(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence
     dtypes = tuple(np.dtype(result.aval.dtype) for result in equation.outvars)
     if name in SAME:
         return inputs
-    # What is called is walked as if it stood here; a loop is no call.
+    if name == 'scan':
+        return _loop(graph, params, inputs, shapes, dtypes)
+    # What is called is walked as if it stood here.
     for key in ('jaxpr', 'call_jaxpr', 'fun_jaxpr'):
-        if key in params and name != 'scan':
+        if key in params:
             inner = params[key]
             operations, consts = (
                 (inner.jaxpr, inner.consts) if hasattr(inner, 'consts') else (inner, ())
@@ -240,6 +242,60 @@ def _computed(equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
     return [_constant(np.asarray(result)) for result in results]
 
 
+def _loop(
+    graph: Graph,
+    params: Mapping[str, Any],
+    inputs: tuple[Value, ...],
+    shapes: Sequence[tuple[Any, ...]],
+    dtypes: Sequence[np.dtype],
+) -> list[Value]:
+    """Return the results of a loop over the first axis of some arrays, as a node with a body."""
+    from onnx import helper
+
+    # A Jaxpr, or one that is closed over its constants, by the version of jax.
+    closed = params['jaxpr']
+    operations, consts = getattr(closed, 'jaxpr', closed), getattr(closed, 'consts', ())
+    # jax says how many it keeps, carries and walks over otherwise in each version; ranks say it in
+    # all: only what is walked over, or stacked, has an axis more outside than inside.
+    is_same = lambda outer, inner: len(outer) == len(inner.aval.shape)
+    walked = sum(not is_same(value.shape, atom) for value, atom in zip(inputs, operations.invars))
+    carried = sum(is_same(shape, atom) for shape, atom in zip(shapes, operations.outvars))
+    fixed = len(inputs) - carried - walked
+    states, rows = inputs[fixed : fixed + carried], inputs[fixed + carried :]
+    # What the body reads of outside must be there before it.
+    outside = [
+        value if value.array is not None else _as_whole(graph, value) for value in inputs[:fixed]
+    ]
+    body = Graph(graph.opset, graph)
+    of_body = [_inside(body, value.shape, value.dtype) for value in states]
+    of_body += [_inside(body, value.shape[1:], value.dtype) for value in rows]
+    results = walk(body, operations, consts, [*outside, *of_body])
+    # A result must be a node's of the body, and no two may have one name.
+    ends = [body.fresh('end') for _ in results]
+    for name, value in zip(ends, results):
+        body.nodes.append(helper.make_node('Identity', [body.whole(value)], [name]))
+    info = lambda name, value: helper.make_tensor_value_info(name, onnx_type(value.dtype), None)
+    inner = helper.make_graph(
+        body.nodes, graph.fresh('body'), [info(value.name, value) for value in of_body],
+        [info(name, value) for name, value in zip(ends, results)],
+    )  # fmt: skip
+    back = int(params['reverse'])
+    names = graph.node(
+        'Scan', *map(graph.whole, (*states, *rows)), outputs=len(results), body=inner,
+        num_scan_inputs=walked, scan_input_directions=[back] * walked,
+        scan_output_directions=[back] * (len(results) - carried),
+    )  # fmt: skip
+    return [Value(s, d, s, name) for s, d, name in zip(shapes, dtypes, names)]
+
+
+def _as_whole(graph: Graph, value: Value) -> Value:
+    return Value(value.shape, value.dtype, value.shape, graph.whole(value))
+
+
+def _inside(body: Graph, shape: tuple[Any, ...], dtype: np.dtype) -> Value:
+    return Value(tuple(shape), np.dtype(dtype), tuple(shape), body.fresh('inside'))
+
+
 def _read_by(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], set[str]]:
     """Return (the nodes that some results need, the names that these read)."""
     used, kept = set(ends), []
@@ -247,4 +303,6 @@ def _read_by(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], set[
         if used & set(node.output):
             kept.append(node)
             used |= set(node.input)
+            bodies = [attribute.g for attribute in node.attribute if attribute.HasField('g')]
+            used |= {name for body in bodies for inner in body.node for name in inner.input}
     return kept[::-1], used
