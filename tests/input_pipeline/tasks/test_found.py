@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.files.found import find, is_table
+from bert_jax.input_pipeline.tasks.files.found import find
 
 # Sixty rows of each: texts in any script, labels of any kind.
 N = 60
@@ -41,14 +41,6 @@ CLEAR = {
         table(MOODS, TEXTS, header='Stimmung Satz'),
         {'kind': 'classification', 'columns': {'text': 'Satz', 'label': 'Stimmung'}},
     ),
-    'without blanks': (
-        table([f'今日はとても楽しい一日{i}' for i in range(N)], MOODS),
-        {'columns': PLACES, 'header': False},
-    ),
-    'pair': (
-        table(TEXTS, OTHERS, MOODS, header='premise hypothesis gold_label'),
-        {'kind': 'pair'},
-    ),
     'counted pair': (
         table(MOODS, range(N), TEXTS, OTHERS, header='Quality #1ID #1String #2String'),
         {'columns': {'text': '#1String', 'text_b': '#2String', 'label': 'Quality'}},
@@ -65,11 +57,6 @@ CLEAR = {
         table(TEXTS, [i % 3 for i in range(N)], header='text label'),
         {'kind': 'classification', 'labels': ['0', '1', '2']},
     ),
-    'csv': (
-        table([f'"{text}"' for text in TEXTS], MOODS, header='text label', separator=','),
-        {'kind': 'classification'},
-    ),
-    'jsonl': (lines(idx=range(N), text=TEXTS, label=MOODS), {'labels': ['bad', 'good']}),
     'tagged jsonl': (
         lines(tokens=[['New', 'York']] * N, ner_tags=[['B-LOC', 'I-LOC'], ['O', 'O']] * (N // 2)),
         {'kind': 'tagging', 'columns': {'tokens': 'tokens', 'tags': 'ner_tags'}},
@@ -126,23 +113,9 @@ UNCLEAR = {
         "columns 'text', 'title' do not look like labels: say which",
         {},
     ),
-    'no text': (
-        table(range(N), MOODS, header='number label'),
-        "columns 'number' do not look like texts: say which",
-        {},
-    ),
     'one column': (
         table(TEXTS, MOODS, separator=';'), "one column as it is read: its first row has ';'", {}
     ),
-    'one label': (
-        table(TEXTS, ['good'] * N, header='text label'), "it has the label 'good' alone", {}
-    ),
-    'cases': (
-        table(TEXTS, ['pos', 'Pos', 'neg'] * (N // 3), header='text label'),
-        "mine.tsv:3: label 'Pos', and 'pos' at .*spell them alike",
-        {},
-    ),
-    'nothing': ('', 'mine.tsv: no examples', {}),
     'few rows': (
         table(TEXTS[:8], MOODS[:8], header='text label'),
         'of its rows would be held out to be scored: too few; name a file with --dev',
@@ -161,32 +134,6 @@ def test_what_is_unclear_is_a_line_with_the_option_that_settles_it(tmp_path, nam
     assert '\n' not in str(caught.value)
     if settled:
         assert find(train, **{'dev': train, **settled}).description['kind']
-
-
-def test_without_a_dev_file_rows_are_held_out(tmp_path):
-    rows = [f'sentence number {i}' for i in range(300)]
-    train, _ = written(tmp_path, 'tsv', table(rows, (MOODS * 5)[:300], header='text label'))
-    found = find(train)
-    assert found.description['dev_share'] == 0.1
-    assert found.task.selection_split == 'dev'
-    train_rows, dev = (found.task.examples(split) for split in ('train', 'dev'))
-    assert len(train_rows) + len(dev) == 300
-    assert 15 < len(dev) < 50
-
-
-def test_other_mistakes_and_names(tmp_path):
-    train, dev = written(tmp_path, 'tsv', CLEAR['named'][0])
-    with pytest.raises(UserError, match='--kind=span: of a table it is one of'):
-        find(train, dev, kind='span')
-    with pytest.raises(UserError, match="--columns: no column 'x' for 'label' in .*; it has id"):
-        find(train, dev, columns='label=x')
-    with pytest.raises(UserError, match='--task=.*none.tsv: no such file'):
-        find(str(tmp_path / 'none.tsv'))
-    (tmp_path / 'dev.tsv').write_text(table(TEXTS, ['great'] * N, header='text label'))
-    with pytest.raises(UserError, match="dev.tsv:2: unknown label 'great'; task mine has bad, goo"):
-        find(train, dev).task.examples('dev')
-    assert [is_table(name) for name in ('a.csv', 'a.tsv.gz', 'hf:x:train', 'a.bio')] == [True] * 4
-    assert not any(map(is_table, ('mrpc', 'a.json', 'a/b')))
 
 
 def test_parquet_and_data_sets_of_the_hub(tmp_path):

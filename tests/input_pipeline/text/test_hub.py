@@ -25,17 +25,6 @@ installed = pytest.mark.skipif(
     importlib.util.find_spec('datasets') is None,
     reason="datasets is not installed: pip install '.[datasets]'",
 )
-CARD = """---
-configs:
-- config_name: large
-  data_files:
-  - {split: train, path: large/*.jsonl}
-- config_name: small
-  data_files:
-  - {split: train, path: small.jsonl}
-  - {split: test, path: held.jsonl}
----
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -85,22 +74,6 @@ def test_bad_records_are_named_by_shard_and_row(folder):
     assert report.bad_record_places[1] == 'hf:set/train-00001-of-00003 row 2 (null)'
     with pytest.raises(UserError, match="hf:set/train-00000-of-00003 row 0: .*'id': it is a num"):
         list(read_documents(f'hf:{folder}:train', TextOptions(text_column='id')))
-
-
-@installed
-def test_configurations_and_splits(folder):
-    (folder / 'README.md').write_text(CARD)
-    write(folder / 'large' / 'a.jsonl', ['Large.'])
-    write(folder / 'small.jsonl', ['Small.'])
-    write(folder / 'held.jsonl', ['Held.'])
-
-    def read(pattern):
-        return [document.sentences[0] for document in read_documents(f'hf:{folder}:{pattern}')]
-
-    assert (read('large:train'), read('small:test')) == (['Large.'], ['Held.'])
-    assert units(f'hf:{folder}:small:test')[0].name == 'set/small/test-00000-of-00001'
-    with pytest.raises(UserError, match='cannot be opened .*[Cc]onfig.*large'):
-        read('train')
 
 
 @installed
