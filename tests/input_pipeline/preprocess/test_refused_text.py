@@ -98,7 +98,7 @@ def test_files_that_changed_came_and_went_meanwhile(folder, refused, start, unit
     assert 'on_bad_record' not in manifest.options and 'bad_records' not in manifest.statistics
 
 
-def test_a_file_that_changes_while_it_is_read_ends_the_job(folder, start, monkeypatch):
+def test_a_file_that_changes_while_it_is_read_ends_the_job(folder, start, units_read, monkeypatch):
     mend(folder)
     path, read = folder / 'c.jsonl', job.corpus.read_unit
 
