@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
@@ -127,16 +124,6 @@ def test_equal_texts_share_no_batch():
     few = np.stack([np.arange(100) % 5, np.arange(100)], 1)
     with pytest.raises(UserError, match='batch_size=8: texts .* no more than about 5 examples'):
         list(itertools.islice(training_batches(features, keys, 8, 0, 0, few), 1))
-
-
-def test_parquet_is_read(task_of, tmp_path):
-    wanted = [('a', 'b', ['c', 'd']), ('e', 'f', ['g', 'h'])]
-    task = task_of({'train': (TRIPLETS, [])})
-    columns = dict(zip(('q', 'd', 'no'), map(list, zip(*wanted, strict=True)), strict=True))
-    parquet.write_table(pyarrow.table(columns), tmp_path / 'train.parquet')
-    table = dataclasses.replace(task.files['train'][0], path=f'{tmp_path}/train.parquet')
-    task = dataclasses.replace(task, files={'train': (table,)})
-    assert [(e.texts[0], e.texts[1], [*e.texts[2:]]) for e in task.examples('train')] == wanted
 
 
 ROW = {'q': 'a', 'd': 'b', 'no': ['c'], 'a': 'a', 'b': 'b', 's': 2}

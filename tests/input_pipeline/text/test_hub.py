@@ -14,7 +14,6 @@ from bert_jax.input_pipeline.preprocess.languages import split_inputs
 from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
-    read_documents,
     read_unit,
     units,
 )
@@ -64,16 +63,6 @@ def test_shards_are_units_and_rows_are_documents(folder):
     ]
     assert found[2].name == ('set/train-00000-of-00003', 3)
     assert report.bytes == sum(len(f'Shard {s}. Row {r}.') for s in range(3) for r in (0, 1, 3))
-
-
-@installed
-def test_bad_records_are_named_by_shard_and_row(folder):
-    report = Report()
-    list(read_documents(f'hf:{folder}:train', TextOptions(on_bad_record='skip'), report))
-    assert report.bad_records == {'null': 3}
-    assert report.bad_record_places[1] == 'hf:set/train-00001-of-00003 row 2 (null)'
-    with pytest.raises(UserError, match="hf:set/train-00000-of-00003 row 0: .*'id': it is a num"):
-        list(read_documents(f'hf:{folder}:train', TextOptions(text_column='id')))
 
 
 @installed

@@ -106,16 +106,6 @@ def test_text_that_changes_after_it_was_listed_is_refused(tmp_path, form, change
             documents([part])
 
 
-def test_a_file_that_is_one_document_is_not_divided(tmp_path):
-    text = 'One.\n\nTwo.\n\n' * 50
-    (tmp_path / 'a.txt').write_text(text)
-    (tmp_path / 'b.jsonl').write_text('{"text": "A."}\n' * 50)
-    options = TextOptions(documents='file')
-    parts = units(str(tmp_path), options, 50)
-    found = documents(parts, options)
-    assert found[0] == (('a.txt', 0), ['One.', 'Two.'] * 50) and len(found) == 51
-
-
 INSIDE = '. text text/** text/**/*.txt text/*/* hf:text:train'.split()
 OUTSIDE = 'other te* text/* text/*.txt text/**/*.jsonl text/a.txt hf:user/text:train'.split()
 
