@@ -38,7 +38,11 @@ def same_everywhere(tokenizer: Tokenizer, texts: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ('model', 'casing'),
-    [('unigram', {}), ('bpe', {'lower_case': False}), ('bpe', {'strip_accents': False})],
+    [
+        ('unigram', {'lower_case': True}),
+        ('bpe', {'lower_case': False}),
+        ('bpe', {'strip_accents': False}),
+    ],
 )
 def test_odd_characters_have_the_same_ids_everywhere(model, casing):
     tokenizer, _ = train(TEXT, VocabularyOptions(400, model, character_coverage=1.0, **casing))
