@@ -19,6 +19,7 @@ from absl import logging
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, E, Example, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
+from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
 from bert_jax.input_pipeline.tasks.files.predictions import complete, label_table, number
 from bert_jax.input_pipeline.tasks.metrics import report
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
@@ -141,13 +142,7 @@ class LabelTask(Task[E]):
         Raises:
           UserError: it has unknown labels or an id twice.
         """
-        # Every line is checked here, so that scoring can trust labels and numbers.
-        answers: dict[str, Any] = {}
-        for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
-            if row['id'] in answers:
-                raise UserError(f'{line}: id {row["id"]!r} again')
-            answers[row['id']] = self._read(row['answer'], line)
-        return Predictions(answers)
+        return prediction_files.read(path, self._read)
 
 
 @dataclass(frozen=True)
@@ -351,7 +346,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
     """
     # From the file's entries to a task, refused at the first that is not as the family has it.
     kind, is_regression = description['kind'], description['kind'] == 'regression'
-    require_entries(name, description, _SETTINGS, ('files',))
+    require_entries(name, description, _SETTINGS)
     roles = {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False}
     files = tables_of(name, description, folder, roles)
     default = ['pearson', 'spearman'] if is_regression else ['accuracy']

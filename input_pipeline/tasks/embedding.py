@@ -25,6 +25,7 @@ from bert_jax.input_pipeline.tasks.base import (
     write_text,
 )
 from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
 from bert_jax.input_pipeline.tasks.files.predictions import (
     complete,
     label_table,
@@ -247,12 +248,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it."""
-        answers: dict[str, Any] = {}
-        for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
-            if row['id'] in answers:
-                raise UserError(f'{line}: id {row["id"]!r} again')
-            answers[row['id']] = number(row['answer'], line)
-        return Predictions(answers)
+        return prediction_files.read(path, number)
 
 
 def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> np.ndarray:
@@ -294,7 +290,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Emb
       score_range  the least and the greatest score, as in [0, 5]; where there are scores
       prompts   optional: {"query", "document"}, what goes before the first text, and before others
     """
-    require_entries(name, description, _SETTINGS, ('files',))
+    require_entries(name, description, _SETTINGS)
     texts = [column for layout in LAYOUTS.values() for column in layout.columns]
     roles = dict.fromkeys((*texts, 'score', 'id'), False)
     files = tables_of(name, description, folder, roles, lists=('negatives',))

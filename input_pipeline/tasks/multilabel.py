@@ -189,7 +189,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Mul
       separator  optional: what parts the labels in a cell, "," if not given
       metrics   list of micro_f1, macro_f1, subset_accuracy; the first selects
     """
-    require_entries(name, description, _SETTINGS, ('files',))
+    require_entries(name, description, _SETTINGS)
     roles = {'text': True, 'text_b': False, 'label': True, 'id': False}
     files = tables_of(name, description, folder, roles, lists=('label',))
     separator = description.get('separator', ',')

@@ -176,7 +176,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
       labels    what the label column calls the choices, in order; optional: "0", "1", ... where
                 choices is a list of columns, otherwise the labels of the training files, sorted
     """
-    require_entries(name, description, _SETTINGS, ('files',))
+    require_entries(name, description, _SETTINGS)
 
     # Every example has its own choices: F1 of "the second choice" would mean nothing.
     if description.get('metrics', ['accuracy']) != ['accuracy']:

@@ -469,7 +469,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Spa
     place in the context in characters; optional, the first occurrence) are one or, in JSON, a list;
     no answer is '' or an empty list.
     """
-    require_entries(name, description, _SETTINGS, ('files',))
+    require_entries(name, description, _SETTINGS)
     roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
     tables = tables_of(name, description, folder, roles, ('squad', *FORMATS), ('answer', 'start'))
     files = {

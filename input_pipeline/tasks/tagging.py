@@ -448,7 +448,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
                         and # newdoc lines part documents)
       comment   optional: lines of a column file that begin with it are left out
     """
-    require_entries(name, description, _SETTINGS, ('files',))
+    require_entries(name, description, _SETTINGS)
     roles = dict.fromkeys(('tokens', 'tags', 'sentence', 'document', 'id'), False)
     formats = ('conll', 'conllu', *FORMATS)
     tables = tables_of(name, description, folder, roles, formats, ('tokens', 'tags'))

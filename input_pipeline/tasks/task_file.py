@@ -117,17 +117,15 @@ _TYPES: dict[str, tuple[Any, str]] = {
 }
 
 
-def require_entries(
-    name: str, description: Mapping[str, Any], allowed: Collection[str], needed: Sequence[str]
-) -> None:
-    """Raise UserError for an entry that this kind of task does not have, or needs and lacks."""
+def require_entries(name: str, description: Mapping[str, Any], allowed: Collection[str]) -> None:
+    """Raise UserError for an entry that this kind of task does not have, or without files."""
     if unknown := sorted(set(description) - set(allowed)):
         raise UserError(
             f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
             f' {", ".join(allowed)}'
         )
-    if missing := [entry for entry in needed if not description.get(entry)]:
-        raise UserError(f'task {name}: missing entries {missing}')
+    if not description.get('files'):
+        raise UserError(f"task {name}: missing entries ['files']")
 
 
 def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -12,6 +12,7 @@ the tokenizer.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.input_pipeline.tokenizer.layout import Layout, rows_of
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import (
     MAX_WORD_CHARS,
     wordpiece_json,
@@ -124,30 +126,14 @@ class Directory(NamedTuple):
 
         The layout of rows is ours to make, so another one cannot be obeyed at all.
         """
-        processor, (cls, sep) = self.fast.get('post_processor'), self.special[2:4]
-        single = [(cls, 0), ('A', 0), (sep, 0)]
-        try:
-            # The older processor has one fixed layout, which is BERT's.
-            if processor is None or (
-                processor['type'] == 'BertProcessing'
-                and [processor['cls'][0], processor['sep'][0]] == [cls, sep]
-            ):
-                return
-            rows = [
-                [
-                    (part['id'], part['type_id'])
-                    for parts in row
-                    for part in list(parts.values())[:1]
-                ]
-                for row in (processor['single'], processor['pair'])
-            ]
-        except BROKEN:
-            rows = []
-        if rows != [single, [*single, ('B', 1), (sep, 1)]]:
-            kind = (processor or {}).get('type')
+        processor = self.fast.get('post_processor')
+        rows: tuple | None = None
+        with contextlib.suppress(UserError):
+            rows = rows_of(self.fast, self.json_file) if processor else None
+        if processor and rows != (*self.special[2:4], Layout()):
             raise UserError(
-                f'{self.json_file}: its post_processor ({kind}) does not make rows of'
-                f' [CLS] A [SEP] B [SEP], as {whose} reads them'
+                f'{self.json_file}: its post_processor ({processor.get("type")}) does not make rows'
+                f' of [CLS] A [SEP] B [SEP], as {whose} reads them'
             )
 
     def compiled(

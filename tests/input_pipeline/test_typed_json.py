@@ -60,12 +60,9 @@ def test_what_is_declared_comes_back(tmp_path):
     [
         b'\x80\x04cos\nsystem\n',
         '[' * 100_000,
-        '{}',
         'null',
-        '[1, 2]',
         '[{"a": {"module": "os"}}, 1]',
         '[{"a": 3}, 1]',
-        '[{}, "1"]',
         '[{}, true]',
         '[{}, 1, 2]',
     ],

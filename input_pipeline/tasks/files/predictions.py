@@ -6,11 +6,12 @@ task is scored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import E, Predictions, Task
+from bert_jax.input_pipeline.text.tables import Table
 
 _LARGEST = 3.4e38  # of float32, in which numbers are learnt
 
@@ -22,6 +23,25 @@ def label_table(answers: Mapping[str, Any]) -> str:
         for name, answer in answers.items()
     ]
     return '\n'.join(['index\tprediction', *rows]) + '\n'
+
+
+def read(path: str, answer: Callable[[str, str], Any]) -> Predictions:
+    """Read a file as `label_table` makes it, whoever wrote it.
+
+    Args:
+      path: the file.
+      answer: gives what a text of it means; its second argument is where errors say that it is.
+
+    Raises:
+      UserError: it has an id twice, or what `answer` refuses.
+    """
+    # Every line is checked here, so that scoring can trust labels and numbers.
+    answers: dict[str, Any] = {}
+    for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
+        if row['id'] in answers:
+            raise UserError(f'{line}: id {row["id"]!r} again')
+        answers[row['id']] = answer(row['answer'], line)
+    return Predictions(answers)
 
 
 def number(text: str, line: str) -> float:

@@ -35,14 +35,15 @@ class Marks:
 
 def marks(unit: AnyUnit) -> Marks:
     """Return the marks of a unit as it is now."""
-    return Marks(_changed(unit), _crc32c(unit))
+    return Marks(_of_files(unit, _changed), _of_files(unit, _crc32c))
 
 
-def _changed(unit: AnyUnit) -> np.ndarray:
-    return np.array([_changed_file(file) for file in unit.files()], np.int64)
+def _of_files(unit: AnyUnit, number: Callable[[Unit], int]) -> np.ndarray:
+    return np.array([number(file) for file in unit.files()], np.int64)
 
 
-def _changed_file(file: Unit) -> int:
+def _changed(file: Unit) -> int:
+    """Return when a file was last changed."""
     # a data set of the Hub has a commit, by which its files never change
     if file.format == 'hf':
         return file.version
@@ -54,11 +55,7 @@ def _changed_file(file: Unit) -> int:
         return os.stat(file.path).st_ctime_ns
 
 
-def _crc32c(unit: AnyUnit) -> np.ndarray:
-    return np.array([_crc32c_file(file) for file in unit.files()], np.int64)
-
-
-def _crc32c_file(file: Unit) -> int:
+def _crc32c(file: Unit) -> int:
     """Return the crc32c of the bytes on disk of a file, or a stretch of it.
 
     All of a parquet file's bytes belong to the first of its row groups.
@@ -88,9 +85,9 @@ def same(unit: AnyUnit, then: Marks) -> bool:
 def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
     """Yield the files of a unit that do not hold what they held when it got its marks."""
     # The cheap question first; the bytes are read only where it says nothing.
-    touched = _changed(unit) != then.changed
+    touched = _of_files(unit, _changed) != then.changed
     for file, crc, asked in zip(unit.files(), then.crc32c, touched):
-        if asked and _crc32c_file(file) != crc:
+        if asked and _crc32c(file) != crc:
             yield file
 
 
@@ -111,9 +108,8 @@ def describe(marks: Sequence[Marks]) -> dict[str, str]:
 
 def as_described(units: Sequence[AnyUnit], described: dict[str, Any]) -> bool:
     """Tell whether the units hold what the job with this description has read."""
-    if described['input_times'] == _digest(_in_threads(_changed, units)):
-        return True
-    return described['input_contents'] == _digest(_in_threads(_crc32c, units))
+    now = lambda number: _digest(_in_threads(lambda unit: _of_files(unit, number), units))
+    return described['input_times'] == now(_changed) or described['input_contents'] == now(_crc32c)
 
 
 def _in_threads(function: Callable, items: Iterable) -> list:

@@ -10,13 +10,15 @@ are not searched for, as everywhere here.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import decoders
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.layout import steps
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -35,6 +37,44 @@ class LibraryModel(Tokenizer):
         for entry, i in ids.items():
             self.entries[i] = entry
         self.vocab_size = len(self.entries)
+
+    def _run(self, rules: dict[str, Any], name: str) -> None:
+        """Encode by the rules of a tokenizer.json, of which the copy that encodes makes no rows."""
+        # Of all special tokens the library shall pass over those of rows alone: only they are
+        # special in that copy. To take them out would give the others new ids.
+        for token in rules['added_tokens']:
+            token['special'] = token['content'] in self.special_tokens
+        added = {token['content'] for token in rules['added_tokens']}.union(self.special_tokens)
+        rules |= {'post_processor': None, 'truncation': None, 'padding': None}
+        model, pieces = rules['model'], list[str]()
+        if model.get('type') == 'Unigram':
+            # Else `<pad>` in a text would be that piece: there is a new line before it, as no text
+            # has it.
+            pieces = [piece for piece, _ in model['vocab']]
+            inside = {*pieces}.intersection(self.special_tokens)
+            kept = [t for t in rules['added_tokens'] if t['content'] not in inside]
+            hidden = [['\n' * (piece in inside) + piece, score] for piece, score in model['vocab']]
+            rules['added_tokens'], model['vocab'] = kept, hidden
+        try:
+            self._use(tokenizers.Tokenizer.from_str(json.dumps(rules)))
+        except Exception as error:
+            raise unreadable(name, error) from error
+        self._engine.encode_special_tokens = True
+        self.entries[: len(pieces)] = pieces
+
+        # How an entry shows that it begins a word; added and special ones always do.
+        space = decoders.ByteLevel().decode
+        self._in_bytes = any(s.get('type') == 'ByteLevel' for s in steps(rules['pre_tokenizer']))
+        inner = model.get('continuing_subword_prefix') or '##' * (model.get('type') == 'WordPiece')
+
+        def begins(entry: str) -> bool:
+            if entry in added:
+                return True
+            if self._in_bytes:
+                return space([entry])[:1].isspace()
+            return not entry.startswith(inner) if inner else entry.startswith(WORD_MARK)
+
+        self.starts_word = np.array(list(map(begins, self.entries)))
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a text."""
@@ -56,11 +96,6 @@ def unreadable(name: str, error: Exception) -> UserError:
     return UserError(f'{name}: the tokenizers library cannot read it ({error})')
 
 
-def hidden(special: Container[str], vocab: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """Return pieces and scores, the special ones with a new line in front, as no text has it."""
-    return [['\n' * (piece in special) + piece, score] for piece, score in vocab]
-
-
 class Compiled(LibraryModel):
     """A tokenizer.json by its own rules."""
 
@@ -69,32 +104,7 @@ class Compiled(LibraryModel):
     marked_kind = 'compiled'
 
     def _read(self, vocabulary: bytes, name: str) -> None:
-        # Special tokens are not searched for in text, and none are put around it: both are taken
-        # out of the copy that encodes, not out of the content that is saved.
-        rules: dict[str, Any] = json.loads(vocabulary)
-        special, model = self.special_tokens, rules['model']
-        added = [t for t in rules['added_tokens'] if t['content'] not in special]
-        rules |= {'added_tokens': added, 'post_processor': None}
-        is_unigram = model.get('type') == 'Unigram'
-        pieces = [piece for piece, _ in model['vocab']] if is_unigram else []
-        if is_unigram:  # else `<pad>` in a text would be that piece
-            model['vocab'] = hidden(special, model['vocab'])
-        try:
-            self._use(tokenizers.Tokenizer.from_str(json.dumps(rules, ensure_ascii=False)))
-        except Exception as error:
-            raise unreadable(name, error) from error
-        self.entries[: len(pieces)] = pieces
-
-        # Added and special tokens begin a word even where their text begins like a piece within.
-        prefix = model.get('continuing_subword_prefix', '##')
-        whole = {*special, *(token['content'] for token in added)}
-        self.starts_word = np.array(
-            [
-                token in whole
-                or token.startswith(WORD_MARK if is_unigram else prefix) == is_unigram
-                for token in self.entries
-            ]
-        )
+        self._run(json.loads(vocabulary), name)
 
     def tokenizer_json(self) -> str:
         """Return the file's content."""

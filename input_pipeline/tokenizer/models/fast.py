@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders
 
-from bert_jax.input_pipeline.tokenizer.directories.fast_files import rows_of, steps
-from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, hidden, unreadable
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
+from bert_jax.input_pipeline.tokenizer.layout import rows_of, steps
+from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
@@ -30,42 +28,11 @@ class Fast(LibraryModel):
     marked_kind = 'fast'
 
     def _read(self, vocabulary: bytes, name: str) -> None:
-        # Of all special tokens the library shall pass over those of rows alone: only they are
-        # special in the copy that encodes. To take them out would give the others new ids.
         rules = json.loads(vocabulary)
-        for token in rules['added_tokens']:
-            token['special'] = token['content'] in self.special_tokens
         spaced = [t['content'] for t in rules['added_tokens'] if t['lstrip']]
         layout = rows_of(rules, name)[2]
         self.layout = layout._replace(mask_takes_space=self.special_tokens[4] in spaced)
-        rules |= {'post_processor': None, 'truncation': None, 'padding': None}
-        model, pieces = rules['model'], list[str]()
-        if model.get('type') == 'Unigram':  # else `<pad>` in a text would be that piece
-            pieces = [piece for piece, _ in model['vocab']]
-            inside = {*pieces}.intersection(self.special_tokens)
-            kept = [t for t in rules['added_tokens'] if t['content'] not in inside]
-            rules['added_tokens'], model['vocab'] = kept, hidden(inside, model['vocab'])
-        try:
-            self._use(tokenizers.Tokenizer.from_str(json.dumps(rules)))
-        except Exception as error:
-            raise unreadable(name, error) from error
-        self._engine.encode_special_tokens = True
-        self.entries[: len(pieces)] = pieces
-
-        # How an entry shows that it begins a word; added and special ones always do.
-        space = decoders.ByteLevel().decode
-        self._in_bytes = any(s.get('type') == 'ByteLevel' for s in steps(rules['pre_tokenizer']))
-        inner = model.get('continuing_subword_prefix') or '##' * (model.get('type') == 'WordPiece')
-        added = {token['content'] for token in rules['added_tokens']}.union(self.special_tokens)
-
-        def begins(entry: str) -> bool:
-            if entry in added:
-                return True
-            if self._in_bytes:
-                return space([entry])[:1].isspace()
-            return not entry.startswith(inner) if inner else entry.startswith(WORD_MARK)
-
-        self.starts_word = np.array(list(map(begins, self.entries)))
+        self._run(rules, name)
 
     @functools.cached_property
     def _spaced(self) -> tokenizers.Tokenizer:

@@ -5,39 +5,21 @@ google-research/bert create_pretraining_data.py:225-340, 418-433.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
-import pytest
 
 from bert_jax.input_pipeline.examples.pairs import Documents, make_examples, truncate
 from bert_jax.input_pipeline.randomness import Stream
 from tests.helpers.documents import make_documents
 
 
-def test_random_b_is_of_the_same_language_where_there_is_another():
-    documents = dataclasses.replace(make_documents(count=5), languages=np.array([0, 0, 0, 1, 2]))
-    examples = make_examples(documents, 'nsp', 32, 400, 0.1, Stream(4))
-    starts = documents.sentences[documents.documents]
-    a, b = (np.searchsorted(starts, place, 'right') - 1 for place in (examples.a, examples.b))
-    table = np.zeros((5, 5))
-    np.add.at(table, (a[examples.labels == 1], b[examples.labels == 1]), 1)
-    # Languages 1 and 2 have one document each, so theirs come from all others.
-    wanted = ~np.eye(5, dtype=bool)
-    wanted[:3, 3:] = False
-    np.testing.assert_array_equal(table > 0, wanted)
-
-
-@pytest.mark.parametrize('objective', ['nsp', 'sop', 'full_sentences'])
-def test_each_document_has_its_own_number_of_passes(objective):
+def test_each_document_has_its_own_number_of_passes():
     documents = make_documents(count=50)
     starts = documents.sentences[documents.documents]
 
     def examples_of(passes):
-        examples = make_examples(
-            documents, objective, 64, passes, 0.0, Stream(13), np.ones(documents.tokens.size, bool)
-        )
+        examples = make_examples(documents, 'nsp', 64, passes, 0.0, Stream(13))
         assert np.unique(examples.keys).size == examples.keys.size
         return np.bincount(np.searchsorted(starts, examples.a, 'right') - 1, minlength=50)
 
@@ -50,11 +32,11 @@ def test_each_document_has_its_own_number_of_passes(objective):
 
 def test_truncation_has_the_lengths_of_the_loop_and_a_fair_coin():
     random = np.random.RandomState(0)
-    a, b = random.randint(1, 200, (2, 5000))
+    a, b = random.randint(1, 200, (2, 2000))
     longest = 61
-    zero = np.zeros(5000, np.int64)
+    zero = np.zeros(2000, np.int64)
     a0, a1, b0, b1 = truncate(zero, a, zero + 1000, 1000 + b, longest, Stream(6))
-    for i in range(5000):
+    for i in range(2000):
         x, y = int(a[i]), int(b[i])
         while x + y > longest:
             if x > y:
@@ -65,18 +47,6 @@ def test_truncation_has_the_lengths_of_the_loop_and_a_fair_coin():
     assert (a0 >= 0).all() and (a1 <= a).all() and (b0 >= 1000).all() and (b1 <= 1000 + b).all()
     dropped = (a - (a1 - a0)).sum() + (b - (b1 - b0)).sum()
     assert abs((a0.sum() + (b0 - 1000).sum()) / dropped - 0.5) < 0.01
-
-
-def test_sop_pairs_neighbours_and_swaps_half():
-    documents = make_documents(most_tokens=8)
-    examples = make_examples(
-        documents, 'sop', 512, 4, 0.1, Stream(7), np.ones(documents.tokens.size, bool)
-    )
-    swapped = examples.labels == 1
-    assert (examples.a_end[~swapped] == examples.b[~swapped]).all() and (
-        examples.b_end[swapped] == examples.a[swapped]
-    ).all()
-    assert 0.45 < swapped.mean() < 0.55
 
 
 def test_noisy_sop_tells_single_sentences_beside_a_random_one_as_swapped():
@@ -110,6 +80,7 @@ def test_sop_cuts_a_single_sentence_at_a_word():
     assert examples.a.size == 500  # a sentence of one word makes none
     cuts = np.where(examples.labels == 1, examples.a, examples.b)
     assert (cuts % 3 == 0).all() and set(cuts.tolist()) == set(range(3, 59, 3))
+    assert 0.4 < examples.labels.mean() < 0.6
 
 
 def test_full_sentences_lose_and_repeat_nothing():

@@ -25,7 +25,7 @@ def small(monkeypatch):
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory, vocabulary):
-    """Three files of 400 documents, a third of them copies; and the documents.
+    """Three files of 200 documents, a third of them copies; and the documents.
 
     A third of the lines are from a common stock.
     """
@@ -33,7 +33,7 @@ def text(tmp_path_factory, vocabulary):
     plain = [word for word in index if word[0] == 'w']
     stock = [' '.join(source.choices(plain, k=6)) + ' .' for _ in range(40)]
     documents = []
-    for i in range(400):
+    for i in range(200):
         if documents and i % 3 == 0:
             documents.append(source.choice(documents))
         else:

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess import plan
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from tests.helpers.jobs import PLAIN, digests, run, write_text
+from tests.helpers.jobs import PLAIN, run, write_text
 
 
 def fraction(size, **options):
@@ -36,27 +36,16 @@ def test_so_many_rows_are_held_out(tmp_path, vocabulary):
     assert manifest.records('eval') >= 100
     assert manifest.records('train') > 5 * manifest.records('eval')
 
-    # As before there were such rows, by a named setting; the default is not in a manifest, so that
-    # a job that an older version has done is done.
-    then = run(tmp_path, vocabulary, min_eval_rows=0, output=f'{tmp_path}/then', **job)
-    run(tmp_path, vocabulary, eval_fraction=0.005, output=f'{tmp_path}/named', **job)
-    assert digests(tmp_path / 'then') == digests(tmp_path / 'named')
-    assert then.options['min_eval_rows'] == 0
-    now = run(tmp_path, vocabulary, output=f'{tmp_path}/now', **job)
-    assert 'min_eval_rows' not in now.options
+    assert 'min_eval_rows' not in run(tmp_path, vocabulary, output=f'{tmp_path}/now', **job).options
 
 
-@pytest.mark.parametrize(('words', 'warned'), [(30, True), (4, False)])
-def test_paragraphs_are_told_by_the_label_of_their_pairs(tmp_path, vocabulary, words, warned):
+@pytest.mark.parametrize(('words', 'objective'), [(30, 'nsp'), (4, 'nsp'), (30, 'full_sentences')])
+def test_paragraphs_are_told_by_the_label_of_their_pairs(tmp_path, vocabulary, words, objective):
     """Also where documents have many lines, none of which is longer than a row."""
     line = ' '.join(PLAIN[:words])
     text = '\n\n'.join('\n'.join(f'{name} {line}' for _ in range(8)) for name in vocabulary[2][:80])
     (tmp_path / 'a.txt').write_text(text + '\n')
-    manifest = run(tmp_path, vocabulary, seq_len=32, eval_fraction=0)
+    manifest = run(tmp_path, vocabulary, seq_len=32, eval_fraction=0, objective=objective)
     told = [w for w in manifest.statistics['warnings'] if 'have a random second text' in w]
-    assert bool(told) is warned
+    assert len(told) == (words == 30 and objective == 'nsp')
     assert all('of the pairs' in w and 'add --segment' in w for w in told)
-    if warned:  # no pairs, no such warning
-        options = {'objective': 'full_sentences', 'output': f'{tmp_path}/rows'}
-        manifest = run(tmp_path, vocabulary, seq_len=32, eval_fraction=0, **options)
-        assert 'random second' not in ' '.join(manifest.statistics['warnings'])

@@ -15,10 +15,6 @@ from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess import job_directory
-from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
-from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
-from bert_jax.input_pipeline.progress import Progress
-from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, killed_at, run, write_text
 
 
@@ -136,11 +132,8 @@ def test_changed_text_of_the_same_size_is_refused(tmp_path, vocabulary, capsys, 
     'bad',
     [
         {'seq_len': 4},
-        {'masked_lm_prob': float('nan')},
         {'mask_mix': (2.0, -1.0, 0.0)},
         {'max_predictions': 65},
-        {'ngram': 0},
-        {'eval_masked_lm_prob': 0.3},
         {'ngram': 3, 'masking': 'dynamic'},
         {'input': ''},
         {'output': 'gs://a/b'},
@@ -173,25 +166,6 @@ with LocalEngine(2) as engine:
     assert job.stdout.readline()  # the first tasks are done, so the workers are there
     job.kill()
     job.communicate(timeout=30)  # ends when no process holds the pipes any more
-
-
-def modules_after_a_job(folder, vocabulary) -> list[str]:
-    run(folder, (vocabulary,), eval_fraction=0.2, text=TextOptions(segment=True))
-    return sorted({name.split('.')[0] for name in sys.modules})
-
-
-def test_workers_import_neither_tensorflow_nor_jax(tmp_path, vocabulary):
-    """A worker process that has done all there is to do."""
-    for name in 'ab':
-        (tmp_path / name).mkdir()
-        write_text(tmp_path / name / 'text.txt', vocabulary[2][:40])
-    tasks = [(str(tmp_path / name), str(vocabulary[0])) for name in 'ab']
-    progress, kept = Progress('working', 2, 'jobs'), KeptResults.numbered(str(tmp_path / 'kept'), 2)
-    with LocalEngine(2) as engine:
-        for modules in engine.run(modules_after_a_job, tasks, [1, 1], progress, kept):
-            assert {'bert_jax', 'sentencex'} <= set(modules)
-            heavy = {'tensorflow', 'jax', 'tensorflow_datasets', 'apache_beam'}
-            assert not heavy & set(modules)
 
 
 def test_beam_that_is_not_installed(tmp_path, vocabulary, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
@@ -64,18 +65,17 @@ def counted(rows, words):
 @pytest.mark.parametrize(
     'options',
     [
-        {'language_repeats': ('ko=4', 'de=0.5')},
-        {'language_repeats': ('ko=2',), 'packing': True, 'language_exponent': None},
+        {'language_repeats': ('ko=4', 'de=0.5'), 'packing': True},
         {'objective': 'full_sentences', 'across_documents': True, 'language_repeats': ('ko=2',)},
     ],
-    ids=['repeats', 'packed', 'across'],
+    ids=['packed', 'across'],
 )
 def test_the_manifest_counts_what_the_records_have(tmp_path, vocabulary, texts, options, capsys):
     inputs, words = texts
     manifest = run(tmp_path, vocabulary, input=inputs, eval_fraction=0.2, dupe_factor=2, **options)
     assert not shards.verify(tmp_path / 'out').faults
     found = manifest.statistics['text']['train']['languages']
-    _, rows, _ = read(tmp_path / 'out')
+    columns, rows, _ = read(tmp_path / 'out')
     assert {name: of['example_tokens'] for name, of in found.items()} == counted(rows, words)
     assert all(of['unknown_rate'] == 0 and of['pieces_a_word'] > 1 for of in found.values())
     sums = manifest.statistics['records']['train']
@@ -86,11 +86,10 @@ def test_the_manifest_counts_what_the_records_have(tmp_path, vocabulary, texts, 
     assert all(of['passes'] == 2 * float(given[name]) for name, of in found.items())
     assert manifest.options['language_repeats'] == list(options['language_repeats'])
     # A random B of another language would give itself away.
-    assert (
-        'across_documents' in options
-        or 'packing' in options
-        or not any(len(languages_in(row, words)) > 1 for row in rows)
-    )
+    if 'packing' in options:
+        packs = columns['pack_ids'][:, None] == np.arange(1, 9)[:, None]
+        for row, places in zip(rows, packs, strict=True):
+            assert all(len(languages_in(row[place], words)) < 2 for place in places)
 
 
 def test_held_out_records_lie_apart_by_language(tmp_path, vocabulary, texts):
@@ -107,44 +106,19 @@ def test_held_out_records_lie_apart_by_language(tmp_path, vocabulary, texts):
     assert RecordStream(tmp_path / 'out', 'train', 7, 0, 'numpy').languages == ('',)
 
 
-def test_what_is_taken_often_or_left_out_is_warned_of(tmp_path, vocabulary, texts, capsys):
-    few = {'masking': 'dynamic', 'dupe_factor': None, 'overwrite': True}
-    for options, warning in (
-        ({'language_repeats': ('ko=4',)}, ''),
-        ({'language_repeats': ('ko=4.5',)}, 'ko: its text is repeated 4.50 times'),
-        ({'language_repeats': ('de=0.5',)}, 'de: 50% of its documents are left out'),
-    ):
-        run(tmp_path, vocabulary, input=texts[0], **few | options)
-        errors = capsys.readouterr().err
-        assert warning in errors and (warning or 'repeated' not in errors)
-
-
 @pytest.mark.parametrize(
     ('options', 'said'),
     [
         ({'language_repeats': ('fr=2',)}, "no input is named 'fr': the languages are de, ko"),
-        ({'language_repeats': ('ko=nan',)}, '--language_repeats=ko=nan: expected how often'),
-        ({'language_repeats': ('ko=2',), 'language_exponent': 0.5}, 'both say how often'),
         ({'language_repeats': ('ko=2',), 'input': 'x.txt'}, 'is for text in several languages'),
     ],
-    ids=['unknown', 'nan', 'both', 'unnamed'],
+    ids=['unknown', 'unnamed'],
 )
 def test_a_mixture_that_cannot_be(tmp_path, vocabulary, texts, options, said):
     with pytest.raises(UserError, match='--language_') as raised:
         run(tmp_path, vocabulary, **{'input': texts[0], **options})
     assert said in str(raised.value) and '\n' not in str(raised.value)
     assert not (tmp_path / 'out').exists()
-
-
-def test_a_file_that_is_named_twice(tmp_path, vocabulary, texts):
-    (tmp_path / 'all.txt').write_text((tmp_path / 'ko' / 'a.txt').read_text())
-    for given, said in (
-        (('ko=all.txt', 'ko=all.txt'), '--input=ko=all.txt: is given twice'),
-        ((f'de={tmp_path}/all.txt', f'ko={tmp_path}/*.txt'), 'is named as de and as ko'),
-    ):
-        with pytest.raises(UserError, match='--input') as raised:
-            run(tmp_path, vocabulary, input=given)
-        assert said in str(raised.value) and '--language_repeats' in str(raised.value)
 
 
 def test_a_language_of_which_nothing_is_left(tmp_path, vocabulary, texts):

@@ -85,9 +85,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
 @pytest.mark.parametrize(
     ('tokens', 'documents', 'buckets'),
     [
-        (100, 3, 1),
         (10**9, 63, 1),  # a few huge documents stay together, so that each has others
-        (10**6, 40_000, 1),
         (13 * 10**6, 27_000, 13),
         (4 * 10**9, 6 * 10**6, 500),
         (10**9, 11_000, 125),  # books
@@ -200,35 +198,6 @@ def test_packed_records_hold_the_examples_of_unpacked_ones(tmp_path, vocabulary)
     np.testing.assert_array_equal(
         held_out['input_ids'], read(tmp_path / 'out', 'eval')[0]['input_ids']
     )
-
-
-def test_rows_of_long_records_are_full_and_masked_as_each_split_says(tmp_path, vocabulary):
-    """ModernBERT's: no pairs, cut where a row is full, packed; held-out rows masked less."""
-    write_text(tmp_path / 'a.txt', vocabulary[2][:300], sentences=(1, 40))
-    made = run(
-        tmp_path,
-        vocabulary,
-        seq_len=1024,
-        objective='full_sentences',
-        cut_sentences=True,
-        short_seq_prob=0.0,
-        packing=True,
-        masked_lm_prob=0.3,
-        eval_masked_lm_prob=0.15,
-        eval_fraction=0.2,
-        dupe_factor=1,
-    )
-    assert shards.verify(tmp_path / 'out').faults == []
-    assert (made.max_predictions, made.max_packs) == (308, 32)
-    sums = made.statistics['records']
-    assert sums['train']['tokens'] > 0.97 * 1024 * sums['train']['records']
-    for split, share in (('train', 0.3), ('eval', 0.15)):
-        assert abs(sums[split]['masked'] / sums[split]['tokens'] - share) < 0.003
-    columns = read(tmp_path / 'out')[0]
-    assert not columns['segment_ids'].any()
-    row, column = np.nonzero(columns['position_ids'] == 0)
-    begins = columns['pack_ids'][row, column] > 0
-    assert (columns['input_ids'][row, column][begins] == CLS).all()
 
 
 def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):

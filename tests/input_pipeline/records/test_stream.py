@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +17,6 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.records import stream as stream_module
 from bert_jax.input_pipeline.records.block_cache import BlockCache
 from bert_jax.input_pipeline.records.growth import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
@@ -32,10 +31,17 @@ from tests.helpers.records import (
 )
 
 
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    """Records that no test changes."""
+    folder = tmp_path_factory.mktemp('records')
+    write_directory(folder, {'train': [300, 520, 256, 3], 'eval': [270, 40]})
+    return folder
+
+
 @pytest.fixture
-def directory(tmp_path):
-    write_directory(tmp_path, {'train': [300, 520, 256, 3], 'eval': [270, 40]})
-    return tmp_path
+def directory(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / 'records')
 
 
 def names(batches: list[dict]) -> np.ndarray:
@@ -43,8 +49,9 @@ def names(batches: list[dict]) -> np.ndarray:
     return np.concatenate([batch['input_ids'][:, 0] for batch in batches])
 
 
-@pytest.mark.parametrize('batch_size', [13, 256, 2500])
-def test_every_record_comes_once_an_epoch(directory, batch_size):
+@pytest.mark.parametrize('batch_size', [13, 2500])
+def test_every_record_comes_once_an_epoch(whole, batch_size):
+    directory = whole
     stream = RecordStream(directory, 'train', batch_size, seed=3, decoder='numpy')
     assert stream.records == 1079
     found = names(take(stream, -(-3 * 1079 // batch_size)))
@@ -57,8 +64,8 @@ def test_every_record_comes_once_an_epoch(directory, batch_size):
 
 
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
-@pytest.mark.parametrize('start', [7, 20])
-def test_resume_gives_the_rest_of_the_uninterrupted_stream(directory, decoder, start):
+def test_resume_gives_the_rest_of_the_uninterrupted_stream(directory, decoder):
+    start = 7
     if decoder == 'tfdata':
         pytest.importorskip('tensorflow')
     whole = take(RecordStream(directory, 'train', 100, 1, decoder), 25)
@@ -67,28 +74,21 @@ def test_resume_gives_the_rest_of_the_uninterrupted_stream(directory, decoder, s
     )
 
 
-@pytest.mark.parametrize('masking, max_packs', [('static', 1), ('dynamic', 1), ('static', 4)])
+@pytest.mark.parametrize('masking, max_packs', [('dynamic', 1), ('static', 4)])
 def test_both_decoders_give_equal_batches(tmp_path, masking, max_packs):
     pytest.importorskip('tensorflow')
     write_directory(tmp_path, {'train': [300, 520], 'eval': [70]}, masking, max_packs)
-    for batch_size in (31, 700):
+    for split, batch_size in (('train', 700), ('eval', 31)):
         ours, theirs = (
-            RecordStream(tmp_path, 'train', batch_size, 1, decoder)
-            for decoder in ('numpy', 'tfdata')
+            RecordStream(tmp_path, split, batch_size, 1, decoder) for decoder in ('numpy', 'tfdata')
         )
-        assert_same(take(ours, 40), take(theirs, 40))
-        ours, theirs = (
-            RecordStream(tmp_path, 'eval', batch_size, 1, decoder)
-            for decoder in ('numpy', 'tfdata')
-        )
+        assert_same(take(ours, 5), take(theirs, 5))
         assert_same(list(ours.evaluation()), list(theirs.evaluation()))
 
 
-@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
-def test_shares_of_rows_make_up_the_whole(directory, decoder):
-    if decoder == 'tfdata':
-        pytest.importorskip('tensorflow')
-    whole = take(RecordStream(directory, 'train', 96, 1, 'numpy'), 15)
+def test_shares_of_rows_make_up_the_whole(directory):
+    decoder = 'numpy'
+    whole = take(RecordStream(directory, 'train', 96, 1, decoder), 15)
     shares = [((0, 48),), ((48, 96),)]
     first, second = (
         take(RecordStream(directory, 'train', 96, 1, decoder, rows), 15) for rows in shares
@@ -107,9 +107,9 @@ def test_shares_of_rows_make_up_the_whole(directory, decoder):
     )
 
 
-@pytest.mark.parametrize('parts', [4, 8])
-def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory, parts):
-    """24 rows for 3 steps, 48 and 72 for as many, then 96: whatever its micro-batches, anywhere."""
+def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory):
+    """24 rows for 3 steps, 48 and 72 for as many, then 96, in eight micro-batches."""
+    parts = 8
     sizes = [24] * 3 + [48] * 3 + [72] * 3 + [96] * 3
     growth = Growth(24, 3, 96, parts)
     assert [growth.size(step) for step in range(12)] == sizes
@@ -137,8 +137,7 @@ def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory, parts)
     )
 
 
-@pytest.mark.parametrize('most', [1, 3, 6, 20])
-@pytest.mark.parametrize('ahead', [0, 1, 50])
+@pytest.mark.parametrize(('most', 'ahead'), [(1, 0), (6, 50), (20, 1)])
 def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahead):
     """Blocks of 1 to 256 rows, made slowly and by several threads, in the place of others."""
     rng, made = np.random.default_rng(0), collections.Counter()
@@ -160,7 +159,7 @@ def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahea
     assert most < 20 or set(made.values()) == {1}
 
 
-@pytest.mark.parametrize('rows', [None, ((64, 128), (0, 8)), ((120, 128),)])
+@pytest.mark.parametrize('rows', [None, ((64, 128), (0, 8))])
 def test_evaluation_pads_its_tail_and_drops_nothing(directory, rows):
     stream = RecordStream(directory, 'eval', 128, 1, 'numpy', rows)
     batches = list(stream.evaluation())
@@ -197,7 +196,6 @@ def test_damage_is_named_by_file_record_and_byte(directory, decoder):
     [
         ('static', 'input_ids', 30_522, r'input_ids\[2\] = 30522 is outside \[0, 30522\), the voc'),
         ('static', 'masked_lm_weights', np.nan, 'masked_lm_weights are not all 0 or 1'),
-        ('dynamic', 'word_starts', 2, r'word_starts\[2\] = 2 is outside'),
         ('packed', 'cls_positions', 16, r'cls_positions\[2\] = 16 is outside'),
     ],
 )
@@ -206,12 +204,12 @@ def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, kind, name, val
     """The checksums are right: someone wrote such records, or the tokenizer is another one."""
     if decoder == 'tfdata':
         pytest.importorskip('tensorflow')
-    masking, packs = ('dynamic' if kind == 'dynamic' else 'static'), 3 if kind == 'packed' else 1
-    spec = dataclasses.replace(SPEC, masking=masking, max_packs=packs)
+    packs = 3 if kind == 'packed' else 1
+    spec = dataclasses.replace(SPEC, max_packs=packs)
     columns = example_columns(spec, 300, seed=5)
     columns[name][270, 2] = value
     info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', encoded(spec, columns))
-    shards.Manifest(16, 4, masking, 'nsp', 30_522, '', 0, {}, {}, (info,), packs).save(tmp_path)
+    shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, (info,), packs).save(tmp_path)
     at = frame_start((tmp_path / info.file).read_bytes(), 270)
     with pytest.raises(
         UserError,
@@ -235,17 +233,6 @@ def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, tmp_path_fac
     with pytest.raises(UserError, match='train-00001-of-00004.tfrecord: missing'):
         RecordStream(directory, 'train', 8, 0, 'numpy')
     RecordStream(directory, 'eval', 8, 0, 'numpy')
-
-
-def test_a_file_that_goes_away_during_the_run_is_named(directory, monkeypatch):
-    # Six of the seven blocks are kept, and the last is soon wanted.
-    monkeypatch.setattr(stream_module, '_STEPS_AT_ONCE', 1)
-    batches = RecordStream(directory, 'train', 30, 0, 'numpy', order='blocks').batches()
-    next(batches)
-    for file in directory.glob('train-*'):
-        file.unlink()
-    with pytest.raises(UserError, match='gone since the start'):
-        list(itertools.islice(batches, 400))
 
 
 def test_a_program_that_an_error_ends_does_not_hang_on_its_unfinished_stream(directory):

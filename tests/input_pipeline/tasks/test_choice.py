@@ -42,37 +42,6 @@ def test_swag_rows_by_hand(tmp_path):
     assert task.read_predictions(str(tmp_path / 'out/predictions.tsv'), examples) == predictions
 
 
-def test_own_task(tmp_path):
-    """A JSON key with the list of choices, labels of the user's, and what does not fit them."""
-    description = {
-        'kind': 'choice', 'files': {'train': 'train.jsonl'}, 'labels': ['A', 'B'],
-        'columns': {'text': 'q', 'choices': 'c.text', 'label': 'answer'},
-    }  # fmt: skip
-    path = tmp_path / 'mine.json'
-
-    def read(*records, **changes):
-        (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, records)))
-        path.write_text(json.dumps(description | changes))
-        return load_task(str(path)).examples('train')
-
-    right = {'q': 'a', 'c': {'text': ['b', 'c']}, 'answer': 'B'}
-    assert [(e.context, e.choices, e.label) for e in read(right)] == [('a', ('b', 'c'), 1)]
-    for record, changes, message in (
-        (
-            right | {'c': {'text': ['b']}},
-            {},
-            'train.jsonl:1: 1 choices; an example of task mine has 2 to 2',
-        ),
-        (right | {'answer': 'C'}, {}, "train.jsonl:1: unknown label 'C'; task mine has A, B"),
-        (right | {'q': ['a']}, {}, "train.jsonl:1: 'text' is a list where a text is wanted"),
-        ({'q': 'a', 'answer': 'A'}, {}, "no 'c.text' for 'choices'; it has q, answer"),
-        (right, {'labels': ['A']}, '"labels" must list what the choices are called'),
-        (right, {'metrics': ['f1']}, 'scored by accuracy alone'),
-    ):
-        with pytest.raises(UserError, match=message):
-            read(record, **changes)
-
-
 def test_examples_of_one_file_may_have_any_number_of_choices(tmp_path):
     rows = ['q,a,b,,,1', 'q,a,b,c,d,3', 'q,a,b,c,,0']
     (tmp_path / 'train.csv').write_text('\n'.join(['text,w,x,y,z,label', *rows]))
@@ -87,18 +56,6 @@ def test_examples_of_one_file_may_have_any_number_of_choices(tmp_path):
     assert features['input_mask'].sum(axis=-1).tolist() == [[5, 5, 1, 1], [5] * 4, [5, 5, 5, 1]]
     assert task.constant_loss(features) == pytest.approx(np.log([2, 4, 3]).mean())
 
-    # A choice that is not there is never the answer, and in no loss.
-    from bert_jax.train.losses import among_choices, cross_entropy
-
-    scores = np.array([[0, 1, 9, 9], [0, 1, 2, 3], [2, 1, 0, 9]], np.float32)
-    logits = among_choices(scores, {'input_mask': features['input_mask']})
-    answers = task.decode(examples, features, {'logits': np.asarray(logits)}).answers
-    assert list(answers.values()) == ['1', '3', '0']
-    losses = cross_entropy(logits, features['labels'])
-    alone = [
-        np.log(np.exp(row).sum()) - row[i] for row, i in ((scores[0, :2], 1), (scores[2, :3], 0))
-    ]
-    np.testing.assert_allclose(losses[np.array([0, 2])], alone, rtol=1e-5)
     (tmp_path / 'train.csv').write_text('text,w,x,y,z,label\nq,a,b,,,2')
     with pytest.raises(UserError, match="train.csv:2: the label '2' is beyond its 2 choices"):
         task.examples('train')

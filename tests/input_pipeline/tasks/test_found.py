@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.files.found import find, is_table
+from bert_jax.input_pipeline.tasks.files.found import find
 
 # Sixty rows of each: texts in any script, labels of any kind.
 N = 60
@@ -41,14 +41,6 @@ CLEAR = {
         table(MOODS, TEXTS, header='Stimmung Satz'),
         {'kind': 'classification', 'columns': {'text': 'Satz', 'label': 'Stimmung'}},
     ),
-    'without blanks': (
-        table([f'今日はとても楽しい一日{i}' for i in range(N)], MOODS),
-        {'columns': PLACES, 'header': False},
-    ),
-    'pair': (
-        table(TEXTS, OTHERS, MOODS, header='premise hypothesis gold_label'),
-        {'kind': 'pair'},
-    ),
     'counted pair': (
         table(MOODS, range(N), TEXTS, OTHERS, header='Quality #1ID #1String #2String'),
         {'columns': {'text': '#1String', 'text_b': '#2String', 'label': 'Quality'}},
@@ -65,11 +57,6 @@ CLEAR = {
         table(TEXTS, [i % 3 for i in range(N)], header='text label'),
         {'kind': 'classification', 'labels': ['0', '1', '2']},
     ),
-    'csv': (
-        table([f'"{text}"' for text in TEXTS], MOODS, header='text label', separator=','),
-        {'kind': 'classification'},
-    ),
-    'jsonl': (lines(idx=range(N), text=TEXTS, label=MOODS), {'labels': ['bad', 'good']}),
     'tagged jsonl': (
         lines(tokens=[['New', 'York']] * N, ner_tags=[['B-LOC', 'I-LOC'], ['O', 'O']] * (N // 2)),
         {'kind': 'tagging', 'columns': {'tokens': 'tokens', 'tags': 'ner_tags'}},
@@ -124,11 +111,6 @@ UNCLEAR = {
     'no label': (
         table(TEXTS, OTHERS, header='text title'),
         "columns 'text', 'title' do not look like labels: say which",
-        {},
-    ),
-    'no text': (
-        table(range(N), MOODS, header='number label'),
-        "columns 'number' do not look like texts: say which",
         {},
     ),
     'one column': (

@@ -127,7 +127,6 @@ def test_a_label_that_nobody_has_keeps_one_half():
     ('record', 'message'),
     [
         ({'text': 'x', 'labels': ['d']}, "train.jsonl:1: unknown label 'd'; task mine has a, b, c"),
-        ({'text': 'x', 'labels': None}, "train.jsonl:1: 'labels' for 'label' is null"),
         ({'text': 'x'}, "no 'labels' for 'label'; it has text"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 
@@ -12,11 +11,9 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task, score_file
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.files.squad import SpanExample, answer_in_context
+from bert_jax.input_pipeline.tasks.files.squad import answer_in_context
 from bert_jax.input_pipeline.tasks.metrics import squad
-from bert_jax.input_pipeline.tasks.squad import SpanTask, windows_of
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from tests.helpers import tokenizer_folders
+from bert_jax.input_pipeline.tasks.squad import windows_of
 from tests.helpers.tokenizer_folders import wordpiece
 
 CONTEXT = "The Quick, brown   fox (it was Zoë's) jumped over 13 lazy dogs in 1999."
@@ -109,29 +106,6 @@ def test_rows_by_hand(tmp_path):
         task.features(task.examples('train'), TOKENIZER, 40)
 
 
-def test_a_long_document_has_few_windows_and_its_own_places(tmp_path):
-    """Rows of 1,024 by a tokenizer.json of bytes: windows a third of a row apart."""
-    tokenizer = Tokenizer.load(tokenizer_folders.modernbert(tmp_path / 'vocabulary'))
-    context = ' '.join(f'{i} people of Zürich,  한국 {i}.' for i in range(120))
-    answer = 'Zürich,  한국 99'
-    question = SpanExample('q', 'who of 한국?', context, ((answer, context.find(answer)),))
-    task = SpanTask('long', {})
-    found = task.features([question], tokenizer, 1024)
-    asked = len(tokenizer.encode(question.question))
-    pieces = len(tokenizer.encode(context))
-    assert pieces > 2000 and len(found['input_ids']) == -(-(pieces - (1021 - asked)) // 341) + 1
-    first, second = found['input_ids'][:2]
-    np.testing.assert_array_equal(first[asked + 2 + 341 : 1023], second[asked + 2 : 1023 - 341])
-    there = found['start_positions'] > 0
-    assert there.any()
-    for row in np.flatnonzero(there):
-        start, end = found['start_positions'][row], found['end_positions'][row]
-        begin, stop = found['starts'][row, start], found['ends'][row, end]
-        assert context[begin:stop] == answer
-    stated = dataclasses.replace(task, doc_stride=500).features([question], tokenizer, 1024)
-    assert len(stated['input_ids']) < len(found['input_ids'])
-
-
 def test_decoding_is_that_of_the_reference(tmp_path):
     """All pairs of the 20 best of each window, the rules of run_squad.py:765-800, in plain loops.
 
@@ -200,7 +174,7 @@ def test_best_threshold_is_the_official_search():
     Every threshold on the odds, '' above it, else the answer given.
     """
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         names = [str(i) for i in range(30)]
         truths = {name: ['x'] if rng.random() < 0.6 else [] for name in names}
         answers = {name: ['x', 'y', ''][rng.integers(3)] for name in names[:25]}
@@ -218,16 +192,15 @@ def test_best_threshold_is_the_official_search():
         assert 'tuned_exact' not in report
 
 
-@pytest.mark.parametrize(('answer', 'exact'), [('fox', 100), ('', 50)])
-def test_a_mark_that_contradicts_the_answers(tmp_path, caplog, answer, exact):
+def test_a_mark_that_contradicts_the_answers(tmp_path, caplog):
     """Scored by the answers, as by evaluate-v2.0.py, trained on by the mark, and said."""
     marked = QUESTION | {'answers': [{'text': 'fox', 'answer_start': 19}], 'is_impossible': True}
     for name in ('train-v2.0.json', 'dev-v2.0.json'):
         paragraph = {'context': CONTEXT, 'qas': [marked, marked | {'id': '2', 'answers': []}]}
         write_paragraph(tmp_path / name, paragraph)
     task = load_task('squad_v2', str(tmp_path))
-    scores = task.score(task.examples('dev'), Predictions({'1': answer, '2': ''}))
-    assert scores['exact'] == exact and scores['HasAns_total'] == 1
+    scores = task.score(task.examples('dev'), Predictions({'1': 'fox', '2': ''}))
+    assert scores['exact'] == 100 and scores['HasAns_total'] == 1
     assert '1 of 2 questions list answers' in caplog.text
     assert task.examples('train')[0].answers == ()
 
@@ -291,15 +264,10 @@ def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_pa
                 assert CONTEXT[found[1] :].startswith(found[0]) and found[0].split() == text.split()
 
 
-def _without(entry, name):
-    return {key: value for key, value in entry.items() if key != name}
-
-
-@pytest.mark.parametrize(('version', 'answers'), [('v1.1', None), ('v2.0', 'absent'), ('v2.0', [])])
+@pytest.mark.parametrize(('version', 'answers'), [('v1.1', None), ('v2.0', [])])
 def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version, answers):
     """Refused for train and dev; a test split of such questions is predicted but not scored."""
-    entry = {'id': '1', 'question': 'who ?'}
-    entry |= {} if answers == 'absent' else {'answers': answers}
+    entry = {'id': '1', 'question': 'who ?', 'answers': answers}
     for split in ('train', 'dev'):
         file = f'{split}-{version}.json'
         write_paragraph(tmp_path / file, {'context': CONTEXT, 'qas': [entry]})
@@ -323,14 +291,6 @@ QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_st
         (None, r'data\[0\].paragraphs\[0\]: null, where an object is expected'),
         ({'context': 'a', 'qas': [{'question': 'a'}]}, "'id' is missing"),
         (
-            {'context': 'a', 'qas': [QUESTION | {'question': '\ud83d'}]},
-            "'question' holds half a character",
-        ),
-        (
-            {'context': 'a', 'qas': [QUESTION | {'answers': [{'text': 'a', 'answer_start': 0.5}]}]},
-            "'answer_start' is a number",
-        ),
-        (
             {'context': 'a', 'qas': [QUESTION, QUESTION | {'id': '2', 'answers': []}]},
             "question '2' has no answer; use squad_v2",
         ),
@@ -350,12 +310,6 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path, paragraph, problem):
             {'q0': 0.1},
             "null_odds.json lacks 1 of the 2 questions that are answered, the first is 'q1'",
         ),
-        (
-            'null_odds',
-            {'q0': '0.1', 'q1': 0.0},
-            "null_odds.json: expected a JSON object of .* finite number: 'q0'",
-        ),
-        ('nbest', {'q0': [{'text': 'fox'}]}, 'nbest.json lacks 1 of the 2'),
         ('predictions', {'q0': None, 'q1': ''}, "id -> answer text: 'q0' has something else"),
         ('predictions', {'other': 'fox'}, 'none of the 1 predictions is of one of the 2 questions'),
     ],
@@ -370,9 +324,7 @@ def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name, content, 
     }
     (tmp_path / 'answers').mkdir()
     for stem, right in (files | {name: content}).items():
-        (tmp_path / f'answers/{stem}.json').write_text(
-            right if isinstance(right, str) else json.dumps(right)
-        )
+        (tmp_path / f'answers/{stem}.json').write_text(json.dumps(right))
     task = load_task('squad_v2', str(tmp_path))
     with pytest.raises(UserError, match=message):
         task.score(
@@ -406,19 +358,8 @@ def test_a_span_task_of_tables(tmp_path):
         'dev.tsv', 'q\tc\ta\nb\ta fox\tfox\nb\ta fox\t\n', columns=three, unanswerable=True
     )
     assert [e.answers for e in found] == [(('fox', 2),), ()]
-    for rows, message in {
-        '7,b,a fox,fox,x\n': 'dev.csv:2: the start of an answer is not a whole number',
-        '7,b,a fox,,0\n': 'dev.csv: no labels: none of the 1 questions of split dev has an answer',
-        '7,b,c,c,0\n7,b,c,c,0\n': "dev.csv:3: id '7' again",
-    }.items():
-        with pytest.raises(UserError, match=message):
-            read('dev.csv', f'id,q,c,a,s\n{rows}')
-    with pytest.raises(UserError, match="doc_stride='64'"):
-        read('dev.csv', '', doc_stride='64')
-    with pytest.raises(UserError, match="scorer 'rouge' is none of squad, korquad"):
-        read('dev.csv', '', scorer='rouge')
-    with pytest.raises(UserError, match=r'does not say which column is'):
-        read('dev.csv', '', columns={'question': 'q'})
+    with pytest.raises(UserError, match='dev.csv:2: the start of an answer is not a whole number'):
+        read('dev.csv', 'id,q,c,a,s\n7,b,a fox,fox,x\n')
 
 
 V2 = {'exact': 75.8275, 'f1': 78.7778, 'HasAns_exact': 69.6188, 'HasAns_f1': 75.5277}

@@ -68,8 +68,6 @@ def test_tables_of_sentences(tmp_path):
     [
         ('a O\n\nb O\nc 3\n', {}, 'train.txt:4: unknown label .3.*given names by "labels": {"0"'),
         ('a O\n', {'columns': {'tokens': 'w'}}, 'a table with names is "format": "tsv"'),
-        ('a O\n\n' * 10, {}, 'train.txt: 10 of 10 sentences have one word: a blank line belongs'),
-        ('a O\n' * 2240, {}, 'train.txt: 2240 words in 1 sentences: a blank line belongs after'),
         ('a O\nb\n', {}, 'train.txt:2: 1 columns; expected a word in column 0 and its tag in'),
         (
             'a O\n',
@@ -98,12 +96,9 @@ Sentence: 2,c,NN,I-PER
 WORDS = {'sentence': 'Sentence #', 'tokens': 'Word', 'tags': 'Tag'}
 
 
-@pytest.mark.parametrize('filled', ['', 'nan'])
-def test_tables_with_a_word_a_row(tmp_path, filled):
+def test_tables_with_a_word_a_row(tmp_path):
     """The next sentence begins where the column holds another value; blank is as above."""
-    text = KAGGLE
-    if filled:
-        text = text.replace('\n,"', '\nnan,"').replace('\n,d', '\nnan,d')
+    text = KAGGLE.replace('\n,d', '\nnan,d')
     task = task_file(tmp_path, text, 'train.csv', columns=WORDS)
     assert [e.words for e in task.examples('train')] == [('Paris', 'a\nb'), ('c', 'd')]
     assert [tags for _, _, tags, _ in read(task)] == ['B-LOC O', 'B-PER I-PER']
@@ -112,17 +107,7 @@ def test_tables_with_a_word_a_row(tmp_path, filled):
     assert task.read_predictions(str(tmp_path / 'predictions.txt'), task.examples('train')) == gold
 
 
-def test_lengths_that_are_hardly_those_of_sentences_are_said(tmp_path, caplog):
-    task_file(tmp_path, 'a O\n\n' * 10 + 'a O\nb O\n').examples('train')
-    assert '10 of 11 sentences have one word' in caplog.text
-    task_file(tmp_path, ('a O\n' * 300 + '\n') * 2).examples('train')
-    assert '600 words in 2 sentences' in caplog.text
-    with pytest.raises(UserError, match='-DOCSTART- alone ends its 3 sentences.*a blank line'):
-        task_file(tmp_path, '-DOCSTART- O\na O\nb O\n' * 3).examples('train')
-
-
 SCHEMES = {
-    'IOBES': 'B-PER E-PER O S-LOC B-LOC I-LOC E-LOC S-LOC S-PER',
     'BILUO': 'B-PER L-PER O U-LOC B-LOC I-LOC L-LOC U-LOC U-PER',
     'BMEW': 'B-PER E-PER O W-LOC B-LOC M-LOC E-LOC W-LOC W-PER',
 }
@@ -153,18 +138,6 @@ def test_schemes_with_ends_and_singles_are_scored_by_entities(tmp_path, scheme, 
         'B-PER I-PER O B-LOC B-LOC I-LOC I-LOC B-LOC B-PER'.split()
     )
     assert f'train: {6 if scheme[1] == "M" else 5} tags of IOBES' in caplog.text
-
-
-@pytest.mark.parametrize(
-    'labels',
-    [['O', 'PER-B', 'PER-I'], ['o', 'b-per', 'i-per']],
-)
-def test_entity_labels_that_are_spelled_otherwise_are_said(tmp_path, labels, caplog):
-    assert task_file(tmp_path, 'a O\n', labels=labels).metric == 'accuracy'
-    assert 'are scored word by word: for entities give them names' in caplog.text
-    named = dict(zip(labels, ['O', 'B-PER', 'I-PER'], strict=True))
-    task = task_file(tmp_path, f'a {labels[1]}\nb {labels[2]}\n', labels=named)
-    assert task.metric == 'entity_f1' and read(task)[0][2] == 'B-PER I-PER'
 
 
 def test_rows_by_hand(tmp_path):
@@ -230,10 +203,10 @@ def conlleval(truth, predicted):
 
 def test_entity_scores_are_those_of_conlleval():
     rng = np.random.default_rng(0)
-    for trial in range(60):
+    for trial in range(20):
         truth = [[LABELS[i] for i in rng.integers(0, 5, rng.integers(1, 9))] for _ in range(20)]
         wrong = [
-            [tag if rng.random() < trial / 60 else LABELS[rng.integers(0, 5)] for tag in tags]
+            [tag if rng.random() < trial / 20 else LABELS[rng.integers(0, 5)] for tag in tags]
             for tags in truth
         ]
         scores = entities.entity_scores(truth, wrong)
@@ -304,7 +277,6 @@ def test_conllu_files_are_read_as_their_syntactic_words(tmp_path):
     [
         ('1\ta\tb\n', {}, 'train.conllu:1: 3 columns'),
         (conllu(('1', 'a', '_', 'N')), {}, 'train.conllu:1: no word of the sentence has a tag'),
-        (conllu(('1', 'a', 'X', 'N')), {'columns': {'tags': 4}}, "has the label 'N' alone"),
         (conllu(('1', 'a', 'X', 'N')), {'columns': {'tags': 5}}, '{"tags": 3}'),
     ],
 )

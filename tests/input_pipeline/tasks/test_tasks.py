@@ -15,8 +15,8 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.batching import permutation, subset, training_batches
-from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, text_rows, truncated_lengths
+from bert_jax.input_pipeline.tasks.batching import training_batches
+from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, truncated_lengths
 from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -45,11 +45,6 @@ def write(tmp_path, text, name='train.tsv'):
     ('name', 'text', 'entries'),
     [
         (
-            'all.tsv',
-            'language\ttext\tlabel\nen\ta\tpos\nde\tb\tneg\nde\tc\tpos\n',
-            {'only': {'language': 'de'}},
-        ),
-        (
             'all.jsonl',
             '{"text": "a", "label": "pos", "of": {"no": 1}}\n'
             '{"text": "b", "label": "neg", "of": {"no": 2}}\n'
@@ -71,16 +66,11 @@ def test_only_some_rows_of_a_file_are_read(tmp_path, name, text, entries):
         read = [(e.id, e.text, task.labels[e.label]) for e in task.examples('train')]
         assert read == [('0', 'b', 'neg'), ('1', 'c', 'pos')]
 
-    missing = {'files': {'train': name}, **entries, 'only': {'9': 'de'}}
-    with pytest.raises(UserError, match=f'{name}.*only 9'):
-        load_task(task_file(tmp_path, **missing)).examples('train')
-
 
 def test_other_mistakes(tmp_path):
-    for name, meant in (('mrcp', 'mrpc'), ('SST-2', 'sst2'), ('squad', 'squad_v[12]')):
-        said = rf'{name}: unknown; use one of cola.*\(did you mean {meant}\?\)'
-        with pytest.raises(UserError, match=said):
-            load_task(name, 'x')
+    said = r'mrcp: unknown; use one of cola.*\(did you mean mrpc\?\)'
+    with pytest.raises(UserError, match=said):
+        load_task('mrcp', 'x')
     with pytest.raises(UserError, match='needs --data_dir'):
         load_task('mrpc')
     with pytest.raises(UserError, match='no such file'):
@@ -136,21 +126,11 @@ def test_what_does_not_fit_is_counted(tmp_path, caplog):
         'mine train: 2 of 4 texts are longer than a row and cut: 23.81% of all word pieces are lost'
     ]
 
-    # A pair, of which both are cut, and one row of a choice.
-    pair = text_rows(['a b c', 'a'], ['a b c', 'b'], TOKENIZER, 7)
-    assert cut_of(pair).tolist() == [2, 1, 8, 2]
-    write(tmp_path, 'c\tx\ty\tlabel\na\tb\tb c d e\t0\na\tb\tc\t1\n')
-    columns = {'text': 'c', 'choices': ['x', 'y'], 'label': 'label'}
-    settings = {'kind': 'choice', 'columns': columns, 'labels': None, 'metrics': None}
-    task = load_task(task_file(tmp_path, files={'train': 'train.tsv'}, **settings))
-    features = task.features(task.examples('train'), TOKENIZER, 7)
-    assert cut_of(features).tolist() == [2, 1, 11, 1]
-
 
 def test_truncation_is_the_loop_of_the_reference():
-    for a in range(14):
-        for b in range(14):
-            for budget in range(12):
+    for a in range(8):
+        for b in range(8):
+            for budget in range(8):
                 kept = [a, b]
                 while sum(kept) > budget:
                     kept[0 if kept[0] > kept[1] else 1] -= 1
@@ -190,7 +170,6 @@ def test_regression(tmp_path):
     assert scores == pytest.approx({'pearson': pearson, 'spearman': np.corrcoef(*ranks)[0, 1]})
     for label, said in (
         ('lots', "the label 'lots' is not a number"),
-        ('nan', "train.tsv:2: the label 'nan' is not finite in 32 bits"),
         ('1e39', "the label '1e39' is not finite in 32 bits"),
     ):
         write(tmp_path, f'text\tlabel\na\t{label}\n')
@@ -218,14 +197,6 @@ def test_training_batches_shuffle_every_epoch_and_resume_anywhere():
     assert later['example_weights'].tolist() == [1.0] * 4
     other = next(training_batches(features, ['input_ids'], 10, seed=4))['input_ids'][:, 0]
     assert other.tolist() != epochs[0].tolist()
-
-
-def test_subsets_are_drawn_by_seed():
-    assert subset(range(5), 0, 1) == subset(range(5), 9, 1) == list(range(5))
-    drawn = {seed: tuple(subset(range(100), 10, seed)) for seed in range(3)}
-    assert len(set(drawn.values())) == 3
-    assert all(len(set(d)) == 10 and list(d) == sorted(d) for d in drawn.values())
-    assert sorted(permutation(50, 1, 'x')) == list(range(50))
 
 
 def documented(name: str) -> str:
@@ -301,18 +272,6 @@ def test_tensorflow_datasets(tmp_path):
     assert sorted((e.text, e.label) for e in task.examples('train')) == [
         (f'é {i}', i % 2) for i in range(4)
     ]
-    path = task_file(tmp_path, files={'train': source | {'class_names': False}}, labels=[0, 1])
-    assert sorted(e.label for e in load_task(path).examples('train')) == [0, 0, 1, 1]
-    columns = {
-        'question': 'text',
-        'context': 'text',
-        'answer': 'answers.text',
-        'start': 'answers.start',
-    }
-    path = task_file(
-        tmp_path, kind='span', files={'train': source}, columns=columns, labels=None, metrics=None
-    )
-    assert {e.answers for e in load_task(path).examples('train')} == {(('é', 0),)}
     # The named tasks ask for columns that their data sets have (which cannot be downloaded here).
     for name in ('cola', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'ax', 'squad_v1', 'squad_v2'):
         for split, (table,) in load_task(name, 'tfds:').files.items():
@@ -321,8 +280,6 @@ def test_tensorflow_datasets(tmp_path):
                 name,
                 split,
             )
-            if 'label' in table.columns and table.class_names and name != 'stsb':
-                assert set(known['label'].names) == set(load_task(name, 'tfds:').labels)
     for wrong in ({'tfds': 'no_such_set_of_data'}, {'split': 'testing'}):
         with pytest.raises(UserError, match='tensorflow-datasets .*cannot be read'):
             load_task(task_file(tmp_path, files={'train': source | wrong})).examples('train')

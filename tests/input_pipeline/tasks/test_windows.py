@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
-from bert_jax.input_pipeline.tasks.features import cut_of, spans_of, window_rows
+from bert_jax.input_pipeline.tasks.features import cut_of, window_rows
 from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from tests.helpers import tiny_models
 
@@ -19,25 +19,6 @@ WINDOWS = [0, 0, 0, 1, 2]  # of rows of 12: the first text has 20 pieces, 10 a r
 @pytest.fixture(scope='module')
 def tokenizer():
     return tiny_models.tokenizer()
-
-
-def test_every_piece_is_in_a_window_and_none_is_left_out():
-    for length in range(30):
-        for room, stride in ((7, 3), (7, 7), (7, 20), (1, 1)):
-            spans = spans_of(length, room, stride)
-            assert {i for span in spans for i in range(span.start, span.stop)} == set(range(length))
-            assert all(span.stop - span.start <= room for span in spans)
-            starts = [span.start for span in spans]
-            assert starts == [i * min(stride, room) for i in range(len(starts))]
-
-
-def test_rows_hold_the_windows_of_their_texts(tokenizer):
-    rows = window_rows(TEXTS, [None] * 3, tokenizer, 12, 5)
-    assert rows['example_index'].tolist() == WINDOWS
-    assert rows['input_mask'].sum(axis=1).tolist() == [12, 12, 12, 4, 2]
-    what = tokenizer.encode('what')[0]
-    assert (rows['input_ids'][:3, 1:11] == what).all()
-    assert cut_of(rows).tolist() == [3, 0, 22, 0]
 
 
 @pytest.mark.parametrize('longer', [0, 1])

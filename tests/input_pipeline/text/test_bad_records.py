@@ -56,17 +56,6 @@ def test_texts_that_are_null_or_empty_are_counted(tmp_path):
     assert report.bad_records == {'null': 3}
 
 
-@pytest.mark.parametrize('bad', [b'{"text": "T\xffo."}', b'{"text": "\\ud800"}'])
-def test_bad_utf8_is_a_bad_record_only_where_it_is_an_error(tmp_path, bad):
-    path = put(tmp_path / 'a.jsonl', b'\n'.join([line('One.'), bad, line('Two.')]))
-    with pytest.raises(UserError, match=r'a\.jsonl line 2: '):
-        read(path, on_bad_utf8='error')
-    for options, count, seen in (({'on_bad_utf8': 'error'}, 2, (1, 0)), ({}, 3, (0, 1))):
-        report = Report()
-        assert len(read(path, report, on_bad_record='skip', **options)) == count
-        assert (report.bad_records['invalid UTF-8'], report.bad_utf8) == seen
-
-
 def test_rows_of_parquet(tmp_path):
     column = pa.array([b'One.', None, b'', b'T\xffo.', b'Two.'])
     path = tmp_path / 'a.parquet'

@@ -14,7 +14,6 @@ from bert_jax.input_pipeline.preprocess.languages import split_inputs
 from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
-    read_documents,
     read_unit,
     units,
 )
@@ -25,17 +24,6 @@ installed = pytest.mark.skipif(
     importlib.util.find_spec('datasets') is None,
     reason="datasets is not installed: pip install '.[datasets]'",
 )
-CARD = """---
-configs:
-- config_name: large
-  data_files:
-  - {split: train, path: large/*.jsonl}
-- config_name: small
-  data_files:
-  - {split: train, path: small.jsonl}
-  - {split: test, path: held.jsonl}
----
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,32 +63,6 @@ def test_shards_are_units_and_rows_are_documents(folder):
     ]
     assert found[2].name == ('set/train-00000-of-00003', 3)
     assert report.bytes == sum(len(f'Shard {s}. Row {r}.') for s in range(3) for r in (0, 1, 3))
-
-
-@installed
-def test_bad_records_are_named_by_shard_and_row(folder):
-    report = Report()
-    list(read_documents(f'hf:{folder}:train', TextOptions(on_bad_record='skip'), report))
-    assert report.bad_records == {'null': 3}
-    assert report.bad_record_places[1] == 'hf:set/train-00001-of-00003 row 2 (null)'
-    with pytest.raises(UserError, match="hf:set/train-00000-of-00003 row 0: .*'id': it is a num"):
-        list(read_documents(f'hf:{folder}:train', TextOptions(text_column='id')))
-
-
-@installed
-def test_configurations_and_splits(folder):
-    (folder / 'README.md').write_text(CARD)
-    write(folder / 'large' / 'a.jsonl', ['Large.'])
-    write(folder / 'small.jsonl', ['Small.'])
-    write(folder / 'held.jsonl', ['Held.'])
-
-    def read(pattern):
-        return [document.sentences[0] for document in read_documents(f'hf:{folder}:{pattern}')]
-
-    assert (read('large:train'), read('small:test')) == (['Large.'], ['Held.'])
-    assert units(f'hf:{folder}:small:test')[0].name == 'set/small/test-00000-of-00001'
-    with pytest.raises(UserError, match='cannot be opened .*[Cc]onfig.*large'):
-        read('train')
 
 
 @installed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -32,36 +31,18 @@ DUMP = (
 )
 
 
-class TestNothingToRead:
-    def test_empty_corpus(self, tmp_path):
-        put(tmp_path / 'a.txt', '')
-        put(tmp_path / 'b.txt', ' \n\n')
-        report = Report()
-        with pytest.raises(UserError, match='no text in it'):
-            read(tmp_path / '*', report)
-        assert report.empty_files == ['a.txt', 'b.txt']
-
-
 @pytest.mark.parametrize(
     ('name', 'content', 'message'),
     [
         ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
-        ('a.txt', TEXT.encode('utf-32'), 'is UTF-32'),
-        ('a.txt', b'PK\x03\x04 zip', 'archive: unpack it'),
         ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
         ('a.png', b'\x89PNG\r\n\x1a\n' + b'abc\n' * 100, 'not text'),
         ('a.bin', random.Random(0).randbytes(5000).replace(b'\0', b''), 'not text'),
-        ('a.pdf', b'%PDF-1.4\n' + b'abc\n' * 100, 'of its own format'),
-        ('a.txt', ('\u043c\u0438\u0440 ' * 50).encode('koi8-r'), 'not UTF-8.*iconv'),
         ('a.jsonl', b'{"text": "a"}\n{"a" 1}', r'line 2: not valid JSON \(.* delimiter: column 6'),
         ('a.xml', DUMP, r'a\.xml: is a MediaWiki XML dump: .*WikiExtractor'),
-        ('a.txt', '\n  <page>\n <title>A</title>\n', 'MediaWiki XML dump'),
-        ('a.txt', '\ufeff<!-- c -->\n<!DOCTYPE html>\n<p>A.</p>\n', 'is HTML: .*without the tags'),
         ('a', '<TEI>\n<p>A.</p>\n<p>B.</p>\n', 'is XML'),
         ('a', '<head><title>A.</title></head>\n<body>\nA.\n', 'is HTML'),
         ('a.csv', 'text\nA.\n', r'a\.csv: is CSV.*hf:/.*:train.*--text_column; where'),
-        ('a.tsv.gz', gzip.compress(b'A.\n', mtime=0), 'is TSV.*--text_column'),
-        ('a.txt', '1\tA.\n2\tB.\n3\tC.\n', 'is TSV.*all of it is text, put blanks in place'),
         ('a', 'id,text\n1,"A, ""b""\nc."\n2,B.\n3,C.\n', 'is CSV'),
     ],
 )
@@ -136,8 +117,6 @@ class TestTfds:
     @pytest.mark.parametrize(
         ('pattern', 'column', 'said'),
         [
-            ('tfds:made_text', 'text', 'must be tfds:NAME/SPLIT'),
-            ('tfds:made_text/test', 'text', "no split 'test', it has train"),
             (
                 'tfds:made_text/train',
                 'body',
@@ -149,13 +128,6 @@ class TestTfds:
     def test_what_is_refused(self, prepared, pattern, column, said):
         with pytest.raises(UserError, match=said):
             read(pattern, text_column=column)
-
-    def test_damage_is_named_by_file_and_byte(self, prepared):
-        path = prepared / 'made_text-train.tfrecord-00000-of-00002'
-        content = path.read_bytes()
-        path.write_bytes(content[:-3])
-        with pytest.raises(UserError, match='00000-of-00002: the record at byte .* is damaged or'):
-            read('tfds:made_text/train')
 
 
 class TestWhatIsNotRead:
@@ -199,7 +171,7 @@ class TestWhatIsNotRead:
             os.seteuid(user)
             closed.chmod(0o755)
 
-    @pytest.mark.parametrize('pattern', ['', '**/*.txt', '*/*.txt', 'closed/b.txt'])
+    @pytest.mark.parametrize('pattern', ['**/*.txt', 'closed/b.txt'])
     def test_a_folder_that_may_not_be_read_is_refused(self, locked, pattern):
         with pytest.raises(UserError, match='closed.*: cannot be read .Permission denied'):
             matching(str(locked / pattern))
@@ -209,20 +181,6 @@ class TestWhatIsNotRead:
         with pytest.raises(UserError, match=r'caf.udce9.txt: .*name is not UTF-8') as error:
             read(tmp_path)
         str(error.value).encode()
-
-    @pytest.mark.parametrize(
-        ('pattern', 'said'),
-        [
-            ('xx://a/b', 'xx://a/b: cannot be read from there'),
-            ('hf://datasets/a', 'hf://datasets/a: cannot be read from there'),
-            (' , ', 'names no file'),
-            ('none-*.txt', 'no file matches'),
-            ('no/where/*', 'no file matches'),
-        ],
-    )
-    def test_what_names_nothing_is_refused(self, pattern, said):
-        with pytest.raises(UserError, match=said):
-            read(pattern)
 
 
 def test_absolute_and_relative_inputs_together(tmp_path, monkeypatch):

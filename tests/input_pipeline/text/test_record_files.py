@@ -8,7 +8,6 @@ import json
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text import files
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
 
 
@@ -41,15 +40,6 @@ def test_each_format(read):
         assert read(name, content, **settings) == list(zip(numbers, records, strict=True))
     settings = {'form': 'tsv', 'header': False, 'columns': {'text': 1, 'id': 0}}
     assert read('x', 'a\tb\n', **settings) == [(1, {'text': 'b', 'id': 'a'})]
-
-
-def test_lines_do_not_depend_on_how_the_file_is_read(read, monkeypatch):
-    text = '\ufeff' + ''.join(f'{"é" * (i % 7)} line {i}\r\n' for i in range(50))
-    whole = read('x.txt', text)
-    monkeypatch.setattr(files.decompressed, '__defaults__', (3,))
-    assert (
-        read('x.txt', text) == whole and len(whole) == 50 and whole[0] == (1, {'text': ' line 0'})
-    )
 
 
 def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
@@ -118,10 +108,3 @@ def test_flags():
         parse_columns('text')
     with pytest.raises(UserError, match='No such file'):
         list(Reader('/nowhere.txt', ('text',)))
-
-
-@pytest.mark.parametrize('name', ['predict', 'extract_features'])
-def test_a_second_input_is_refused_and_not_read_in_place_of_the_first(binary, tmp_path, name):
-    refused = binary(name, '--input=a.txt', '--input=b.txt', f'--output={tmp_path}/out')
-    assert refused.returncode == 2 and refused.stderr.count('\n') == 1
-    assert '--input=b.txt: --input was given before: give it once' in refused.stderr

@@ -7,13 +7,11 @@ import unicodedata
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import typos
 from bert_jax.input_pipeline.text.typos import Typos, one_typo
 
 TEXTS = {
     'english': 'The quick brown Fox jumps over the lazy dog , near 3 rivers .',
-    'german': 'Über die Straße läuft ein größerer Fuchs ; Mädchen sehen zu',
     'korean': '한국어 텍스트 에서 오타 를 만들어 보았습니다',
     'hindi': 'नमस्ते दुनिया यह एक परीक्षण है',
 }
@@ -65,18 +63,13 @@ def test_the_share_is_of_the_words_and_more_of_them_hold_the_same_typos():
 
 
 def test_a_typo_depends_on_seed_name_and_word_alone():
-    text = TEXTS['german']
+    text = TEXTS['english']
     names = (1, 'a', 0), (2, 'a', 0), (1, 'b', 0), (1, 'a', 1)
     assert len({Typos(0.5, seed).text(text, *name) for seed, *name in names}) == 4
     # words that come later change nothing before them
-    assert Typos(0.5, 1).text(text + ' Ende', 'a', 0).startswith(Typos(0.5, 1).text(text, 'a', 0))
+    assert Typos(0.5, 1).text(text + ' end', 'a', 0).startswith(Typos(0.5, 1).text(text, 'a', 0))
     # fixed for good: results that name a seed can be repeated
     assert Typos(1.0, 0).text('the capital of France', 'x', 0) == 'thew capit4l fo Franc3'
-
-
-def test_kinds_are_known():
-    with pytest.raises(UserError, match='no kind of typo is called shout: there are insertion'):
-        Typos(0.1, 0, ('shout',))
 
 
 def test_a_single_typo_is_of_a_kind_that_can_change_the_word():

@@ -15,18 +15,17 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files import typed_json
 from bert_jax.input_pipeline.text.corpus import TextOptions, read_documents, read_unit
 from bert_jax.input_pipeline.text.inputs import digest
 from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
-from bert_jax.input_pipeline.text.inputs.units import SmallFiles, units
+from bert_jax.input_pipeline.text.inputs.units import units
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """300 small files of all kinds, and a larger one in their middle."""
+    """100 small files of all kinds, and a larger one in their middle."""
     text = tmp_path / 'text'
-    for i in range(300):
+    for i in range(100):
         path = text / f'{i % 7}' / f'{i:03}'
         path.parent.mkdir(parents=True, exist_ok=True)
         line = f'Text number {i}.'
@@ -38,7 +37,7 @@ def folder(tmp_path):
             4: bz2.compress(json.dumps({'text': line}).encode() + b'\n'),
         }[i % 5]
         path.write_bytes(content)
-    (text / '3' / '100.txt').write_text('Large.\n\n' * 20_000)
+    (text / '3' / '050.txt').write_text('Large.\n\n' * 20_000)
     return text
 
 
@@ -51,13 +50,13 @@ def documents(parts, options=DEFAULT):
 
 def test_documents_do_not_depend_on_what_is_put_together(folder, monkeypatch):
     together = documents(units(str(folder)))
-    assert len(together) == 300 + 60 + 20_000
+    assert len(together) == 100 + 20 + 20_000
     assert together == [(each.name, each.sentences) for each in read_documents(str(folder))]
     for name, value in (('_MIN_UNIT_BYTES', 1), ('_UNIT_FILES', 7)):
         with monkeypatch.context() as patch:
             patch.setattr(f'bert_jax.input_pipeline.text.inputs.units.{name}', value)
             apart = units(str(folder))
-            assert len(apart) > 5 and documents(apart) == together
+            assert len(apart) > 4 and documents(apart) == together
 
 
 def test_the_digests_are_those_of_single_files(folder):
@@ -86,7 +85,7 @@ def test_a_small_file_that_changes_is_seen(folder):
 
 
 @pytest.mark.parametrize('form', ['text', 'parquet'])
-@pytest.mark.parametrize('change', ['shorter', 'longer', 'other', 'gone'])
+@pytest.mark.parametrize('change', ['shorter', 'gone'])
 def test_text_that_changes_after_it_was_listed_is_refused(tmp_path, form, change):
     path = tmp_path / 'a.parquet'
     write = {
@@ -100,30 +99,11 @@ def test_text_that_changes_after_it_was_listed_is_refused(tmp_path, form, change
     assert len(parts) > 2 and len(documents(parts)) == 20
     if change == 'gone':
         path.unlink()
-    elif change == 'other':
-        os.utime(path, ns=(0, 0))
     else:
-        write(4 if change == 'shorter' else 30)
+        write(4)
     for part in parts:
         with pytest.raises(UserError, match=r'a\.parquet: (has changed|cannot be read \(No such)'):
             documents([part])
-
-
-def test_units_travel_as_json(folder):
-    part = units(str(folder))[0].of_language('en')
-    back = typed_json.load(SmallFiles, typed_json.dump(part))
-    assert list(back.files()) == list(part.files()) and back.bytes == part.bytes
-    assert next(back.files()).name == 'en/0/000'
-
-
-def test_a_file_that_is_one_document_is_not_divided(tmp_path):
-    text = 'One.\n\nTwo.\n\n' * 50
-    (tmp_path / 'a.txt').write_text(text)
-    (tmp_path / 'b.jsonl').write_text('{"text": "A."}\n' * 50)
-    options = TextOptions(documents='file')
-    parts = units(str(tmp_path), options, 50)
-    found = documents(parts, options)
-    assert found[0] == (('a.txt', 0), ['One.', 'Two.'] * 50) and len(found) == 51
 
 
 INSIDE = '. text text/** text/**/*.txt text/*/* hf:text:train'.split()

@@ -30,8 +30,7 @@ def share(lines):
     return widths.broken / max(1, widths.lines)
 
 
-@pytest.mark.parametrize('width', [45, 72, 100])
-@pytest.mark.parametrize('words', [ENGLISH, KOREAN], ids=['english', 'korean'])
+@pytest.mark.parametrize(('words', 'width'), [(ENGLISH, 100), (KOREAN, 45)])
 def test_wrapped_paragraphs_are_found_in_any_script(words, width):
     """textwrap breaks them, which knows nothing of our rule."""
     paragraphs = [' '.join(prose(words, 8, seed)) for seed in range(40)]
@@ -151,15 +150,6 @@ def test_documents_of_joined_lines(tmp_path, options, documents):
     assert [each.sentences for each in found] == documents
     places = [1, 1 + BOOK.index('A new')][: len(found)]  # of the first line with text
     assert [each.name for each in found] == [('a.txt', place) for place in places]
-
-
-def test_lines_within_a_record_are_joined_and_those_of_wikiextractor_are_not(tmp_path):
-    (tmp_path / 'a.jsonl').write_text('{"text": "He\\nslept.\\n\\nIs\\nit?"}\n')
-    (tmp_path / 'b').write_text(
-        '<doc id="1" title="T">\nT\n\nOne\nTwo.\n</doc>\n<doc id="2">\nA.\n'
-    )
-    found = read_documents(str(tmp_path), TextOptions(join_lines=True))
-    assert [each.sentences for each in found] == [['He slept.', 'Is it?'], ['One', 'Two.'], ['A.']]
 
 
 def test_a_manifest_names_the_options_that_came_later_only_where_they_are_used():

@@ -12,7 +12,7 @@ import tokenizers
 
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.extractor import row_of
-from bert_jax.inference.pipelines import WithMasks, words_of
+from bert_jax.inference.pipelines import words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
@@ -51,32 +51,12 @@ def test_ids_are_those_of_the_library_on_the_whole_text(tokenizer, folder):
         vocabulary.train(TEXT, VocabularyOptions(260, 'byte_bpe'))
     rng = random.Random(0)
     chars = "ab \t\n\r\x1c\x85\xa0\u3000'stl.?é\u0301한中😀1٣"
-    for text in [*TEXT[:2], *NASTY, *(''.join(rng.choices(chars, k=12)) for _ in range(500))]:
+    for text in [*TEXT[:2], *NASTY, *(''.join(rng.choices(chars, k=12)) for _ in range(200))]:
         expected = engine.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text) == expected, repr(text)
         assert tokenizer.encode_with_offsets(text).ids.tolist() == expected
         assert tokenizer.decode(expected) == text
     assert not {0, 2} & set(tokenizer.encode('<s> a</s>'))  # as text, not as special tokens
-
-
-def test_a_sign_that_python_takes_for_white_space_merges_with_others(folder):
-    letter = chr(256 + 0x1C)
-    (folder / 'tokenizer.json').unlink()
-    entries = json.loads((folder / 'vocab.json').read_text())
-    (folder / 'vocab.json').write_text(json.dumps(entries | {f'?{letter}': 340}))
-    with (folder / 'merges.txt').open('a') as file:
-        file.write(f'? {letter}\n')
-    assert Tokenizer.load(folder).encode('?\x1c?') == [340, entries['?']]
-
-
-def test_places_are_the_text_without_its_spaces(tokenizer):
-    text = 'the people  of Zürich, theirs'
-    found = tokenizer.encode_with_offsets(text)
-    for piece, start, end in zip(found.ids, found.starts, found.ends, strict=True):
-        spelled = tokenizer.decode([piece])
-        assert '\ufffd' in spelled or text[start:end] == spelled.strip()
-    begins = [text[start] for start in found.starts[found.word_starts]]
-    assert begins == ['t', 'p', 'o', 'Z', ',', 't']
 
 
 def test_words_of_running_text_have_a_space_in_front(tokenizer):
@@ -130,15 +110,11 @@ TWO = ['tokenizer.json']  # removed, so that vocab.json and merges.txt count
     ('removed', 'name', 'content', 'said'),
     [
         ([*TWO, 'merges.txt'], '', '', 'no merges.txt beside vocab.json'),
-        ([], 'tokenizer_config.json', {'unk_token': '<no>'}, 'no <no> among its'),
-        (TWO, 'merges.txt', 'only-one\n', "['only-one'] is no merge of two entries"),
         ([], 'tokenizer_config.json', {'tokenizer_class': 'BertTokenizer'},
          'tokenizer_class=BertTokenizer, but the files beside it are of byte-level BPE'),
         ([], 'tokenizer_config.json', {'do_lower_case': True}, 'do_lower_case is not built for'),
         ([], 'tokenizer.json', {'normalizer': {'type': 'NFC'}},
          'normalizer NFC is not as in the byte-level BPE of RoBERTa'),
-        ([], 'tokenizer.json', {'post_processor': {'type': 'ByteLevel'}},
-         'rows by ByteLevel is not as in the byte-level BPE of RoBERTa'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_obeyed_is_one_line(folder, removed, name, content, said):
@@ -167,9 +143,3 @@ def test_rows_have_two_separators_and_one_segment(tokenizer):
     # Cut to fit: of 11 places 4 are special, and the longer gives first.
     cut = text_rows(['the town of them'], ['people people'], tokenizer, 11)['input_ids'][0]
     assert (cut == tokenizer.sep_id).sum() == 3 and cut[-1] == tokenizer.sep_id
-
-
-def test_a_mask_takes_the_space_before_it(tokenizer):
-    row = WithMasks(tokenizer).encode_batch(['the <mask> of them'])[0]
-    expected = [*tokenizer.encode('the'), tokenizer.mask_id, *tokenizer.encode(' of them')]
-    assert row.tolist() == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 
 import pytest
 import tokenizers
@@ -12,7 +11,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.inference.extractor import row_of
 from bert_jax.inference.pipelines import WithMasks, words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from tests.helpers import tokenizer_folders
 
@@ -81,25 +80,6 @@ def test_special_tokens_are_found_by_name_alone(tmp_path):
     assert marked[0].tolist() == [ours.entries.index('[unused3]')] == marked[1][-1:].tolist()
 
 
-def test_special_pieces_are_not_found_in_text(tmp_path):
-    ours = Tokenizer.load(tokenizer_folders.xlm_roberta(tmp_path / 'a'))
-    assert ours.layout.separators == 2 and ours.entries[:2] == ['<s>', '<pad>']
-    assert not {*ours.encode('the <pad></s><mask>')} & {
-        *ours.special_ids[:1],
-        *ours.special_ids[2:],
-    }
-
-
-def test_markers_are_found_and_move_no_id(tmp_path):
-    ours = Tokenizer.load(tokenizer_folders.modernbert(tmp_path / 'a'))
-    marked = extension.mark(ours, ['[E1]', '[unused3]', '[/E1]']).tokenizer
-    assert marked.entries == [*ours.entries, '[E1]', '[/E1]']
-    assert marked.special_ids == ours.special_ids
-    ids = marked.encode('the [E1]town[/E1]')
-    assert [i - ours.vocab_size for i in ids if i >= ours.vocab_size] == [0, 1]
-    assert list(extension.new_entries(ours, marked)) == [ours.vocab_size, ours.vocab_size + 1]
-
-
 @pytest.mark.parametrize(
     ('file', 'content', 'said'),
     [
@@ -118,15 +98,6 @@ def test_what_cannot_be_obeyed_is_one_line(tmp_path, file, content, said):
     assert said in str(error.value) and '\n' not in str(error.value)
 
 
-def test_rows_that_cannot_be_made_are_one_line(tmp_path):
-    path = tokenizer_folders.modernbert(tmp_path / 'a') / 'tokenizer.json'
-    rules = json.loads(path.read_text())
-    rules['post_processor']['single'].pop()
-    path.write_text(json.dumps(rules))
-    with pytest.raises(UserError, match=r"makes rows of '\[CLS\] a' and"):
-        Tokenizer.load(tmp_path / 'a')
-
-
 def test_a_vocabulary_of_modernberts_layout_is_trained(tmp_path):
     text = tokenizer_folders.SCRIPTS * 3
     options = VocabularyOptions(330, 'byte_bpe', layout='modernbert')
@@ -137,11 +108,5 @@ def test_a_vocabulary_of_modernberts_layout_is_trained(tmp_path):
     ours.save(tmp_path / 'a')
     assert Tokenizer.load(tmp_path / 'a').fingerprint == ours.fingerprint
 
-    # The text alone decides, in whatever order and form its characters come.
-    for other in (text[::-1], [unicodedata.normalize('NFD', line) for line in text]):
-        assert vocabulary.train(other, options)[0].fingerprint == ours.fingerprint
-    assert ours.encode(text[2]) == ours.encode(unicodedata.normalize('NFC', text[2]))
-    with pytest.raises(UserError, match='takes 261 or more'):
-        vocabulary.train(text, VocabularyOptions(260, 'byte_bpe', layout='modernbert'))
     with pytest.raises(UserError, match='--layout=modernbert is for --model=byte_bpe'):
         VocabularyOptions(330, layout='modernbert')

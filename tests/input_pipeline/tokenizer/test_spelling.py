@@ -34,37 +34,23 @@ def vector(entry: str, width: int, n: int) -> list[float]:
 
 
 ENTRIES = (
+    *map(str, range(300)),
     '[CLS]', '[unused12]', '##ing', 'ing', 'a', '##', 'an', 'the', 'unbelievable' * 20, '한국어',
     'Straße', '𝔘𐍈', '\U0010ffff' * 5, 'zzz', 'नमस्ते', '',
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(('width', 'n'), [(128, 3), (256, 3), (768, 3), (6, 3), (11, 4), (5, 1)])
+@pytest.mark.parametrize(('width', 'n'), [(128, 3), (6, 3), (11, 4)])
 def test_vectors_are_those_of_exact_arithmetic(width, n):
     wanted = np.array([vector(entry, width, n) for entry in ENTRIES]).astype(np.float32)
     found = spelling.vectors(ENTRIES, width, n)
     assert found.dtype == np.float32 and np.array_equal(found, wanted)
 
 
-def test_a_vector_does_not_depend_on_its_neighbours():
-    """Entries are hashed in parts of 256; some here are too short for any gram of two."""
-    many = [f'{"ab" * (i % 7)}{i % 10}' for i in range(700)]
-    together = spelling.vectors(many, 24)
-    assert all(
-        np.array_equal(together[i], spelling.vectors([many[i]], 24)[0]) for i in (0, 255, 256, 699)
-    )
-
-
 def test_the_vectors_are_the_same_for_good():
     """A model that is trained on them can use no others: these bytes must never change."""
     found = spelling.vectors(['[CLS]', '##ing', 'the', 'Straße', '한국어', 'a'], 128)
     assert hashlib.sha256(found.astype('<f4').tobytes()).hexdigest().startswith('eb8ae1461bb07863')
-
-
-def test_entries_that_hash_alike_are_found():
-    entries = ['aaa', 'aaaa', 'ab', 'ba', 'aaaaa', 'abc', 'xxx', 'xxxx']
-    groups = spelling.alike(entries, spelling.vectors(entries, 48))
-    assert groups == [['aaa', 'aaaa', 'aaaaa'], ['xxx', 'xxxx']]
 
 
 def test_the_file_stands_alone():

@@ -17,9 +17,8 @@ import pytest
 import tokenizers
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
+from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
-from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers import tokenizer_folders
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -109,13 +108,6 @@ def test_google_rules(text):
     assert google_pieces(text, {*SPECIAL, *WORDS}, True) == HAND[text].split()
 
 
-def test_nfc_composes_hangul():
-    tokenizer, text = make(lower_case=False, nfc=True), unicodedata.normalize('NFD', '한국어')
-    encoding = tokenizer.encode_with_offsets(f' {text}')
-    assert tokenizer.tokens(encoding.ids) == ['한국', '##어']
-    assert list(zip(encoding.starts, encoding.ends, strict=True)) == [(1, 7), (7, 1 + len(text))]
-
-
 def test_random_strings_agree_with_the_rules_written_out():
     rng = random.Random(0)
     alphabet = (
@@ -126,7 +118,7 @@ def test_random_strings_agree_with_the_rules_written_out():
     tokens = [*SPECIAL, *"aebx,'-中國éiσςßﬁ🤣", *'##a ##b ##x ##ς ##σ ab ##bx ##ab'.split()]
     for lower_case in (True, False):
         tokenizer = make(tokens, lower_case)
-        for _ in range(5000):
+        for _ in range(1500):
             text = ''.join(rng.choices(alphabet, k=rng.randint(0, 12)))
             assert tokenizer.tokens(tokenizer.encode(text)) == google_pieces(
                 text, set(tokens), lower_case
@@ -165,11 +157,6 @@ class TestDirectory:
         assert Tokenizer.load(tmp_path / 'a').lower_case and os.listdir(tmp_path / 'b') == [
             'letter.txt'
         ]
-
-    def test_fingerprint_covers_entries_and_casing(self):
-        same = make(), make()
-        changed = make(lower_case=False), make(strip_accents=False), make([*SPECIAL, 'y'])
-        assert len({tokenizer.fingerprint for tokenizer in (*same, *changed)}) == 4
 
     @pytest.mark.parametrize(
         ('tokens', 'config', 'expected'),
@@ -239,10 +226,6 @@ class TestForeignSettings:
         [
             ({'config': {'do_basic_tokenize': False}}, 'do_basic_tokenize=False is not built here'),
             (
-                {'config': {'do_lower_case': 'false'}},
-                "do_lower_case='false': must be true, false or null",
-            ),
-            (
                 {'config': {'do_lower_case': True}},
                 'in tokenizer_config.json, but .* in tokenizer.json: make them agree',
             ),
@@ -290,39 +273,3 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     assert done.stdout == '[]\n'
-
-
-@pytest.mark.parametrize('model', ['wordpiece', 'unigram', 'byte_bpe', 'words', 'compiled'])
-def test_half_a_character_is_the_sign_for_none(model):
-    """JSON may hold it, and the libraries raise errors of their own at it."""
-    kind = 'wordpiece' if model == 'compiled' else model
-    text = ['the quick brown fox jumps over lazy dogs \ufffd'] * 9
-    trained, _ = train(text, VocabularyOptions(300, kind))
-    tokenizer = extension.mark(trained, ['[E1]']).tokenizer if model == 'compiled' else trained
-    for text in ('the \ud83d fox', 'fox\udc00'):
-        ids = tokenizer.encode(text)
-        assert tokenizer.encode_with_offsets(text).ids.tolist() == ids
-        if model not in ('compiled', 'wordpiece', 'words'):  # Google's rules delete that sign
-            assert (
-                tokenizer.encode(text.encode(errors='replace').decode().replace('?', '\ufffd'))
-                == ids
-            )
-
-
-def test_sentencepiece_needs_no_protobuf_module(tmp_path):
-    """Its generated code refuses every protobuf that is older than its own.
-
-    Apache Beam needs such a one.
-    """
-    code = f"""
-import sys
-sys.modules['google.protobuf'] = None
-from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
-for model in ('unigram', 'bpe'):
-    tokenizer, _ = train(['one two three', 'two three four'] * 5, VocabularyOptions(30, model))
-    tokenizer.save({str(tmp_path)!r} + '/' + model)
-    assert len(Tokenizer.load({str(tmp_path)!r} + '/' + model).encode_with_offsets('one').ids)
-"""
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ import pytest
 
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+from tests.helpers import commands
 
 MODELS = ('wordpiece', 'unigram', 'bpe')
 RUN = {'cwd': pathlib.Path(__file__).parents[3], 'capture_output': True, 'text': True}
@@ -64,36 +65,15 @@ class TestEveryModel:
             train(text, options)[0].fingerprint
             for text in (english(), english()[::-1], [' '.join(english())])
         }
-        code = (
-            'from tests.input_pipeline.tokenizer.test_vocabulary import *\n'
-            f'print(train(english(), VocabularyOptions(150, {model!r}))[0].fingerprint)'
-        )
-        # another process hashes otherwise
-        env = {**os.environ, 'PYTHONHASHSEED': '1', 'RAYON_NUM_THREADS': '1'}
-        done = subprocess.run([sys.executable, '-c', code], **RUN, env=env, check=True)
-        prints.add(done.stdout.strip())
-        assert len(prints) == 1
-
-    def test_too_small_a_text_gives_what_can_be_had_and_says_so(self, model):
-        tokenizer, report = train(['hello world', 'hello there'], VocabularyOptions(1000, model))
-        assert 10 < tokenizer.vocab_size < 1000
-        assert (
-            len(report.warnings) == 1
-            and f'it gives {tokenizer.vocab_size} entries' in report.warnings[0]
-        )
-
-    def test_casing_reaches_the_directory(self, model, tmp_path):
-        for i, (lower, strip, kept) in enumerate(
-            [(True, None, 'cafe'), (True, False, 'café'), (False, None, 'Café')]
-        ):
-            tokenizer, _ = train(
-                english(), VocabularyOptions(200, model, lower, strip, character_coverage=1.0)
+        if model == 'wordpiece':  # another process hashes otherwise
+            code = (
+                'from tests.input_pipeline.tokenizer.test_vocabulary import *\n'
+                'print(train(english(), VocabularyOptions(150))[0].fingerprint)'
             )
-            tokenizer.save(tmp_path / str(i))
-            loaded = Tokenizer.load(tmp_path / str(i))
-            assert loaded.fingerprint == tokenizer.fingerprint
-            assert loaded.normalizer == tokenizer.normalizer
-            assert loaded.decode(loaded.encode('Café')).replace(' ', '') == kept
+            env = {**os.environ, 'PYTHONHASHSEED': '1', 'RAYON_NUM_THREADS': '1'}
+            done = subprocess.run([sys.executable, '-c', code], **RUN, env=env, check=True)
+            prints.add(done.stdout.strip())
+        assert len(prints) == 1
 
     def test_hangul(self, model):
         tokenizer, report = train(
@@ -115,27 +95,8 @@ class TestEveryModel:
 CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
 
 
-def test_wordpiece_is_filled_up_with_characters():
-    text = [CHARACTERS, CHARACTERS[:50], CHARACTERS[:100], 'walk walks walking ' * 9] * 2
-    tokenizer, report = train(text, VocabularyOptions(160))
-    entries = tokenizer.entries
-    assert set(CHARACTERS) <= set(entries) and report.unknown == 0
-    # Half of it is letters and characters, then words; only then those that are left.
-    assert entries.index('walk') < entries.index(CHARACTERS[120])
-    assert {'walks', 'walking'} <= set(entries) and len(set(entries)) == len(entries) < 160
-
-    # Where not all fit, the most frequent do, and a character within words has both its entries.
-    tokenizer, report = train(text, VocabularyOptions(110))
-    entries = tokenizer.entries
-    assert tokenizer.vocab_size == 110 and not report.warnings
-    assert set(CHARACTERS[:70]) <= set(entries) and CHARACTERS[120] not in entries
-    kana = [CHARACTERS[:40] * 3, 'カタ'] * 2
-    tokenizer, report = train(kana, VocabularyOptions(60, character_coverage=1.0))
-    assert tokenizer.tokens(tokenizer.encode('カタ')) == ['カ', '##タ'] and report.unknown == 0
-
-
 @pytest.mark.parametrize('model', MODELS)
-@pytest.mark.parametrize(('size', 'share'), [(7, 1.0), (60, 1.0), (300, 0.95), (300, 0.3)])
+@pytest.mark.parametrize(('size', 'share'), [(7, 1.0), (300, 0.95)])
 def test_a_vocabulary_too_small_for_its_characters(model, size, share):
     text = [CHARACTERS, CHARACTERS[:50], CHARACTERS[:5] * 9]
     tokenizer, report = train(text, VocabularyOptions(size, model, character_coverage=share))
@@ -153,14 +114,6 @@ def test_a_vocabulary_too_small_for_its_characters(model, size, share):
         assert share <= report.characters_covered == kept / 216 < share + 11 / 216
 
 
-def train_vocab(*flags):
-    """The command, which is refused in one line or does what it says."""
-    command = [sys.executable, '-m', 'bert_jax.launch.train_vocab', *flags]
-    done = subprocess.run(command, **RUN)
-    assert done.returncode in (0, 2) and 'Traceback' not in done.stderr, done.stderr
-    return done
-
-
 def test_a_vocabulary_of_several_languages(tmp_path):
     """The mixture decides whose words have entries of their own, and each is reported on."""
     (tmp_path / 'de.txt').write_text('alpha beta gamma delta\n' * 400)
@@ -169,7 +122,8 @@ def test_a_vocabulary_of_several_languages(tmp_path):
 
     def run(name, *flags):
         output = f'--output={tmp_path}/{name}'
-        return train_vocab(*inputs, '--nolower_case', '--vocab_size=64', output, *flags)
+        flags = (*inputs, '--nolower_case', '--vocab_size=64', output, *flags)
+        return commands.run('train_vocab', *flags)
 
     sizes = {code: (tmp_path / f'{code}.txt').stat().st_size for code in ('de', 'ko')}
     total = sum(sizes.values())

@@ -50,16 +50,6 @@ def test_closed_ids_are_those_of_the_file():
     assert listed.tolist() == [True, False, False, True]
 
 
-def test_places_in_the_text():
-    """Of words after signs, composed characters and words that are cut."""
-    text = 'A\u0308pfel, (the internationalizations)'
-    found = made().encode_with_offsets(text)
-    parts = [text[a:b] for a, b in zip(found.starts, found.ends, strict=True)]
-    assert parts == ['A\u0308pfel', ',', '(', 'the', 'internationalizations', ')']
-    assert found.word_starts.all() and found.ids[1] == 7
-    assert made().tokens([found.ids[1]]) == [',']
-
-
 def test_a_folder_keeps_the_list_and_the_rest_apart(tmp_path):
     tokenizer = made()
     tokenizer.encode('unseen words are in no file')

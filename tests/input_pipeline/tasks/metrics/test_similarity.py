@@ -41,20 +41,10 @@ def test_no_pair_is_better_than_all_below():
     assert 0.5 < found['accuracy_threshold'] < 0.5001
 
 
-def test_pairs_that_are_as_alike_are_on_one_side():
-    found = similarity.matches(np.array([1, 0, 0]), np.array([0.5, 0.5, 0.25], np.float32))
-    assert (found['accuracy'], found['precision'], found['recall']) == (2 / 3, 1 / 2, 1)
-
-
-def test_translations_of_the_same_words_are_right_too():
-    found = similarity.translated(['yes', 'no', 'yes'], np.array([2, 0, 1]))
-    assert found.tolist() == [True, False, False]
-
-
 def test_intervals_are_those_of_the_binomial():
     values = np.repeat([1.0, 0.0], [60, 40])
     mean = lambda chosen: {'mean': values[chosen].mean()}
-    (low, high) = bootstrap(mean, 100, 4000, seed=1)['mean']
+    (low, high) = bootstrap(mean, 100, 2000, seed=1)['mean']
     wanted = np.array(scipy.stats.binom(100, 0.6).interval(0.95)) / 100
     assert (low, high) == pytest.approx(wanted, abs=0.011)
     assert bootstrap(mean, 100, 20, seed=1) == bootstrap(mean, 100, 20, seed=1)
@@ -80,8 +70,6 @@ def test_pairs_are_read_by_their_columns(tmp_path):
     ('reader', 'row', 'message'),
     [
         (pairs.read_scored, 'a\tb\t5.1\t1\n', r'a.tsv:3: score 5.1 is outside 0 to 5'),
-        (pairs.read_scored, 'a\tb\tnan\t1\n', r'a.tsv:3: score nan is outside 0 to 5'),
-        (pairs.read_scored, 'a\tb\tx\t1\n', r"a.tsv:3: score 'x' is not a number"),
         (pairs.read_scored, '', r'a.tsv: 1 pairs in it: two or more are needed'),
         (pairs.read_labelled, 'a\tb\t5\t2\n', r'a.tsv:3: label 2 must be 0 or 1'),
         (pairs.read_labelled, 'a\tb\t5\t1\n', r'a.tsv: all labels are 1'),
