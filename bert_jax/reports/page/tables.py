@@ -27,6 +27,8 @@ def shown(name: str, value: Any) -> str:
             return f'{value * named.factor:.1f} %'
         case 'tokens a second':
             return f'{value:,.0f}'
+    if value >= 100 and float(value).is_integer():  # a count
+        return f'{value:,.0f}'
     return f'{value:.3g}' if name == 'learning_rate' else f'{value:.4f}'
 
 

@@ -15,6 +15,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
+from bert_jax.reports.page import tables
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import open_all
 from bert_jax.runs.finetuning import sweep as sweeps
@@ -173,6 +174,11 @@ def test_the_page_loads_nothing_and_names_every_run(tmp_path, sweep):
     colours = re.findall(r'(?:fill|stroke): ([^;"]*)', page.source.partition('<body>')[2])
     assert {colour for colour in colours if not colour.startswith('var(--')} <= {'none'}
     assert ('title', {}) in page.tags[page.tags.index(('body', {})) :]
+
+
+def test_counts_have_no_decimals():
+    assert tables.shown('masked', 124889.0) == '124,889'
+    assert tables.shown('mlm_loss', 6.5) == '6.5000'
 
 
 def test_numbers_are_those_of_the_metrics_beside_what_guessing_scores(tmp_path):
