@@ -135,9 +135,13 @@ def test_ci_fails_over_what_failed_runs_the_rest_and_names_what_had_no_time(here
     done = bash(here, '.ci/run', SECONDS=str(begun))
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert lines[-1] == 'FAILED: parity: 1 failed in 2.00s'
-    assert lines[-2].startswith('NOT FINISHED: slow: stopped after ')
-    assert lines[-2].endswith(' seconds: ...... [ 40%]')
-    late = bash(here, '.ci/run', SECONDS='9001')
+    assert lines[-2] == 'FAILED: parity: 1 failed in 2.00s'
+    assert lines[-1].startswith('NOT FINISHED: slow: stopped after ')
+    assert lines[-1].endswith(' seconds: ...... [ 40%]')
+
+
+def test_ci_fails_over_a_suite_that_was_not_run(here):
+    suites(here)
+    late = bash(here, '.ci/run', SECONDS='3001')
     assert late.returncode == 1 and late.stdout.count('NOT RUN: ') == 9
-    assert late.stdout.splitlines()[-1] == 'NOT RUN: core: 50 minutes are over'
+    assert late.stdout.splitlines()[-1] == 'NOT RUN: slow: 50 minutes are over'
