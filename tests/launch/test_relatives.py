@@ -130,7 +130,10 @@ def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
     assert train.pretrain(config, records, str(folder / name)).step == steps
 
 
-@pytest.fixture(scope='module', params=list(KINDS))
+SLOW = {kind: pytest.param(kind, marks=pytest.mark.slow) for kind in ('albert', 'roberta')}
+
+
+@pytest.fixture(scope='module', params=[SLOW.get(kind, kind) for kind in KINDS])
 def folder(request, tmp_path_factory) -> pathlib.Path:
     """A folder with a tokenizer, records, and `pre`: 60 steps on them."""
     folder, rng = tmp_path_factory.mktemp(request.param), np.random.default_rng(0)
@@ -153,7 +156,7 @@ def tuned(folder) -> pathlib.Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('folder', ['roberta'], indirect=True)
+@pytest.mark.parametrize('folder', [SLOW['roberta']], indirect=True)
 def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
     pretrain(folder, 'cut', 20)
     pretrain(folder, 'cut', 60)
@@ -221,7 +224,7 @@ def test_what_a_relative_has_no_place_for_is_one_line(folder, tmp_path):
         assert '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize('folder', ['albert'], indirect=True)
+@pytest.mark.parametrize('folder', [SLOW['albert']], indirect=True)
 def test_of_an_albert_one_block_is_trained(folder):
     params, _ = load_params(folder / 'pre')
     config = source.read_source(str(folder / 'pre')).model
@@ -232,7 +235,7 @@ def test_of_an_albert_one_block_is_trained(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('folder', ['albert'], indirect=True)
+@pytest.mark.parametrize('folder', [SLOW['albert']], indirect=True)
 def test_methods_of_tuning_share_what_they_add(folder):
     mood.write(folder)
     finetune(folder, 'lora', 'tuning.method=lora', 'epochs=1', 'tuning.pooler=trained')
@@ -253,7 +256,7 @@ def test_published_robertas_have_their_parameters():
         assert sum(parts.values()) - parts['pooler'] == masked_lm
 
 
-@pytest.mark.parametrize('folder', ['roberta'], indirect=True)
+@pytest.mark.parametrize('folder', [SLOW['roberta']], indirect=True)
 def test_a_robertas_rows_go_on_across_documents_and_its_words_have_spaces(folder):
     tokenizer = Tokenizer.load(folder / 'tokenizer')
     stream = RecordStream(str(folder / 'records'), 'train', 16, 0, 'numpy')
@@ -273,7 +276,7 @@ def test_a_robertas_rows_go_on_across_documents_and_its_words_have_spaces(folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('folder', ['roberta'], indirect=True)
+@pytest.mark.parametrize('folder', [SLOW['roberta']], indirect=True)
 def test_each_task_begins_with_a_pooler_of_its_own(folder):
     """At a rate of almost nothing the pooler stays as it was made: not as the source has it."""
     mood.write(folder)

@@ -137,6 +137,7 @@ def test_packed_rows_have_the_same_losses_on_every_mesh():
     np.testing.assert_allclose(run(runtime, rows=16, batch=batch)[1], want, rtol=2e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_moments_and_cheaper_masks_do_not_depend_on_the_mesh(baseline):
     narrow = dataclasses.replace(OPTIMIZER, moments='bfloat16')
     alone, split = (

@@ -115,7 +115,7 @@ def test_two_threads_fine_tune_and_score(task, encoder, tmp_path):
         assert tuned.scores == scored.scores and 0 <= tuned.scores['accuracy'] <= 1
         assert scored.report['split'] == 'dev' and 'precision' in scored.text
         verdict, *_ = tuned.summary()
-        assert 'guessing (dev accuracy' in verdict
+        assert '(dev accuracy' in verdict and 'guessing 0.5' in verdict
     assert done[0][0].scores == done[1][0].scores
     assert (
         repr(done[0][1])
@@ -138,6 +138,7 @@ def run_as_printed(result, texts: str = '', **filled: object) -> list[str]:
     return outputs
 
 
+@pytest.mark.slow
 def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where answers.jsonl goes
     dev, folder = task.parent / 'dev.jsonl', tmp_path / 'with a blank'

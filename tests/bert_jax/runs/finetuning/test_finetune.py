@@ -304,6 +304,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     assert [m['learning_rate'] for m in whole] == pytest.approx(rates)
 
 
+@pytest.mark.slow
 def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encoder, task_file):
     """It learns, is stopped and taken up to the bit, and answers with the encoder it belongs to."""
     copy = tmp_path / 'encoder'
@@ -575,7 +576,7 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
             'does not go with --d',
         ),
         ('evaluate', ['--predictions=x'], '--predictions needs --task'),
-        ('evaluate', ['--workdir=x', '--runs=z'], '--runs needs --suite=glue'),
+        ('evaluate', ['--workdir=x', '--runs=z'], '--runs needs --suite'),
         ('evaluate', ['--suite=glue', '--runs=x', '--split=z'], '--split does not go with --suite'),
         (
             'predict',

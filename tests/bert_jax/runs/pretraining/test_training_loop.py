@@ -340,6 +340,7 @@ def test_two_programs_are_compiled_before_the_first_step_is_logged(folder, binar
     assert re.findall(r'Finished XLA compilation of jit\((\w+)\)', before) == ['make', 'train_step']
 
 
+@pytest.mark.slow
 def test_a_run_from_before_there_was_a_choice_of_order_goes_on_with_the_one_it_began_with(folder):
     """The very command that began it; a new run takes the new order, and asking for that is refused
     where the older one has begun.
@@ -366,6 +367,7 @@ def test_a_run_from_before_there_was_a_choice_of_order_goes_on_with_the_one_it_b
     assert not all(np.array_equal(whole[path], newer[path]) for path in whole)
 
 
+@pytest.mark.slow
 def test_pairs_can_be_read_without_learning_what_they_are(folder):
     """The same bits as from records that are said to have no labels; the head stays as drawn."""
     manifest = shards.Manifest.load(folder / 'records')
