@@ -136,7 +136,7 @@ def test_ids_of_their_tokenizer(tmp_path, settings):
 
 def test_ids_of_a_sentencepiece_model(tmp_path):
     """Without signs of the user's own, which transformers makes added tokens of."""
-    directories.train(tmp_path, user_defined_symbols='')
+    directories.train(tmp_path, symbols='')
     theirs, ours = (
         kind(tmp_path) for kind in (transformers.AlbertTokenizer.from_pretrained, Tokenizer.load)
     )

@@ -42,7 +42,7 @@ NASTY = [
 ]
 
 
-def train(folder: pathlib.Path) -> pathlib.Path:
+def train(folder: pathlib.Path, symbols: str = '(,),",-,.,–,£,€') -> pathlib.Path:
     """A folder with a SentencePiece model, trained by the options of ALBERT's README."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -55,7 +55,7 @@ def train(folder: pathlib.Path) -> pathlib.Path:
         bos_id=-1,
         eos_id=-1,
         control_symbols='[CLS],[SEP],[MASK]',
-        user_defined_symbols='(,),",-,.,–,£,€',
+        user_defined_symbols=symbols,
         character_coverage=0.99995,
         minloglevel=2,
     )
