@@ -115,7 +115,10 @@ def verdict(result: Mapping[str, Any], guessed: Sequence[Guess]) -> str:
     figures = f'({split} {metric} {score:.3f}, guessing {guess:.3f})'
     # A score above guessing may be luck where the training set was not learnt.
     if result.get('failed'):
-        return f'learnt nothing {figures}: try another learning_rate or seed, or train longer'
+        return (
+            f'hardly learnt its training set {figures}: train longer, or with another learning_rate'
+            ' or seed'
+        )
     if score > guess:
         return f'{score - guess:.3f} better than guessing {figures}'
     return (
