@@ -168,9 +168,7 @@ def write(
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}', None)
     weights = serving.used_weights(model, settings.compute_dtype)
-    if bad := [
-        name for name, array in weights.items() if not np.isfinite(array.astype(np.float32)).all()
-    ]:
+    if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise UserError(
             f'{bad[0]}: NaN or infinite values: the checkpoint is damaged or its training diverged'
         )
