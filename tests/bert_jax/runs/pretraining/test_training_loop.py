@@ -380,7 +380,7 @@ def test_pairs_can_be_read_without_learning_what_they_are(folder):
         folder,
         (0, 'labels', without[1:]),
         (0, 'without', without),
-        (1, 'begun', without),
+        (1, 'untrained', without),
         (0, 'labels', without),
     )
     assert said[:3] == ['0', '0', '143'] and '(pair_loss: True -> False)' in said[3], log
@@ -392,7 +392,7 @@ def test_pairs_can_be_read_without_learning_what_they_are(folder):
         for workdir in (
             folder / 'labels',
             folder / 'without',
-            folder / 'begun',
+            folder / 'untrained',
             folder / 'unlabelled/run',
         )
     )
