@@ -24,11 +24,12 @@ from absl import logging
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
-from bert_jax.input_pipeline.tasks.files import conll
+from bert_jax.input_pipeline.tasks.files import conll, word_columns
 from bert_jax.input_pipeline.tasks.files.predictions import complete
 from bert_jax.input_pipeline.tasks.metrics import entities
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.task_file import (
+    HELD_OUT_ENTRIES,
     TABLE_ENTRIES,
     labels_in,
     labels_of,
@@ -41,7 +42,10 @@ from bert_jax.input_pipeline.text.whole_text import located
 
 KINDS = ('tagging',)
 NAMES = ('conll2003', 'conll2003_sentences')
-_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, 'document_context', 'comment')
+_SETTINGS = (
+    *('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, *HELD_OUT_ENTRIES),
+    *('document_context', 'comment'),
+)
 _METRICS = ('entity_f1', 'accuracy')
 _KINDS_2003 = ('PER', 'LOC', 'ORG', 'MISC')
 
@@ -166,12 +170,16 @@ class TaggingTask(Task[TaggedExample]):
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
             lengths, columns = [], table.format in ('conll', 'conllu')
-            for sentence, row in conll.read(table, self.comment, test):
+            whole = dataclasses.replace(table, part=None)
+            for sentence, row in conll.read(whole, self.comment, test):
+                lengths.append(len(sentence.words))
+                # Sentences of the same words are in the same part.
+                if table.part and not table.part.has({'tokens': ' '.join(sentence.words)}):
+                    continue
                 # In tables a sentence without a column of documents is its own.
                 name = unique_id(row, sentence.where, lines)
                 document = sentence.document if columns else row.get('document', name)
                 yield name, sentence, f'{number}:{document}'
-                lengths.append(len(sentence.words))
             conll.check_lengths(table.where, lengths, columns)
 
     def respelled(self, example: TaggedExample, respell: Callable[[str], str]) -> TaggedExample:
@@ -406,23 +414,9 @@ def by_name(name: str, data_dir: str) -> TaggingTask:
     return TaggingTask(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
 
 
-def claims(path: str) -> bool:
-    """Tell whether a file is one of words with their tags by its looks, and no table."""
-    return conll.is_column_file(path)
-
-
-def columns_of(roles: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a task file, of the columns that hold text and label."""
-    return {'tokens': roles['text'], 'tags': roles['label']}
-
-
-def looks_like(path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the entries of a task file where each text is a list with a label for each word."""
-    words, tags = cells['text'], cells['label']
-    if isinstance(tags, list) or not (words.are_lists and tags.are_lists):
-        return None
-    lengths = ([len(value or ()) for value in column.values] for column in (words, tags))
-    return {'kind': 'tagging'} if operator.eq(*lengths) else None
+# A file of words with their tags by its looks, and the columns of a table of them.
+claims = conll.is_column_file
+find_columns = word_columns.find_columns
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> TaggingTask:
@@ -444,6 +438,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
                 of the training files, of entities O, B-X and I-X; of CoNLL-U the 17 universal parts
                 of speech
       metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
+      dev_share, dev_seed  as for classification, of sentences
       document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
                         and # newdoc lines part documents)
       comment   optional: lines of a column file that begin with it are left out

@@ -2,7 +2,8 @@
 
 Owns what tells a header from a row, and labels from texts. What it finds is the description that a
 JSON task file would hold; where two readings are possible it asks, in one line that names the
-option. It must not know kinds of tasks: each family says what labels it takes (`looks_like`).
+option. It must not know kinds of tasks: each family says what labels it takes (`looks_like`),
+or which columns are its own (`find_columns`).
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def find(
     Raises:
       UserError: a file cannot be read, or is not clear; the line says which option to give.
     """
-    families = [f for f in dict.fromkeys(BY_KIND.values()) if hasattr(f, 'looks_like')]
+    hooks = {'looks_like', 'find_columns'}
+    families = [family for family in dict.fromkeys(BY_KIND.values()) if hooks & set(dir(family))]
     kinds = [kind for family in families for kind in family.KINDS]
     if kind and kind not in kinds:
         raise UserError(
@@ -170,29 +172,27 @@ def find(
         raise UserError(f'--task={train}: no such file')
     files = {'train': _lasting(train)} | ({'dev': _lasting(dev)} if dev else {})
 
+    drawn = {} if dev else {'dev_share': _DEV_SHARE, 'dev_seed': 0}
+
     # A file that is no table has no columns to be found.
     claimed = [f for f in families if hasattr(f, 'claims') and f.claims(train)]
     if claimed and not columns and not kind:
-        if not dev:
-            raise UserError(
-                f'--task={train}: no dev split is drawn from sentences: name a --dev file'
-            )
-        entry: dict[str, Any] = {'kind': claimed[0].KINDS[0], 'files': files}
+        entry: dict[str, Any] = {'kind': claimed[0].KINDS[0], 'files': files, **drawn}
     else:
         looked, has_header = _columns(Table(train, {}), header)
         if dev and not has_header and header is None:
             _check_no_header(dev, train)
-        roles = _roles(train, looked, parse_columns(columns))
-        entries = {'kind': kind} if kind else _kind(train, families, looked, roles)
-        family = BY_KIND[entries['kind']]
+        entries = _entries(train, families, kind, looked, parse_columns(columns))
+        roles = entries.pop('columns')
         entry = {
             **entries,
             'files': files,
-            **({} if dev else {'dev_share': _DEV_SHARE, 'dev_seed': 0}),
-            'columns': getattr(family, 'columns_of', dict)(roles),
+            **drawn,
+            'columns': roles,
             **({} if has_header else {'header': False}),
         }
-        if names := hub.class_names(train, str(roles['label'])) if hub.is_meant(train) else []:
+        label = str(roles['label'] if 'label' in roles else roles['tags'])
+        if names := hub.class_names(train, label) if hub.is_meant(train) else []:
             entry['labels'] = {str(number): name for number, name in enumerate(names)}
 
     # The family has its own checks, and names the labels.
@@ -204,6 +204,24 @@ def find(
             f'{train}: {count} of its rows would be its dev split: too few; name a file with --dev'
         )
     return FoundTask(_name(train), entry)
+
+
+def _entries(
+    path: str,
+    families: Sequence[Any],
+    kind: str,
+    columns: Sequence[Cells],
+    named: Mapping[str, str | int],
+) -> dict[str, Any]:
+    """Return the kind, the columns and what else the task file needs."""
+    for family in [f for f in families if hasattr(f, 'find_columns')]:
+        if kind not in ('', *family.KINDS):
+            continue
+        if entries := family.find_columns(path, columns, named, bool(kind)):
+            return {'kind': kind or family.KINDS[0], **entries}
+    roles = _roles(path, columns, named)
+    entries = {'kind': kind} if kind else _kind(path, families, columns, roles)
+    return {**entries, 'columns': roles}
 
 
 def _lasting(path: str) -> str:
@@ -377,7 +395,7 @@ def _kind(
         return by_key[key] if key in by_key else columns[key]
 
     # From the special to the general, as they are listed.
-    for family in reversed(families):
+    for family in reversed([f for f in families if hasattr(f, 'looks_like')]):
         entries = family.looks_like(path, {role: at(key) for role, key in roles.items()})
         if entries:
             return entries

@@ -15,6 +15,11 @@ TEXTS = [f'a sentence of some words, number {i}' for i in range(N)]
 OTHERS = [f'and what follows it, {i} times' for i in range(N)]
 MOODS = [('good', 'bad')[i % 2] for i in range(N)]
 MEASURED = [f'{i % 7 / 2:.1f}' for i in range(N)]
+# Sentences of four words.
+WHICH = [i // 4 for i in range(4 * N)]
+FIRSTS = ['' if i % 4 else f'Sentence: {i}' for i in range(4 * N)]
+WORDS = [f'word{i}' for i in range(4 * N)]
+TAGS = ['O', 'B-LOC', 'I-LOC', 'O'] * N
 PLACES = {'text': 0, 'label': 1}
 
 
@@ -61,6 +66,28 @@ CLEAR = {
         lines(tokens=[['New', 'York']] * N, ner_tags=[['B-LOC', 'I-LOC'], ['O', 'O']] * (N // 2)),
         {'kind': 'tagging', 'columns': {'tokens': 'tokens', 'tags': 'ner_tags'}},
     ),
+    'tagged words.csv': (
+        table(
+            WHICH, WORDS, ['N', 'V'] * 120, TAGS, header='Sentence_ID Word POS Tag', separator=','
+        ),
+        {
+            'kind': 'tagging',
+            'columns': {'sentence': 'Sentence_ID', 'tags': 'Tag', 'tokens': 'Word'},
+            'labels': ['O', 'B-LOC', 'I-LOC'],
+            'format': None,
+        },
+    ),
+    'words of which the first has the number': (
+        table(FIRSTS, WORDS, TAGS, header='Sentence Word Tag'),
+        {
+            'columns': {'sentence': 'Sentence', 'tags': 'Tag', 'tokens': 'Word'},
+            'format': 'tsv',
+        },
+    ),
+    'words and tags with blanks between': (
+        table(TEXTS, ['O B-LOC O O O O O'] * N, header='tokens tags'),
+        {'kind': 'tagging', 'columns': {'tokens': 'tokens', 'tags': 'tags'}, 'format': 'tsv'},
+    ),
     'column file': (
         'He O\nleft O\n\nNew B-LOC\nYork I-LOC\n\n' * 9,
         {'kind': 'tagging', 'labels': ['O', 'B-LOC', 'I-LOC'], 'columns': None},
@@ -69,7 +96,7 @@ CLEAR = {
 
 
 def written(tmp_path, name, text):
-    end = 'jsonl' if 'jsonl' in name else 'csv' if name == 'csv' else 'tsv'
+    end = 'jsonl' if 'jsonl' in name else 'csv' if 'csv' in name else 'tsv'
     (tmp_path / f'mine.{end}').write_text(text)
     (tmp_path / f'dev.{end}').write_text(text)
     return str(tmp_path / f'mine.{end}'), str(tmp_path / f'dev.{end}')
@@ -124,6 +151,11 @@ UNCLEAR = {
         "mine.tsv:3: label 'Pos', and 'pos' at .*spell them alike",
         {},
     ),
+    'sentence and word of unknown names': (
+        table(WHICH, WORDS, TAGS, header='Satz Wort Marke'),
+        "'Satz', 'Marke' may each be the label: say which",
+        {'kind': 'tagging'},
+    ),
     'nothing': ('', 'mine.tsv: no examples', {}),
     'names alone': ('text\tlabel\n', 'mine.tsv: no examples below the names of its columns', {}),
     'few rows': (
@@ -155,6 +187,31 @@ def test_without_a_dev_file_rows_are_held_out(tmp_path):
     train_rows, dev = (found.task.examples(split) for split in ('train', 'dev'))
     assert len(train_rows) + len(dev) == 300
     assert 15 < len(dev) < 50
+
+
+TOWNS = [('in', f'town{i}') for i in range(200)]
+TAGGED = {
+    'words.csv': 'sentence,word,tag\n'
+    + ''.join(f'{i},{a},O\n{i},{b},B-LOC\n' for i, (a, b) in enumerate(TOWNS)),
+    'lists.jsonl': lines(tokens=TOWNS, tags=[['O', 'B-LOC']] * len(TOWNS)),
+    'columns.tsv': ''.join(f'{a} O\n{b} B-LOC\n\n' for a, b in TOWNS),
+}
+
+
+@pytest.mark.parametrize('name', TAGGED)
+def test_of_tagged_words_whole_sentences_are_held_out(tmp_path, name):
+    (tmp_path / name).write_text(TAGGED[name])
+    task = find(str(tmp_path / name)).task
+    train, dev = ([e.words for e in task.examples(split)] for split in ('train', 'dev'))
+    assert sorted(train + dev) == sorted(TOWNS)
+    assert 10 < len(dev) < 35
+    assert [example.id for example in task.examples('dev')][:2] == ['0', '1']
+
+
+def test_words_of_no_sentence_are_asked_for_one(tmp_path):
+    train, _ = written(tmp_path, 'csv', table(WORDS, TAGS, header='word tag', separator=','))
+    with pytest.raises(UserError, match="'word', 'tag' holds the same for all words of a sentence"):
+        find(train, kind='tagging')
 
 
 def test_other_mistakes_and_names(tmp_path):

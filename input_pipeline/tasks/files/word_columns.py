@@ -1,0 +1,137 @@
+"""Columns of a table of words and tags: which one is the sentence, the word and the tag.
+
+Owns what is seen in the cells. It must not know how such a table is read (`conll.read_table`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.whole_text import plain_name
+
+if TYPE_CHECKING:
+    from bert_jax.input_pipeline.tasks.files.found import Cells
+
+# What people call them, in small letters; the first that is there is it.
+_NAMES = {
+    'sentence': (
+        'sentence', 'sentence_id', 'sentence id', 'sentence #', 'sentence_number', 'sentence_idx',
+        'sent', 'sent_id', 'sentid', 'sid',
+    ),
+    'tokens': ('word', 'token', 'form', 'words', 'tokens', 'text'),
+    'tags': (
+        'tag', 'ner_tag', 'ner', 'label', 'entity', 'tags', 'ner_tags', 'labels', 'pos_tag', 'upos',
+        'pos',
+    ),
+}  # fmt: skip
+_ROLES = {'text': 'tokens', 'label': 'tags'}  # the names that every table's columns have
+
+
+def find_columns(
+    path: str, columns: Sequence[Cells], named: Mapping[str, str | int], asked: bool
+) -> dict[str, Any] | None:
+    """Return the entries of a task file of words and tags; None for another table.
+
+    A row is a word, and a column says of which sentence, or a row is a sentence: lists of words and
+    of tags, or texts with blanks between.
+
+    Args:
+      path: the table, for errors.
+      columns: its columns.
+      named: role -> the column that the user says it is.
+      asked: whether the user says that words have tags.
+
+    Raises:
+      UserError: it is asked, and a column is not clear.
+    """
+    asked = asked or bool({'sentence', 'tokens', 'tags'} & named.keys())
+    named = {_ROLES.get(role, role): key for role, key in named.items()}
+    by_key = {cells.key: cells for cells in columns}
+    if not set(named.values()) <= set(by_key):
+        return None
+    free = [c for c in columns if c.key not in named.values() and c.given]
+    if 'sentence' not in named and (roles := _of_sentences(named, by_key, free)):
+        return _entries(path, roles)
+    if named and not asked:
+        return None
+    roles = dict(named)
+    for role, fits, what in (
+        ('sentence', _parts_sentences, 'holds the same for all words of a sentence'),
+        ('tags', _are_tags, 'holds the tag of a word'),
+        ('tokens', _are_words, 'holds one word'),
+    ):
+        if role in roles:
+            continue
+        likely = {c.name: c for c in free if fits(c)}
+        chosen = [likely[name] for name in _NAMES[role] if name in likely]
+        if asked and not chosen and len(likely) == 1:
+            chosen = list(likely.values())
+        if asked and not chosen:
+            shown = ', '.join(map(str, columns))[:200]
+            raise UserError(
+                f'{path}: which of its columns {shown} {what}? Say {role}=NAME in'
+                ' --columns=sentence=NAME,tokens=NAME,tags=NAME'
+            )
+        if not chosen:
+            return None
+        roles[role] = chosen[0].key
+        free.remove(chosen[0])
+    return _entries(path, roles)
+
+
+def _entries(path: str, roles: dict[str, Any]) -> dict[str, Any]:
+    # Such a file would be one of columns without names, if nothing else were said.
+    is_tsv = plain_name(path).endswith(('.tsv', '.txt'))
+    return {'columns': roles, **({'format': 'tsv'} if is_tsv else {})}
+
+
+def _of_sentences(
+    named: Mapping[str, Any], by_key: Mapping[Any, Cells], free: Sequence[Cells]
+) -> dict[str, Any] | None:
+    """Return the columns of words and of as many tags; None where rows are no sentences."""
+    keys = {c.name: c.key for c in free}
+    roles = dict(named)
+    for role in ('tokens', 'tags'):
+        likely = [keys[name] for name in _NAMES[role] if name in keys]
+        if role in roles:
+            continue
+        if not likely:
+            return None
+        roles[role] = likely[0]
+    words, tags = by_key[roles['tokens']], by_key[roles['tags']]
+    lengths = _lengths(tags)
+    are_sentences = words.are_lists or sum(n > 1 for n in lengths) > len(lengths) / 2
+    is_alike = words.are_lists == tags.are_lists and _lengths(words) == lengths
+    return roles if is_alike and are_sentences else None
+
+
+def _lengths(cells: Cells) -> list[int]:
+    return [
+        len(cell if isinstance(cell, list) else str(cell or '').split()) for cell in cells.values
+    ]
+
+
+def _are_words(cells: Cells) -> bool:
+    """Tell whether nearly all cells have no blank inside."""
+    alone = sum(len(text.split()) == 1 for text in cells.texts)
+    return bool(cells.texts) and alone > 0.95 * len(cells.texts)
+
+
+def _are_tags(cells: Cells) -> bool:
+    """Tell whether few different words come again and again."""
+    return cells.are_classes and _are_words(cells)
+
+
+def _parts_sentences(cells: Cells) -> bool:
+    """Tell whether a column can number sentences: its values come in runs, and none twice.
+
+    Below the first word of a sentence cells may be empty. Of a long table only some rows are looked
+    at, where a short run is a single cell: a number is enough there.
+    """
+    values = [str(value).strip() for value in cells.values if value not in (None, '')]
+    firsts = [value for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
+    if len(set(firsts)) < len(firsts) or len(firsts) < 2:
+        return False
+    return len(firsts) < len(cells.values) / 1.5 or (cells.are_numbers and bool(cells.name))
