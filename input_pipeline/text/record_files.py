@@ -180,12 +180,12 @@ class Reader:
         # A role's column is the user's, or the one that is called as the role.
         given = self.columns or {}
         columns = {role: given.get(role, role) for role in (*self.required, *self.optional)}
+        mend = '; name it as in --columns={}=NAME'
         if self.form == 'jsonl':
-            yield from rows.of_records(lines, columns, self.optional)
+            yield from rows.of_records(lines, columns, self.optional, mend)
             return
         # An optional role may be absent, unless the user has named its column.
         optional = set(self.optional) - set(given)
-        mend = '; name it as in --columns={}=NAME'
         yield from rows.of_lines(lines, self.form, columns, optional, self.header, self.path, mend)
 
 

@@ -35,16 +35,20 @@ def of_records(
     entries: Iterable[tuple[P, Any]],
     columns: Mapping[str, Column | list[Column]],
     optional: Collection[str],
+    mend: str = '',
 ) -> Iterator[tuple[P, dict[str, Cell] | BadRecord]]:
-    """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord."""
+    """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord.
+
+    `mend` is as in `of_lines`.
+    """
     for location, entry in entries:
         try:
             if isinstance(entry, BadRecord):
                 yield location, entry
             elif not isinstance(entry, str):
-                yield location, _cells(entry, columns, optional)
+                yield location, _cells(entry, columns, optional, mend)
             elif entry.strip():
-                yield location, _cells(parse_json(entry), columns, optional)
+                yield location, _cells(parse_json(entry), columns, optional, mend)
         except ValueError as error:
             # the parser counts the lines of what it is given, which is one line of the file
             yield location, BadRecord(str(error).replace('line 1 column', 'column'))
@@ -177,6 +181,7 @@ def _cells(
     record: Any,
     columns: Mapping[str, Column | list[Column]],
     optional: Collection[str],
+    mend: str,
 ) -> dict[str, Cell]:
     """Return {role: its cell} of a record of JSON or tensorflow-datasets.
 
@@ -184,6 +189,7 @@ def _cells(
       record: its entries.
       columns: role -> its entry (`a.b` for b inside a), or a list of entries.
       optional: roles that are left out where their entry is absent or null.
+      mend: as in `of_lines`.
 
     Raises:
       ValueError: an entry is absent, or is neither text nor number nor a list of these.
@@ -205,7 +211,7 @@ def _cells(
             if column in record:
                 raise ValueError(f'{column!r} for {role!r} is null: must be a text')
             names = ', '.join(map(str, record))[:_SHOWN] or 'nothing'
-            raise ValueError(f'no {column!r} for {role!r}; it has {names}')
+            raise ValueError(f'no {column!r} for {role!r}; it has {names}' + mend.format(role))
     return row
 
 

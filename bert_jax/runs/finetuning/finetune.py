@@ -16,8 +16,9 @@ from absl import logging
 
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
 from bert_jax.configs.sweep import Point
-from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.input_pipeline.tasks import Task, load_task
 from bert_jax.input_pipeline.tasks.files.found import FoundTask
+from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.runs.finetuning import evaluation, machine, sweep
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.feature_based import FeatureBased
@@ -36,6 +37,7 @@ _USES = {
         'answers texts of your own',
     ),
 }
+_READ = ('text', 'text_b', 'choices', 'question', 'context')  # roles of records without an answer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -47,12 +49,14 @@ class FinetuneResult(RunResult):
       text: the same in words: a line, or the table of a sweep.
       report: of one run the scores of each class, as text; '' where there are no classes.
       head: the name of the head that was trained.
+      columns: the flags by which `bert-predict` reads tables like those of the task.
     """
 
     runs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     text: str = ''
     report: str = ''
     head: str = ''
+    columns: str = ''
 
     @property
     def scores(self) -> dict[str, float]:
@@ -82,6 +86,7 @@ class FinetuneResult(RunResult):
         lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
         name = shlex.quote(str(folder))
         command, does = _USES.get(self.head, _USES[''])
+        command += self.columns if 'bert-predict' in command else ''
         export = f'bert-export --init_from={name} --output=DIR'
         commands = {command.format(name): does, export: 'takes it to other programs'}
         return lines + following(commands)
@@ -134,19 +139,32 @@ def finetune(
         ready = machine.ready(points[0].config.runtime, encoder.model)
         runners = _runners(data, ready, on_features, profile_steps)
 
+        of_task = {'head': loaded.head, 'columns': _columns(loaded)}
         # One run into the folder itself, or a grid into its runs/.
         if isinstance(runs, FinetuneConfig):
             result, done_before = runners[on_features].run(runs, workdir)
             of_classes = evaluation.report(loaded, data.split, data.scored, folder)
             text = sweep.describe(result, done_before)
-            finished = FinetuneResult(workdir, [result], text, of_classes, loaded.head)
+            finished = FinetuneResult(workdir, [result], text, of_classes, **of_task)
         else:
             pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)
             text = sweep.table(rows, loaded.metric)
-            finished = FinetuneResult(workdir, rows, text, head=loaded.head)
+            finished = FinetuneResult(workdir, rows, text, **of_task)
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return finished
+
+
+def _columns(task: Task) -> str:
+    """Return ' --columns=...' where texts are not in the columns that are read without it."""
+    tables = next(iter(getattr(task, 'files', {}).values()), ())
+    table = tables[0] if tables and isinstance(tables[0], Table) else None
+    named = {role: table.columns[role] for role in _READ if role in table.columns} if table else {}
+    parts = [f'{role}={column}' for role, column in named.items() if role != column]
+    if not table or not parts or any(',' in part for part in parts):
+        return ''
+    flag = ' ' + shlex.quote(f'--columns={",".join(parts)}')
+    return flag if table.header else f'{flag} --header=false'
 
 
 def _runners(

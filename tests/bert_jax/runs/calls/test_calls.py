@@ -142,8 +142,16 @@ def run_as_printed(result, texts: str = '', **filled: object) -> list[str]:
 def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where answers.jsonl goes
     dev, folder = task.parent / 'dev.jsonl', tmp_path / 'with a blank'
-    tuned = finetune(task, encoder, folder / 'tuned')
-    answers, _ = run_as_printed(tuned, FILE=dev, DIR=folder / 'hf')
+    # Columns of other names than those that are read unasked.
+    for split in ('train', 'dev'):
+        rows = (task.parent / f'{split}.jsonl').read_text()
+        (tmp_path / f'{split}.jsonl').write_text(rows.replace('"text"', '"film review"'))
+    description = json.loads(task.read_text())
+    description['columns']['text'] = 'film review'
+    (tmp_path / 'renamed.json').write_text(json.dumps(description))
+    tuned = finetune(tmp_path / 'renamed.json', encoder, folder / 'tuned')
+    assert "'--columns=text=film review'" in str(tuned.summary())
+    answers, _ = run_as_printed(tuned, FILE=tmp_path / 'dev.jsonl', DIR=folder / 'hf')
     assert answers.startswith('answers.jsonl: 32 answers') and (folder / 'hf').is_dir()
 
     # A model of vectors has no answers: it finds texts.
