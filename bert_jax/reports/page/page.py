@@ -28,6 +28,7 @@ def write_report(
     sample_count: int = 6,
     filled: Mapping[str, Samples] | None = None,
     result: Sequence[Part] = (),
+    title: str = '',
 ) -> str:
     """Write the page of runs and sweeps, and return its path.
 
@@ -41,13 +42,14 @@ def write_report(
         its model is loaded twice; 0: none.
       filled: what runs fill in, by their folders, where the caller has it: no model is loaded then.
       result: what the page opens with, where the caller has more to say than the runs.
+      title: of the page; '' for the names of the runs.
 
     Raises:
       UserError: a folder holds no run, or one is damaged.
     """
     opened = open_all(workdirs)
     names = [entry.name for entry in opened]
-    title = ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
+    title = title or ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
     sections = _sections(opened, sample_count, filled or {}, result or headline(opened))
     text = render(title, sections)
     target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')

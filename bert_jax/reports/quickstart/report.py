@@ -45,6 +45,7 @@ def write(store: Store, title: str, question: str) -> str:
             *(Text(line, 'headline') for line in told),
             Text(summary, 'report'),
         ],
+        title=f'Quickstart: {title}',
     )
     say(f'written: {store.path}/report.html and results.json')
     lines = [summary, '', *told, '', *words_filled_in(results), '', 'What to do next']
