@@ -24,7 +24,13 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
     from bert_jax.input_pipeline.tasks.batching import subset
     from bert_jax.runs.finetuning.finetuner import total_steps
 
-    model = SentenceTransformer(init_from, device='cpu')
+    rates = {
+        'hidden_dropout_prob': config.hidden_dropout,
+        'attention_probs_dropout_prob': config.attention_dropout,
+    }
+    # Without a setting the encoder's own.
+    given = {name: rate for name, rate in rates.items() if rate is not None}
+    model = SentenceTransformer(init_from, device='cpu', config_kwargs=given)
     model.max_seq_length = config.max_seq_length
     loss = {'cosent': losses.CoSENTLoss, 'cosine': losses.CosineSimilarityLoss}[
         config.embedding.loss
