@@ -48,6 +48,8 @@ def noisy_params(model, seed: int = 0):
     )
     if 'word' in (tables := params.get('encoder', {}).get('embeddings', {})):
         tables['word'][model.config.vocab_size :] = 0
+    if 'bias' in (head := params.get('mlm', {})):
+        head['bias'][model.config.vocab_size :] = 0
     return params
 
 
