@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import transformers
 
-from bert_jax.conversion import huggingface
+from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.parameters import Model
 from bert_jax.model import heads
 from bert_jax.train import losses
@@ -83,9 +83,18 @@ def call(model: torch.nn.Module, batch: dict[str, np.ndarray], **more) -> dict[s
     }
     with torch.no_grad():
         found = model(**tensors, output_hidden_states=True, **more)
-    return {k: v.numpy() for k, v in found.items() if isinstance(v, torch.Tensor)} | {
-        'last_hidden_state': found.hidden_states[-1].numpy()
-    }
+    arrays = {k: v.numpy() for k, v in found.items() if isinstance(v, torch.Tensor)}
+    if 'sop_logits' in arrays:  # ALBERT's, of the order of two texts
+        arrays['seq_relationship_logits'] = arrays['sop_logits']
+    return arrays | {'last_hidden_state': found.hidden_states[-1].numpy()}
+
+
+def served(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What ours gives for the batch by the same names, words of masks being those of all places."""
+    rows, *_, length = batch['input_ids'].shape
+    places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    call = jax.jit(serving.forward(model))
+    return jax.device_get(call(model.params, {**batch, 'masked_lm_positions': places}))
 
 
 def gradients(

@@ -81,28 +81,10 @@ def test_pre_training_and_its_gradients(tmp_path, shape):
     reference.same_gradients(theirs, model, batch, tmp_path / 'gradients')
 
 
-def test_masked_words(tmp_path, tokenizer):
-    where, _ = served('AlbertForMaskedLM', tokenizer, tmp_path, 'odd')
-    answers.same_words(
-        where, 'The capital of [MASK] is Paris, and', '[MASK] did, as far as we know'
-    )
-
-
 def test_classes_of_texts_and_pairs(tmp_path, tokenizer):
     labels = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
     where, _ = served('AlbertForSequenceClassification', tokenizer, tmp_path, 'groups', **labels)
     answers.same_classes(where, *TEXT[:2])
-
-
-def test_a_number(tmp_path, tokenizer):
-    where, model = served('AlbertForSequenceClassification', tokenizer, tmp_path, num_labels=1)
-    assert model.head == 'regressor'
-    answers.same_number(where, TEXT[0])
-
-
-def test_answers_in_a_context(tmp_path, tokenizer):
-    where, _ = served('AlbertForQuestionAnswering', tokenizer, tmp_path)
-    answers.same_answer(where, TEXT[2], TEXT[0])
 
 
 def test_settings_of_transformers_own_default_are_read(tmp_path):

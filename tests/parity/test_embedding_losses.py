@@ -72,7 +72,6 @@ CASES = {
     'cosent': ({'loss': 'cosent'}, 2, losses.CoSENTLoss),
     'cosine': ({'loss': 'cosine'}, 2, losses.CosineSimilarityLoss),
     'vectors of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 3, losses.MSELoss),
-    'one vector of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 1, losses.MSELoss),
     'matryoshka of triplets': (
         {'matryoshka': '16,8,3', 'matryoshka_weights': '1,0.5,2'},
         3,
@@ -82,11 +81,6 @@ CASES = {
         {'loss': 'cosent', 'matryoshka': '8,4'},
         2,
         matryoshka(losses.CoSENTLoss, [8, 4], None),
-    ),
-    'matryoshka of cosine': (
-        {'loss': 'cosine', 'matryoshka': '16,4'},
-        2,
-        matryoshka(losses.CosineSimilarityLoss, [16, 4], None),
     ),
 }
 

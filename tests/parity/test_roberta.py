@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.conversion import huggingface, serving
+from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
@@ -74,40 +74,6 @@ def test_classes_of_texts_and_pairs(tmp_path, tokenizer):
     labels = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
     where, _ = served('RobertaForSequenceClassification', tokenizer, tmp_path, **labels)
     answers.same_classes(where, *TEXT[:2])
-
-
-def test_a_number(tmp_path, tokenizer):
-    where, model = served('RobertaForSequenceClassification', tokenizer, tmp_path, num_labels=1)
-    assert model.head == 'regressor'
-    answers.same_number(where, TEXT[0])
-
-
-def test_tags_and_choices(tmp_path, tokenizer):
-    """Logits of rows as transformers' tokenizer makes them, padding included."""
-    theirs_of = transformers.AutoTokenizer.from_pretrained
-    for architecture, kind in (
-        ('RobertaForTokenClassification', transformers.AutoModelForTokenClassification),
-        ('RobertaForMultipleChoice', transformers.AutoModelForMultipleChoice),
-    ):
-        options = {'num_labels': 3} if 'Token' in architecture else {}
-        where, model = served(architecture, tokenizer, tmp_path / architecture, **options)
-        texts = TEXT[:2], TEXT[1:]
-        rows = theirs_of(where)(*texts, padding=True, return_tensors='np')
-        batch = {
-            'input_ids': rows['input_ids'].astype(np.int32),
-            'input_mask': rows['attention_mask'].astype(np.int32),
-            'segment_ids': np.zeros_like(rows['input_ids'], np.int32),
-        }
-        shape = (1, 2, -1) if 'Choice' in architecture else (2, -1)
-        batch = {name: array.reshape(shape) for name, array in batch.items()}
-        found = np.asarray(serving.forward(model)(model.params, batch)['logits'])
-        with torch.no_grad():
-            wanted = kind.from_pretrained(where)(
-                input_ids=torch.from_numpy(batch['input_ids']).long(),
-                attention_mask=torch.from_numpy(batch['input_mask']).long(),
-            ).logits.numpy()
-        real = batch['input_mask'] > 0 if 'Token' in architecture else ...
-        np.testing.assert_allclose(found[real], wanted[real], atol=2e-5, rtol=0)
 
 
 def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):

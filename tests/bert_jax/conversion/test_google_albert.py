@@ -58,7 +58,7 @@ def test_a_released_folder_comes_in(released):
     assert read.architecture == 'AlbertForPreTraining'
     assert (model.family, model.embedding_size, model.num_groups) == ('albert', 6, 2)
     batch = google_names.batch()
-    mlm, order = heads.Pretraining(model).apply({'params': read.params}, batch)
+    mlm, order = jax.jit(heads.Pretraining(model).apply)({'params': read.params}, batch)
     _, _, want_mlm, want_order = numpy_forward(google_names.tree(VALUES, ALBERT), model, batch)
     np.testing.assert_allclose(mlm[..., :40], want_mlm, atol=2e-5)
     np.testing.assert_allclose(order, want_order, atol=2e-5)

@@ -56,7 +56,7 @@ assert not {'bert_jax', 'input_pipeline', 'configs', 'launch'} & set(sys.modules
 SIZES = {'b': 3, 't': 7, 'p': 2, 'c': 4}
 # BERT's: another family's rows need a tokenizer of its own (tests/launch/test_relatives.py).
 BERTS = [name for name in HEADS_BY_CLASS if name.startswith('Bert')]
-QUICK = ['BertForSequenceClassification', 'BertForMultipleChoice']
+QUICK = ['BertForSequenceClassification']
 PLAIN = 'who is unable, the films'
 WORDS = {
     'BertForPreTraining': ['paris is the [MASK] of france', 'who is unable?'],

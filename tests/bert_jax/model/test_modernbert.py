@@ -18,6 +18,7 @@ from bert_jax.costs import flops
 from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks.block import Cycle, cycle_of, kind_of
+from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.state import init_params, parameter_count
 from tests.helpers.numpy_bert import make_batch, noisy_params
 
@@ -54,18 +55,18 @@ def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
     assert cycle_of(tuple(kind_of(config, i) for i in range(layers))) == Cycle(*cycle)
 
 
-# The same answer and gradient whichever way blocks are gone through, also with what tuning adds,
-# and with nothing kept for the backward pass.
 def test_a_loop_computes_what_blocks_in_turn_compute():
-    config, remat = tiny(num_layers=7).tuned(TuningConfig('lora', frozen_layers=1)), 'dots'
-    model, batch = heads.Pretraining(config), make_batch(config)
-    params = noisy_params(model)
-    values = []
+    """With dropout, whose masks a block draws again, and with what tuning adds."""
+    changes = {'num_layers': 5, 'global_every': 2, 'hidden_dropout': 0.1, 'attention_dropout': 0.1}
+    config = tiny(**changes).tuned(TuningConfig('lora', frozen_layers=1))
+    model, batch = heads.Pretraining(config, remat='dots'), make_batch(config)
+    params, values = noisy_params(model), []
+    rng = DropoutRng(jax.random.key(7), jnp.arange(4, dtype=jnp.uint32))
     for is_scanned in (False, True):
-        module = model.clone(scan=is_scanned, remat=remat)
+        module = model.clone(scan=is_scanned)
 
         def loss(params, module=module):
-            logits = module.apply({'params': params}, batch)[0][..., : config.vocab_size]
+            logits = module.apply({'params': params}, batch, rng)[0][..., : config.vocab_size]
             return jnp.square(logits).mean()
 
         value, gradient = jax.jit(jax.value_and_grad(loss))(layout.for_program(params, is_scanned))
