@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+import transformers
 
 from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
@@ -12,11 +13,6 @@ from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.runs.sources import source
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
 from tests.input_pipeline.tokenizer import test_albert_directories as directories
 from tests.parity import answers, reference
 

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-
-torch = pytest.importorskip('torch')
-losses = pytest.importorskip('sentence_transformers.losses')
+import torch
+from sentence_transformers import losses
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.train.losses.embedding import embedding_objective

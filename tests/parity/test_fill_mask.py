@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import transformers
 
 from bert_jax.conversion import huggingface
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.runs.sources.source import read_source
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
 from tests.parity import reference
 
 # Warnings of torch and transformers are not ours to mend.

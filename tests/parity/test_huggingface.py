@@ -9,17 +9,15 @@ import pickle
 import jax
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.train.task_heads import CLASSES
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
+from tests.helpers.trees import assert_same
 from tests.parity import answers, reference
 
 # Warnings of torch and transformers are not ours to mend.
@@ -126,7 +124,7 @@ def test_shards_of_transformers(tmp_path):
     theirs.save_pretrained(tmp_path / 'many', max_shard_size='20KB')
     assert len(list((tmp_path / 'many').glob('*.safetensors'))) > 3
     many, one = huggingface.read(tmp_path / 'many').model, read_back(theirs, tmp_path / 'one')
-    assert jax.tree.all(jax.tree.map(np.array_equal, many.params, one.params))
+    assert_same(many.params, one.params)
 
 
 def test_pickled_weights_only_as_plain_tensors(tmp_path):
@@ -136,7 +134,7 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     # The file holds the decoder's copies of the word table and bias.
     torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')
     found = huggingface.read(tmp_path).model
-    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
+    assert_same(found.params, wanted.params)
     whole = torch.load(tmp_path / 'pytorch_model.bin', weights_only=True)
     (tmp_path / 'pytorch_model.bin').unlink()
     places = {name: f'pytorch_model-0000{i % 2 + 1}-of-00002.bin' for i, name in enumerate(whole)}
@@ -166,7 +164,7 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     learnt = {name: torch.nn.Parameter(tensor) for name, tensor in whole.items()}
     torch.save(learnt, tmp_path / 'pytorch_model.bin')
     found = huggingface.read(tmp_path).model
-    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
+    assert_same(found.params, wanted.params)
     (tmp_path / 'pytorch_model.bin').write_bytes(pickle.dumps(pathlib.Path.cwd))
     with pytest.raises(UserError, match='torch cannot read it as plain tensors'):
         huggingface.read(tmp_path)

@@ -11,6 +11,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 from bert_jax.configs.errors import UserError
@@ -25,10 +27,6 @@ from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
 from tests.helpers.tiny import tiny_config
-
-_REASON = 'onnx and onnxruntime are not installed: bash launch/test.sh --parity'
-onnx = pytest.importorskip('onnx', reason=_REASON)
-onnxruntime = pytest.importorskip('onnxruntime', reason=_REASON)
 
 pytestmark = pytest.mark.filterwarnings('default')
 # Two blocks, of which the second has a window where there is one; rows are longer than it.

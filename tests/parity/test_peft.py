@@ -6,7 +6,10 @@ import warnings
 
 import jax.numpy as jnp
 import numpy as np
+import peft as theirs
 import pytest
+import torch
+import transformers
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, peft
@@ -14,12 +17,6 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.conversion.tuned import folded
 from bert_jax.train.task_heads import HEADS
 from tests.helpers.numpy_bert import noisy_params
-
-_REASON = 'PyTorch, transformers and peft are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-theirs = pytest.importorskip('peft', reason=_REASON)
-
 from tests.parity import reference
 
 # Warnings of torch, transformers and peft are not ours to mend.

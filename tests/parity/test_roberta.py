@@ -8,17 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.train import task_heads
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
 from tests.parity import answers, reference
 
 # Warnings of torch and transformers are not ours to mend.
@@ -94,11 +91,11 @@ def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
     encoder = module.init(jax.random.key(0), batch)['params']['encoder'] | model.params['encoder']
     loss, weight = objective.sums({**model.params, 'encoder': encoder}, batch, None)['loss']
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / 'theirs')
-    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask'} | {
-        name: name for name in ('start_positions', 'end_positions')
-    }
+    given = reference.tensors(theirs, batch)
+    for name in ('start_positions', 'end_positions'):
+        given[name] = torch.from_numpy(batch[name]).long()
     with torch.no_grad():
-        wanted = theirs(**{n: torch.from_numpy(batch[ours]).long() for n, ours in names.items()})
+        wanted = theirs(**given)
     assert abs(float(loss / weight) - float(wanted.loss)) < 1e-5
 
 

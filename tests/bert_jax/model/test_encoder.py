@@ -6,9 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.configs.schema import ModelConfig
-from bert_jax.model import heads
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.mesh import construction, sharding
+from bert_jax.model import heads, partition
 from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.encoder import Packing
 from bert_jax.train.state import init_params
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 from tests.helpers.tiny import tiny_config
@@ -59,3 +62,36 @@ def test_initial_parameters_are_berts():
     assert padded_vocab(1000) == 1024 and not word[1000:].any() and word[:1000].any(axis=1).all()
     assert np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1)
     assert not np.asarray(params['nsp']['bias']).any()
+
+
+def test_on_a_mesh_that_splits_the_kernels_of_the_bilstm():
+    """The paper's section 5.1, which is left to right."""
+    config = tiny_config(attention='left_to_right', bilstm=True)
+    runtime = RuntimeConfig(fsdp=4, model_parallel=2)
+    mesh, model = construction.make_mesh(runtime), heads.Pretraining(config)
+    batch = make_batch(config, 4, 10)
+    params = noisy_params(model)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, partition.shardings(params, mesh))
+        _, nsp = jax.jit(model.apply)({'params': placed}, sharding.place(batch, mesh, 4))
+    np.testing.assert_allclose(nsp, numpy_forward(params, config, batch)[3], atol=2e-5)
+    kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']
+    assert kernel.sharding.shard_shape(kernel.shape) == (16 // 4, 8)
+
+
+def test_packed_records_are_refused():
+    batch = {
+        name: np.zeros((1, 4), np.int32) for name in ('input_ids', 'input_mask', 'segment_ids')
+    }
+    for change in ({'attention': 'left_to_right'}, {'bilstm': True}):
+        with pytest.raises(
+            UserError,
+            match='packed records are for an encoder of bidirectional attention without a BiLSTM',
+        ):
+            jax.eval_shape(
+                heads.Encoder(tiny_config(**change)).init,
+                jax.random.key(0),
+                *batch.values(),
+                None,
+                Packing(*batch.values()),
+            )

@@ -21,6 +21,7 @@ from bert_jax.model.blocks.block import Cycle, cycle_of, kind_of
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.state import init_params, parameter_count
 from tests.helpers.numpy_bert import make_batch, noisy_params
+from tests.helpers.trees import assert_same
 
 # (the encoder, with the masked-LM head): transformers' shapes, and Ettin's and mmBERT's tables.
 GOLDEN = {
@@ -83,7 +84,7 @@ def test_the_first_block_has_a_norm_less():
     assert [('attention_norm' in apart[i]) for i in '0123'] == [False, True, True, True]
     assert parameter_count(params, tiny()) == flops.parameter_count(tiny())
     again = layout.stacked(layout.separate(params))
-    jax.tree.map(np.testing.assert_array_equal, params, again)
+    assert_same(params, again)
 
 
 def test_fresh_weights_are_as_small_as_megatrons():

@@ -32,6 +32,7 @@ from bert_jax.train.state import fresh_state, load_params_into
 from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.numpy_bert import noisy_params
 from tests.helpers.tiny import tiny_config
+from tests.helpers.trees import assert_same
 
 MODEL = heads.Pretraining(tiny_config(num_layers=1))
 
@@ -76,7 +77,7 @@ def test_restores_the_same_bits_on_another_mesh(tmp_path):
     target = make(seed=2, fsdp=2, model_parallel=2)
     restored, meta = checkpoints.restore(target)
     assert meta['step'] == 2 == int(restored.step)
-    jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
+    assert_same(restored.params, state.params)
     assert (
         restored.params['encoder']['embeddings']['word'].sharding
         == target.params['encoder']['embeddings']['word'].sharding
@@ -108,7 +109,7 @@ def test_a_flipped_bit_is_never_restored(tmp_path):
     assert 1 in used
     restored, meta = Checkpoints(tmp_path).restore(make(seed=2))  # the last damage still stands
     assert meta['step'] == used[-1] == int(restored.step)
-    jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
+    assert_same(restored.params, state.params)
 
 
 def test_a_workdir_without_a_good_checkpoint(tmp_path):
