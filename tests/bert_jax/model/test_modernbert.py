@@ -58,7 +58,7 @@ def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
 
 def test_a_loop_computes_what_blocks_in_turn_compute():
     """With dropout, whose masks a block draws again, and with what tuning adds."""
-    changes = {'num_layers': 5, 'global_every': 2, 'hidden_dropout': 0.1, 'attention_dropout': 0.1}
+    changes = {'num_layers': 5, 'global_every': 2, 'hidden_dropout': 0.1}
     config = tiny(**changes).tuned(TuningConfig('lora', frozen_layers=1))
     model, batch = heads.Pretraining(config, remat='dots'), make_batch(config)
     params, values = noisy_params(model), []

@@ -24,7 +24,6 @@ from bert_jax.mesh import construction, exchange, sharding
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks import products
 from bert_jax.train import losses
-from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import TrainState, fresh_state
@@ -44,14 +43,13 @@ def train(
     runtime: RuntimeConfig,
     batches: Iterable[dict],
     devices: list | None = None,
-    resume: Checkpoints | None = None,
     optimizer: OptimizerConfig = OPTIMIZER,
     config: ModelConfig = CONFIG,
     **more,
 ) -> tuple[TrainState, list[dict]]:
     """The state after a step on each batch, with dropout on, and the sums of each.
 
-    From the newest checkpoint of `resume`, where that is given; `more` is the step's.
+    `more` is the step's.
     """
     mesh = construction.make_mesh(runtime, devices)
     model = heads.Pretraining(
@@ -67,8 +65,6 @@ def train(
     # On the host first: the step takes the state's memory, of which two leaves may share some.
     state = jax.device_get(fresh_state(params, optimizer))
     state = jax.device_put(state, partition.shardings(state, mesh, shards))
-    if resume:
-        state, _ = resume.restore(state)
     step = jit_train_step(
         make_train_step(
             losses.pretraining_objective(model, nsp=True),
@@ -135,19 +131,6 @@ def test_losses_do_not_depend_on_mesh_accumulation_scan_or_remat(baseline, chang
 
 
 @pytest.mark.slow
-def test_losses_go_on_when_a_run_moves_to_other_meshes(baseline, tmp_path):
-    state, found = run(RuntimeConfig(), steps=2)
-    for change in ({'fsdp': 8, 'shard_optimizer': True}, {'model_parallel': 2, 'accumulation': 2}):
-        checkpoints = Checkpoints(tmp_path)
-        checkpoints.save(state, {'kind': 'pretrain'})
-        checkpoints.wait()
-        state, losses_there = run(RuntimeConfig(**change), steps=1, resume=checkpoints)
-        checkpoints.close()
-        found += losses_there
-    np.testing.assert_allclose(found, baseline, rtol=2e-6)
-
-
-@pytest.mark.slow
 def test_packed_rows_have_the_same_losses_on_every_mesh():
     single = make_batch(CONFIG, rows=40, length=12)
     batch = pack(single, [(5 * i + a, 5 * i + b) for i in range(8) for a, b in ((0, 3), (1, 2))])
@@ -197,7 +180,8 @@ def test_a_batch_that_grows_is_trained_on_as_one_of_its_size():
     records, _, _ = rows_of(rows=64, seq_len=16)
     records |= {'next_sentence_labels': np.arange(64, dtype=np.int32) % 2}
     masking = DynamicMasking(0.15, 4, (0.8, 0.1, 0.1), False, MASK, VOCAB)
-    more = {'config': dataclasses.replace(CONFIG, vocab_size=VOCAB), 'masking': masking}
+    config = dataclasses.replace(CONFIG, vocab_size=VOCAB, attention_dropout=0.0)
+    more = {'config': config, 'masking': masking}
 
     growth, places, batches = Growth(16, 1, 64, change['accumulation']), np.arange(64), []
     for number in (2, 3):
