@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import losses
+from sentence_transformers.sentence_transformer import losses
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.train.losses.embedding import embedding_objective
