@@ -155,7 +155,10 @@ def test_no_room_is_said_before_anything_is_written_and_training_may_go_on(tmp_p
 def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_go_on(
     tmp_path, caplog, capfd
 ):
-    _, checkpoints = saved(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2):
+        checkpoints.save(at(step), {'kind': 'pretrain'})
+    checkpoints.wait()
     with files_of_at_most(4000):
         for step in (3, 4):
             checkpoints.save(at(step), {'kind': 'pretrain'}, required=False)

@@ -1,6 +1,6 @@
 """Task heads and their losses against numpy, and that neither depends on where a batch is computed.
 
-The encoder under them is compared in test_model.py, and the heads with transformers' in
+The encoder under them is compared in tests/bert_jax/model, and the heads with transformers' in
 tests/parity.
 """
 
