@@ -159,13 +159,14 @@ def signal_handlers() -> Iterator[None]:
 @pytest.fixture(scope='session')
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A workdir such as bert-pretrain leaves, of a very small model that knows ENCODER_WORDS."""
+    import jax
+
     from bert_jax.configs import schema
     from bert_jax.input_pipeline.tokenizer import Tokenizer
-    from bert_jax.mesh import construction
     from bert_jax.model import heads
     from bert_jax.runs.workdir.workdir import Workdir
     from bert_jax.train import checkpoint
-    from bert_jax.train.state import create_state
+    from bert_jax.train.state import fresh_state, init_params
 
     folder = tmp_path_factory.mktemp('encoder')
     (folder / 'vocabulary').mkdir()
@@ -190,9 +191,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')
-    state = create_state(
-        heads.Pretraining(model), 7, config.optimizer, construction.make_mesh(config.runtime)
-    )
+    # On one device: a program for a mesh takes longer to compile.
+    params = jax.jit(lambda: init_params(heads.Pretraining(model), 7))()
+    state = fresh_state(params, config.optimizer)
     checkpoints = checkpoint.Checkpoints(folder)
     checkpoints.save(state, {'kind': 'pretrain'})
     checkpoints.close()

@@ -48,6 +48,8 @@ def noisy_params(model, seed: int = 0):
     )
     if 'word' in (tables := params.get('encoder', {}).get('embeddings', {})):
         tables['word'][model.config.vocab_size :] = 0
+    if 'bias' in (head := params.get('mlm', {})):
+        head['bias'][model.config.vocab_size :] = 0
     return params
 
 
@@ -93,8 +95,13 @@ def dense(x, d):
     return x @ d['kernel'] + d.get('bias', 0)
 
 
-def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
-    """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, block by block.
+def as64(tree):
+    """A tree with its blocks in stacks, in float64."""
+    return layout.stacked(jax.tree.map(lambda x: np.asarray(x, np.float64), tree))
+
+
+def numpy_encode(encoder, c: ModelConfig, batch, linear=None, residual=None):
+    """Hidden states, and pooled output where there is a pooler, in float64, block by block.
 
     linear(layer, name, x) and residual(layer, name, x, out), where given, take the places of a
     block's product by the matrix `name`, and of the norm of the sum after it.
@@ -108,9 +115,8 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
         )
     )
     read = lambda layer, name, x: norm(x, layer[norms[name]], c.layer_norm_eps) if is_pre else x
-    as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
-    p = layout.stacked(as64(p))
-    e, layers = p['encoder']['embeddings'], p['encoder']['layers']
+    encoder = as64({'encoder': encoder})['encoder']
+    e, layers = encoder['embeddings'], encoder['layers']
 
     x = (
         e['word'][batch['input_ids']]
@@ -142,15 +148,22 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
         x = residual(layer, 'attention_output', x, linear(layer, 'attention_output', context))
         h = ACTIVATION[c.hidden_act](linear(layer, 'intermediate', read(layer, 'output', x)))
         x = residual(layer, 'output', x, linear(layer, 'output', h))
-    x = norm(x, p['encoder']['final_norm'], c.layer_norm_eps) if is_pre else x
+    x = norm(x, encoder['final_norm'], c.layer_norm_eps) if is_pre else x
     if c.bilstm:
-        x = numpy_bilstm(p['encoder']['bilstm'], x, batch['input_mask'].sum(1))
+        x = numpy_bilstm(encoder['bilstm'], x, batch['input_mask'].sum(1))
     at = batch['input_mask'].sum(1) - 1 if c.attention == 'left_to_right' else 0
-    pooled = np.tanh(dense(x[np.arange(B), at], p['encoder']['pooler']))
-    m = p['mlm']
+    pooler = encoder.get('pooler')
+    return x, pooler and np.tanh(dense(x[np.arange(B), at], pooler))
+
+
+def numpy_forward(p, c: ModelConfig, batch):
+    """Hidden states, pooled output, masked-LM logits and NSP logits."""
+    x, pooled = numpy_encode(p['encoder'], c, batch)
+    p = as64(p)
+    m, e = p['mlm'], p['encoder']['embeddings']
     # A left-to-right model says the next token: the one after the state that is read.
     before = c.attention == 'left_to_right' and not c.bilstm
-    at = x[np.arange(B)[:, None], np.maximum(batch['masked_lm_positions'] - before, 0)]
+    at = x[np.arange(len(x))[:, None], np.maximum(batch['masked_lm_positions'] - before, 0)]
     at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'], c.layer_norm_eps)
     decoder = m['decoder'] if 'decoder' in m else e['word']
     logits = at @ decoder[: c.vocab_size].T + m['bias'][: c.vocab_size]

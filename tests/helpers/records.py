@@ -103,14 +103,14 @@ def write_directory(path, sizes: dict[str, list[int]], masking='static', max_pac
     ).save(path)
 
 
-def write_meaningless(folder):
+def write_meaningless(folder, seed: int = 0):
     """A directory of 300 and 90 records of 16 tokens whose text means nothing."""
     from tests.helpers.tiny_models import tokenizer  # which imports jax
 
     folder.mkdir()
     size, infos = tokenizer().vocab_size, []
     for i, count in enumerate((300, 90)):
-        rows = encoded(SPEC, example_columns(SPEC, count, i, size))
+        rows = encoded(SPEC, example_columns(SPEC, count, seed + i, size))
         infos.append(shards.write_shard(folder / f'train-{i:05d}-of-00002.tfrecord', rows))
     made = shards.Manifest(16, 4, 'static', 'nsp', size, 'ab' * 32, 0, {}, {}, tuple(infos))
     made.save(folder)

@@ -56,3 +56,21 @@ def model(architecture: str, labels: tuple[str, ...] = LABELS, seed: int = 0) ->
         }
     named = architecture in ('BertForSequenceClassification', 'BertForTokenClassification')
     return Model(CONFIG, params, architecture, labels if named else ())
+
+
+def batch_of(model: Model, b: int = 3, t: int = 7, p: int = 2) -> dict[str, np.ndarray]:
+    """Random rows as the model's class reads them, of all lengths."""
+    rng, sizes = np.random.default_rng(t), {'b': b, 't': t, 'p': p, 'c': 2}
+    shapes = {
+        name: [sizes[axis] for axis in axes.split(', ')] for name, axes in model.row.inputs.items()
+    }
+    shape = shapes['input_ids']
+    lengths = rng.integers(1, t + 1, shape[:-1])
+    batch = {
+        'input_ids': rng.integers(0, model.config.vocab_size, shape),
+        'input_mask': np.arange(t) < lengths[..., None],
+        'segment_ids': rng.integers(0, 2, shape),
+    }
+    if 'masked_lm_positions' in shapes:
+        batch['masked_lm_positions'] = rng.integers(0, t, shapes['masked_lm_positions'])
+    return {name: array.astype(np.int32) for name, array in batch.items()}

@@ -139,18 +139,10 @@ def moved(program: Program) -> list[str]:
     return [path for path, old, new in pairs if old != new]
 
 
-def test_the_state_is_updated_in_place(accumulated):
-    assert moved(accumulated) == []
+def test_the_state_is_updated_in_place(accumulated, fsdp, sharded):
+    assert [moved(program) for program in (accumulated, fsdp, sharded)] == [[], [], []]
     stats = accumulated.compiled.memory_analysis()
     assert stats.output_size_in_bytes - stats.alias_size_in_bytes < 2**16  # metrics alone are new
-
-
-def test_the_state_is_updated_in_place_under_fsdp(fsdp):
-    assert moved(fsdp) == []
-
-
-def test_the_state_is_updated_in_place_where_the_update_is_sharded(sharded):
-    assert moved(sharded) == []
 
 
 def test_counted_state_is_what_the_compiler_allots(program):
@@ -159,17 +151,12 @@ def test_counted_state_is_what_the_compiler_allots(program):
     assert sum(memory.values()) == pytest.approx(arguments, rel=0.1)  # tiles pad small arrays
 
 
-def test_gradients_are_reduced_once_a_step_and_not_for_each_micro_batch(accumulated):
-    reduced = [c for c in accumulated.collectives if c.kind in ('all-reduce', 'reduce-scatter')]
-    assert reduced
-    assert [c for c in reduced if c.count > 1] == []
-
-
-def test_what_is_reduced_is_the_gradient_and_nothing_else(accumulated):
+def test_the_gradient_alone_is_reduced_once_a_step_and_not_for_each_micro_batch(accumulated):
     whole = sum(math.prod(shape) for shape in accumulated.shapes.values())
     reduced = [(c, dims) for c in accumulated.collectives for dims in arrays(c.shape)]
-    assert {(c.kind, c.axes) for c, _ in reduced} == {('all-reduce', ('data',))}
-    elements = sum(c.count * math.prod(dims) for c, dims in reduced)
+    facts = {(c.kind, c.axes, c.count) for c, _ in reduced}
+    assert facts == {('all-reduce', ('data',), 1)}
+    elements = sum(math.prod(dims) for _, dims in reduced)
     # Its gradient is reduced twice: as a look-up and as the head's matrix.
     table = math.prod(accumulated.shapes['encoder/embeddings/word'])
     assert whole <= elements <= 1.02 * (whole + table)  # and the sums of the metrics
@@ -417,21 +404,23 @@ def test_what_libtpu_has_no_estimate_for_is_listed(optimised, setting):
     }  # fmt: skip
 
 
-def test_scanned_layers_keep_the_masks_of_the_kernel(optimised):
-    """The forward kernel runs once: what it drew is in a stack when the backward pass wants it."""
+@pytest.mark.parametrize(
+    ('kernel', 'rate', 'wanted'),
+    [
+        # What it drew is in a stack when the backward pass wants it.
+        ('tpu_fused', 0.1, ['fused_attention', 'fused_attention_backward']),
+        # The backward ones read its output and sums of exponentials.
+        ('tpu_splash', 0, ['splash_mha_dkv', 'splash_mha_dq', 'splash_mha_fwd']),
+    ],
+)
+def test_the_forward_kernel_of_scanned_layers_runs_once(optimised, kernel, rate, wanted):
     sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'phases.0.batch_size=16')
-    program = Program(*sizes, 'runtime.attention=tpu_fused', 'runtime.scan_layers=true')
-    kernels = re.findall(r'%(fused_attention\w*)\S* = .*tpu_custom_call', program.text)
-    assert sorted(kernels) == ['fused_attention', 'fused_attention_backward']
-
-
-def test_scanned_layers_keep_what_the_splash_kernel_gave(optimised):
-    """The forward kernel runs once: the backward ones read its output and sums of exponentials."""
-    sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'phases.0.batch_size=16')
-    settings = ('runtime.attention=tpu_splash', 'runtime.scan_layers=true')
-    program = Program(*sizes, *settings, 'model.attention_dropout=0')
-    kernels = re.findall(r'%splash_mha_([a-z]+)\w*\S* = .*tpu_custom_call', program.text)
-    assert sorted(kernels) == ['dkv', 'dq', 'fwd']
+    settings = (f'runtime.attention={kernel}', f'model.attention_dropout={rate}')
+    program = Program(*sizes, *settings, 'runtime.scan_layers=true')
+    kernels = re.findall(
+        r'%(fused_attention[a-z_]*|splash_mha_[a-z]+)\S* = .*tpu_custom_call', program.text
+    )
+    assert sorted(kernels) == wanted
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -96,7 +97,7 @@ def test_a_checkpoint_comes_in_and_goes_out(tmp_path, capsys, program):
     )
 
     batch = google_names.batch()
-    mlm, nsp = heads.Pretraining(source.model).apply({'params': source.params}, batch)
+    mlm, nsp = jax.jit(heads.Pretraining(source.model).apply)({'params': source.params}, batch)
     _, _, want_mlm, want_nsp = numpy_forward(
         google_names.tree(variables, BERT), source.model, batch
     )

@@ -16,6 +16,7 @@ from bert_jax.model import heads
 from tests.helpers import google_names
 from tests.helpers.google_names import ALBERT
 from tests.helpers.numpy_bert import numpy_forward
+from tests.helpers.trees import assert_same
 
 # Those of albert_base_v2's albert_config.json, in small; some of them no code reads.
 SETTINGS = {
@@ -58,7 +59,7 @@ def test_a_released_folder_comes_in(released):
     assert read.architecture == 'AlbertForPreTraining'
     assert (model.family, model.embedding_size, model.num_groups) == ('albert', 6, 2)
     batch = google_names.batch()
-    mlm, order = heads.Pretraining(model).apply({'params': read.params}, batch)
+    mlm, order = jax.jit(heads.Pretraining(model).apply)({'params': read.params}, batch)
     _, _, want_mlm, want_order = numpy_forward(google_names.tree(VALUES, ALBERT), model, batch)
     np.testing.assert_allclose(mlm[..., :40], want_mlm, atol=2e-5)
     np.testing.assert_allclose(order, want_order, atol=2e-5)
@@ -81,7 +82,7 @@ def test_without_a_narrow_table_there_is_no_layer_to_the_blocks(released):
     google.write(released / 'back', there)
     back = google.read(str(released / 'back/model.ckpt-best')).model
     assert back.config == model.config
-    assert jax.tree.all(jax.tree.map(np.array_equal, back.params, model.params))
+    assert_same(back.params, model.params)
     layer['bias'][3] = 1
     with pytest.raises(UserError, match='as wide as the blocks, and google-research/albert has no'):
         google.write(released / 'no', there)

@@ -17,7 +17,7 @@ from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.conversion import parameters, peft, peft_settings
 from bert_jax.model import heads
 from bert_jax.train import task_heads
-from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_forward
+from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_encode
 from tests.helpers.tiny import tiny_config
 
 SHAPE = tiny_config(num_layers=3, max_position=32)
@@ -29,9 +29,7 @@ FULL = {'base_model_name_or_path': 'base'}
 
 def base_model(seed: int = 0) -> parameters.Model:
     """What a base encoder is read as."""
-    params = noisy_params(heads.Pretraining(SHAPE), seed)
-    params = {'encoder': params['encoder']}
-    return parameters.Model(SHAPE, params, 'BertModel')
+    return parameters.Model(SHAPE, noisy_params(heads.EncoderOnly(SHAPE), seed), 'BertModel')
 
 
 def arrays(*modules: tuple[str, str, tuple[int, ...]], blocks=range(3)):
@@ -84,11 +82,9 @@ def logits(model: parameters.Model, batch):
 
 def numpy_logits(base, tensors, scale, batch):
     """From peft's own names and layouts: torch's kernels are [out, in]."""
-    params = noisy_params(heads.Pretraining(SHAPE))  # for its heads, which nothing here reads
-    params['encoder'] = dict(base.params['encoder'])
-    # A block knows its number by a leaf that numpy_forward cuts along with the others.
-    numbered = {**params['encoder']['layers'], 'number': np.arange(3.0)}
-    params['encoder']['layers'] = numbered
+    encoder = base.params['encoder']
+    # A block knows its number by a leaf that numpy_encode cuts along with the others.
+    encoder = encoder | {'layers': encoder['layers'] | {'number': np.arange(3.0)}}
 
     def linear(layer, name, x):
         at = f'{PREFIX}{int(layer["number"])}.{THEIR_NAME[name]}.'
@@ -102,7 +98,7 @@ def numpy_logits(base, tensors, scale, batch):
             return y
         return y + scale * (x @ get('lora_A.weight').T @ get('lora_B.weight').T)
 
-    pooled = numpy_forward(params, SHAPE, batch, linear)[1]
+    pooled = numpy_encode(encoder, SHAPE, batch, linear)[1]
     head = 'base_model.model.classifier.'
     return pooled @ tensors[head + 'weight'].T + tensors[head + 'bias']
 

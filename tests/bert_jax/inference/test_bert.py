@@ -43,7 +43,7 @@ def test_states_and_attentions_of_all_layers(changes):
     assert np.abs(asked.attentions[0] - asked.attentions[1]).max() > 1e-3
     if changes.get('attention'):
         assert not np.triu(asked.attentions, 1).any()
-    assert bert(rows, hidden_states=True).attentions is None
+        assert bert(rows, hidden_states=True).attentions is None
 
 
 def test_attentions_are_those_of_the_textbook():

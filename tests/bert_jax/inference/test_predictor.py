@@ -11,21 +11,21 @@ import os
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit, softmax
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.inference import Predictor, served_heads
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.model import heads
 from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, init_params, split
 from tests.helpers import tiny_models
+from tests.helpers.numpy_bert import dense, numpy_encode, numpy_forward
 
 TEXTS = ['paris', 'who is unable?', 'the capital of france, a good film.', '', 'what ' * 40]
 
@@ -50,14 +50,14 @@ def row(*texts: str) -> dict[str, np.ndarray]:
     }
 
 
-def apply(module, params, batch):
-    return jax.jit(module.apply)({'params': params}, batch)
+def encoded(model, *texts: str) -> tuple[np.ndarray, np.ndarray]:
+    """Hidden states and pooled output of one unpadded row, by numpy."""
+    return numpy_encode(model.params['encoder'], model.config, row(*texts))
 
 
-def with_pooler(params):
-    """Params of a class that has no pooler, for our modules, which compute one."""
-    zero = {'kernel': np.zeros((16, 16), np.float32), 'bias': np.zeros(16, np.float32)}
-    return params | {'encoder': params['encoder'] | {'pooler': zero}}
+def logits(model, *texts: str) -> np.ndarray:
+    """What its layer on the pooled output gives."""
+    return dense(encoded(model, *texts)[1], model.params['classifier'])[0]
 
 
 def test_classes_whatever_stands_beside_a_text(caplog):
@@ -65,11 +65,10 @@ def test_classes_whatever_stands_beside_a_text(caplog):
         predictor('BertForSequenceClassification'),
         tiny_models.model('BertForSequenceClassification'),
     )
-    call = jax.jit(heads.Classifier(tiny_models.CONFIG, outputs=3).apply)
     pairs = [(a, b) for a in TEXTS[1:3] for b in TEXTS[:2]]
     answers = serve([*TEXTS, *pairs])
     for texts, answer in zip([*((t,) for t in TEXTS), *pairs], answers, strict=True):
-        wanted = jax.nn.softmax(call({'params': model.params}, row(*texts))[0])
+        wanted = softmax(logits(model, *texts))
         np.testing.assert_allclose(list(answer['probabilities'].values()), wanted, atol=1e-5)
         assert list(answer['probabilities']) == list(tiny_models.LABELS)
         assert answer['label'] == tiny_models.LABELS[int(wanted.argmax())] and answer[
@@ -95,18 +94,15 @@ def test_masked_words_and_the_next_sentence():
     batch = row('paris is the bad of bad', other)
     places = [4, 6]
     batch['input_ids'][0, places] = tokenizer.mask_id
-    mlm, nsp = apply(
-        heads.Pretraining(tiny_models.CONFIG),
-        model.params,
-        batch | {'masked_lm_positions': np.array([places])},
-    )
-    for found, logits in zip(answer['masks'], mlm[0], strict=True):
-        best = np.argsort(-np.asarray(logits))[:5]
+    batch |= {'masked_lm_positions': np.array([places])}
+    _, _, mlm, nsp = numpy_forward(model.params, model.config, batch)
+    for found, scores in zip(answer['masks'], mlm[0], strict=True):
+        best = np.argsort(-scores)[:5]
         assert [word['token'] for word in found] == tokenizer.tokens(best)
         np.testing.assert_allclose(
-            [word['probability'] for word in found], jax.nn.softmax(logits)[best], atol=1e-5
+            [word['probability'] for word in found], softmax(scores)[best], atol=1e-5
         )
-    assert answer['next_probability'] == pytest.approx(float(jax.nn.softmax(nsp[0])[0]), abs=1e-5)
+    assert answer['next_probability'] == pytest.approx(softmax(nsp[0])[0], abs=1e-5)
     assert serve('no mask here') == {'masks': []}
     with pytest.raises(UserError, match='a text with 21 mask tokens'):
         serve('[MASK]' * 21)
@@ -145,13 +141,8 @@ def test_scores_of_a_text_longer_than_a_row_are_the_mean_of_its_windows(problem)
     serve = lambda options: Predictor(Source(model, tiny_models.tokenizer(), '', 0), 12, options)
     # Windows of ten pieces, five after each other; each word is a piece.
     windows = [' '.join(LONG.split()[i : i + 10]) for i in (0, 5, 10, 15)]
-    call = jax.jit(heads.Classifier(tiny_models.CONFIG, outputs=max(1, len(labels))).apply)
-    logits = [call({'params': model.params}, row(window))[0] for window in windows]
-    mean = np.mean(logits, axis=0)
-    wanted = {
-        'multi_label': jax.nn.sigmoid(mean),
-        'regression': mean,
-    }[problem]
+    mean = np.mean([logits(model, window) for window in windows], axis=0)
+    wanted = expit(mean) if labels else mean
     values = lambda answer: list(answer.get('probabilities', answer).values())
     in_windows, cut = serve({'doc_stride': 5}), serve({})
     answers = in_windows(['a film', LONG, 'paris'])
@@ -180,16 +171,10 @@ def test_a_label_for_every_word_of_a_text_of_any_length():
     )
     assert serve({'text': ['Unables', ',', 'who', '?']}) == answer
     model = tiny_models.model('BertForTokenClassification')
-    p = jax.nn.softmax(
-        apply(
-            heads.Tokens(tiny_models.CONFIG, outputs=3),
-            with_pooler(model.params),
-            row('Unables, who?'),
-        )[0]
-    )
-    first = jnp.array([1, 4, 5, 6])  # un ##able ##s , who ?
-    assert answer['labels'] == [tiny_models.LABELS[i] for i in p[first].argmax(-1)]
-    np.testing.assert_allclose(answer['probabilities'], p[first].max(-1), atol=1e-5)
+    states = encoded(model, 'Unables, who?')[0][0, [1, 4, 5, 6]]  # un ##able ##s , who ?
+    p = softmax(dense(states, model.params['classifier']), axis=-1)
+    assert answer['labels'] == [tiny_models.LABELS[i] for i in p.argmax(-1)]
+    np.testing.assert_allclose(answer['probabilities'], p.max(-1), atol=1e-5)
     assert len(serve({'text': ['film'] * 150})['labels']) == 150
     assert serve({'text': []}) == {'words': [], 'labels': [], 'probabilities': []}
 
@@ -201,46 +186,28 @@ def test_choices_of_any_number():
         {'text': 'who', 'start': 'unable', 'choices': ['a', 'is', 'films']},
     ]
     answers = serve(records)
-    second = [row('who', f'unable {choice}') for choice in records[1]['choices']]
-    scores = jnp.array(
-        [
-            apply(heads.Classifier(tiny_models.CONFIG, outputs=1), model.params, r)[0, 0]
-            for r in second
-        ]
-    )
-    np.testing.assert_allclose(answers[1]['probabilities'], jax.nn.softmax(scores), atol=1e-5)
+    second = [logits(model, 'who', f'unable {choice}') for choice in records[1]['choices']]
+    scores = np.concatenate(second)
+    np.testing.assert_allclose(answers[1]['probabilities'], softmax(scores), atol=1e-5)
     assert answers[1]['choice'] == int(scores.argmax()) and len(answers[0]['probabilities']) == 2
     with pytest.raises(UserError, match='"choices" must be a list of two or more'):
         serve({'text': 'who', 'choices': ['one']})
 
 
 @pytest.mark.parametrize(
-    ('architecture', 'given', 'message'),
-    [
-        ('BertForSequenceClassification', {'sentence': 'a'}, "a record needs text: no 'text' in"),
-        (
-            'BertForSequenceClassification',
-            ('a', 'b', 'c'),
-            '3 texts, where this model reads text and text_b alone',
-        ),
-        ('BertForQuestionAnswering', 'a question alone', "no 'context' in"),
-    ],
-)
-def test_a_bad_record_is_named(architecture, given, message):
-    with pytest.raises(UserError, match=message):
-        predictor(architecture)(given)
-
-
-@pytest.mark.parametrize(
     ('texts', 'given', 'message'),
     [
+        (None, {'sentence': 'a'}, "a record needs text: no 'text' in"),
+        (None, ('a', 'b', 'c'), '3 texts, where this model reads text and text_b alone'),
+        # As many as it was trained on.
         (2, 'a', "a record needs text and text_b: no 'text_b' in"),
         (1, {'text': 'a', 'text_b': ''}, "'text_b' is none of"),
     ],
 )
-def test_a_model_is_asked_for_as_many_texts_as_it_was_trained_on(texts, given, message):
+def test_a_bad_record_is_named(texts, given, message):
+    options = {'texts': texts} if texts else {}
     with pytest.raises(UserError, match=message):
-        predictor('BertForSequenceClassification', texts=texts)(given)
+        predictor('BertForSequenceClassification', **options)(given)
 
 
 def test_a_model_without_a_head_is_refused():
@@ -311,7 +278,7 @@ def tuned_run(folder, encoder: str, **options) -> str:
     config = schema.FinetuneConfig(max_seq_length=32, tuning=schema.TuningConfig(**options))
     shape = config.encoder(source.model)
     model = task_heads.make_model('classifier', shape, 2, 0.0, schema.RuntimeConfig())
-    fresh, _ = split(init_params(model, 0), shape)
+    fresh, _ = jax.eval_shape(lambda: split(init_params(model, 0), shape))
     trained = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), fresh)
     data = {'head': 'classifier', 'labels': ['bad', 'good'], 'options': {}}
     data |= {'init_from': source.where, 'init_fingerprint': source.fingerprint()}

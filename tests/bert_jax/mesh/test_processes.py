@@ -6,7 +6,6 @@ The run is killed, started again, and equal to a run of one process.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import signal
@@ -25,6 +24,8 @@ from bert_jax.mesh import processes as distributed
 from bert_jax.mesh import roll_call
 from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.train.checkpoint import load_params
+from tests.helpers.records import write_meaningless
+from tests.helpers.tiny_models import tokenizer
 
 ROOT = pathlib.Path(__file__).parents[3]
 # One process may kill another while it keeps a program, and all of a run must compile alike.
@@ -331,40 +332,15 @@ with watchdog(0.02) as beat:  # 1.2 seconds
 
 
 TRAINING = (
-    'model.num_layers=1 phases.0.steps=60 phases.0.batch_size=16 phases.0.seq_len=32'
+    'model.num_layers=1 phases.0.steps=60 phases.0.batch_size=16 phases.0.seq_len=16'
     ' optimizer.warmup_steps=5 runtime.checkpoint_every=10 model.hidden_dropout=0.1 runtime.fsdp=2'
 ).split()
 
 
-def make_records(folder: pathlib.Path, binary: Callable, seed: int) -> pathlib.Path:
-    """Records of length 32 of a random text, with the vocabulary of a folder's first text."""
-    words = (
-        'the ship sailed over deep water while farmers ploughed a field before rain fell on barley'
-    ).split()
-    rng = np.random.default_rng(seed)
-    documents = [
-        '\n'.join(' '.join(rng.choice(words, 9)) + '.' for _ in range(8)) for _ in range(60)
-    ]
-    text, output = folder / f'text{seed}.txt', folder / f'records{seed}'
-    text.write_text('\n\n'.join(documents) + '\n')
-    if not (folder / 'vocab').exists():
-        binary('train_vocab', f'--input={text}', f'--output={folder}/vocab', '--vocab_size=120')
-    options = ['--seq_len=32', '--dupe_factor=2', '--eval_fraction=0.1']
-    made = binary(
-        'preprocess',
-        f'--input={text}',
-        f'--tokenizer={folder}/vocab',
-        f'--output={output}',
-        *options,
-    )
-    assert made.returncode == 0, made.stderr
-    return output
-
-
 def pretraining(records: pathlib.Path, workdir: pathlib.Path) -> list[str]:
     """The command of a short run."""
-    size = json.loads((records / 'manifest.json').read_text())['vocab_size']
-    changes = [f'--set={change}' for change in (*TRAINING, f'model.vocab_size={size}')]
+    sizes = f'model.vocab_size={tokenizer().vocab_size}', 'model.max_position=16'
+    changes = [f'--set={change}' for change in (*TRAINING, *sizes)]
     places = [f'--data={records}', f'--workdir={workdir}']
     command = [sys.executable, '-m', 'bert_jax.launch.pretrain', '--config=quickstart']
     return [*command, *places, *changes]
@@ -372,13 +348,15 @@ def pretraining(records: pathlib.Path, workdir: pathlib.Path) -> list[str]:
 
 @pytest.mark.slow
 def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_why(
-    tmp_path, binary
+    tmp_path,
 ):
-    records, others = make_records(tmp_path, binary, 0), make_records(tmp_path, binary, 1)
+    folders = [tmp_path / 'some', tmp_path / 'others']
+    for seed, folder in enumerate(folders):
+        write_meaningless(folder, seed)
     port, environment = free_port(), {**os.environ, **ALONE, 'JAX_NUM_CPU_DEVICES': '1'}
     processes = []
     for number, extra in enumerate(('runtime.stall_minutes=5', 'optimizer.peak_lr=0.01')):
-        command = pretraining((records, others)[number], tmp_path / 'run')
+        command = pretraining(folders[number], tmp_path / 'run')
         command += [f'--set={extra}', f'--coordinator=localhost:{port}', '--num_processes=2']
         command += [f'--process_id={number}', '--arrival_timeout_s=60']
         environment['XLA_FLAGS'] = '--xla_cpu_enable_fast_math=true' if number else ''
@@ -396,8 +374,9 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
 
 
 @pytest.mark.slow
-def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary):
-    records = make_records(tmp_path, binary, 0)
+def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path):
+    records = tmp_path / 'records'
+    write_meaningless(records)
     environment = {**os.environ, **ALONE, 'JAX_NUM_CPU_DEVICES': '4'}
     subprocess.run(pretraining(records, tmp_path / 'one'), cwd=ROOT, env=environment, check=True)
 

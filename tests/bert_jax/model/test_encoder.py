@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.configs.schema import ModelConfig
-from bert_jax.model import heads
-from bert_jax.model.dropout import DropoutRng
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.mesh import construction, sharding
+from bert_jax.model import heads, partition
 from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.encoder import Packing
 from bert_jax.train.state import init_params
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 from tests.helpers.tiny import tiny_config
-
-CONFIG = tiny_config()
 
 
 @pytest.mark.parametrize(
@@ -28,6 +24,7 @@ CONFIG = tiny_config()
         ({'hidden_act': 'gelu_erf'}, False),
         ({'norm': 'pre', 'use_bias': False, 'positions': 'none'}, True),
         ({'attention': 'left_to_right'}, False),
+        ({'embedding': 'hashed'}, False),
         ({'num_layers': 4, 'family': 'albert', 'embedding_size': 6, 'num_groups': 2}, False),
     ],
     ids=str,
@@ -49,42 +46,56 @@ def test_forward_equals_numpy(changes, scan):
     assert np.all(np.isneginf(mlm[..., config.vocab_size :]))
 
 
-def test_gradients_of_scanned_blocks_are_those_of_unrolled_ones():
-    """With dropout, whose masks a scanned block draws again, and with what tuning adds."""
-    config = CONFIG.tuned(TuningConfig('lora'))
-    batch, params = make_batch(config), noisy_params(heads.Pretraining(config))
-
-    def gradients(scan):
-        return jax.jit(jax.value_and_grad(lambda p: loss(config, scan, p, batch)))(params)
-
-    (want_loss, want), (got_loss, got) = gradients(False), gradients(True)
-    np.testing.assert_allclose(got_loss, want_loss, rtol=1e-6)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-6)
-
-
-def loss(config: ModelConfig, scan: bool, params: dict, batch: dict) -> jax.Array:
-    """A number that depends on all outputs of pre-training, with dropout on."""
-    rng = DropoutRng(jax.random.key(7), jnp.arange(len(batch['input_ids']), dtype=jnp.uint32))
-    model = heads.Pretraining(config, jnp.float32, 'none', scan)
-    outputs: Any = model.apply({'params': params}, batch, rng)
-    mlm, nsp = outputs
-    return jnp.square(mlm[..., : config.vocab_size]).mean() + jnp.square(nsp).mean()
-
-
 def test_initial_parameters_are_berts():
     model = heads.Pretraining(
         ModelConfig(
             vocab_size=1000, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512
         )
     )
-    params = jax.jit(lambda: init_params(model, 3))()
-    kernel, word = (
-        np.asarray(params['encoder']['layers']['intermediate']['kernel']),
-        np.asarray(params['encoder']['embeddings']['word']),
-    )
+
+    @jax.jit
+    def leaves():  # what is not asked for is not computed
+        params = init_params(model, 3)
+        block = params['encoder']['layers']
+        word = params['encoder']['embeddings']['word']
+        scale, bias = block['output_norm']['scale'], params['nsp']['bias']
+        return block['intermediate']['kernel'], word, scale, bias
+
+    kernel, word, scale, bias = jax.device_get(leaves())
     assert np.abs(kernel).max() <= 0.04  # resampled beyond two deviations, as TensorFlow does
     assert abs(kernel.std() - 0.0176) < 2e-4  # 0.02 * 0.8796: truncation is not rescaled
     assert padded_vocab(1000) == 1024 and not word[1000:].any() and word[:1000].any(axis=1).all()
-    assert np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1)
-    assert not np.asarray(params['nsp']['bias']).any()
+    assert np.all(scale == 1) and not bias.any()
+
+
+def test_on_a_mesh_that_splits_the_kernels_of_the_bilstm():
+    """The paper's section 5.1, which is left to right."""
+    config = tiny_config(attention='left_to_right', bilstm=True)
+    runtime = RuntimeConfig(fsdp=4, model_parallel=2)
+    mesh, model = construction.make_mesh(runtime), heads.Pretraining(config)
+    batch = make_batch(config, 4, 10)
+    params = noisy_params(model)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, partition.shardings(params, mesh))
+        _, nsp = jax.jit(model.apply)({'params': placed}, sharding.place(batch, mesh, 4))
+    np.testing.assert_allclose(nsp, numpy_forward(params, config, batch)[3], atol=2e-5)
+    kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']
+    assert kernel.sharding.shard_shape(kernel.shape) == (16 // 4, 8)
+
+
+def test_packed_records_are_refused():
+    batch = {
+        name: np.zeros((1, 4), np.int32) for name in ('input_ids', 'input_mask', 'segment_ids')
+    }
+    for change in ({'attention': 'left_to_right'}, {'bilstm': True}):
+        with pytest.raises(
+            UserError,
+            match='packed records are for an encoder of bidirectional attention without a BiLSTM',
+        ):
+            jax.eval_shape(
+                heads.Encoder(tiny_config(**change)).init,
+                jax.random.key(0),
+                *batch.values(),
+                None,
+                Packing(*batch.values()),
+            )

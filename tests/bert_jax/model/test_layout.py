@@ -15,15 +15,12 @@ from bert_jax.train.checkpoint import Checkpoints, fingerprints, load_params
 from bert_jax.train.state import create_state, split
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.tiny import tiny_config
+from tests.helpers.trees import assert_same
 
 CONFIG = tiny_config()
 SPAFIT = tiny_config(num_layers=4).tuned(
     TuningConfig('spafit', rank=2, frozen_layers=1, bias_layers=1)
 )
-
-
-def same(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 @pytest.mark.parametrize('scan', [False, True])
@@ -36,7 +33,7 @@ def test_a_model_reads_either_layout(scan):
     assert separate['encoder']['layers'].keys() == {'0', '1'}
     for got, of_stack in zip(apply({'params': separate}, batch), want, strict=True):
         np.testing.assert_allclose(got, of_stack, atol=1e-6)
-    same(layout.stacked(separate), params)
+    assert_same(layout.stacked(separate), params)
 
 
 def test_what_some_blocks_lack_is_stacked_of_the_others():
@@ -44,8 +41,8 @@ def test_what_some_blocks_lack_is_stacked_of_the_others():
     params = noisy_params(heads.Pretraining(SPAFIT))
     of_stacks, of_blocks = split(params, SPAFIT), split(layout.separate(params), SPAFIT)
     for stacks, blocks in zip(of_stacks, of_blocks, strict=True):
-        same(layout.stacked(blocks), stacks)
-        same(layout.like(stacks, blocks), blocks)
+        assert_same(layout.stacked(blocks), stacks)
+        assert_same(layout.like(stacks, blocks), blocks)
     names = traverse_util.flatten_dict(of_blocks[0]['encoder']['layers'], sep='/')
     assert '0/query_lora_a/kernel' not in names and '1/query_lora_a/kernel' in names
     assert ('encoder/layers/query_lora_a/kernel', 1) in layout.origins(of_blocks[0])
@@ -60,15 +57,15 @@ def test_a_checkpoint_of_one_layout_is_one_of_the_other(tmp_path):
         for scan in (False, True)
     ]
     separate, stacked = states
-    same(layout.stacked(separate), stacked)
+    assert_same(layout.stacked(separate), stacked)
     assert fingerprints(separate) == fingerprints(stacked)
     for number, (saved, read) in enumerate([states, states[::-1]]):
         with Checkpoints(tmp_path / str(number)) as checkpoints:
             checkpoints.save(saved, {})
             checkpoints.wait()
             restored, _ = checkpoints.restore(read)
-        same(restored, read)
+        assert_same(restored, read)
         assert jax.tree.map(lambda leaf: leaf.sharding, restored) == jax.tree.map(
             lambda leaf: leaf.sharding, read
         )
-        same(load_params(tmp_path / str(number))[0], jax.device_get(stacked.params))
+        assert_same(load_params(tmp_path / str(number))[0], jax.device_get(stacked.params))

@@ -18,8 +18,10 @@ from bert_jax.costs import flops
 from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks.block import Cycle, cycle_of, kind_of
+from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.state import init_params, parameter_count
 from tests.helpers.numpy_bert import make_batch, noisy_params
+from tests.helpers.trees import assert_same
 
 # (the encoder, with the masked-LM head): transformers' shapes, and Ettin's and mmBERT's tables.
 GOLDEN = {
@@ -54,18 +56,18 @@ def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
     assert cycle_of(tuple(kind_of(config, i) for i in range(layers))) == Cycle(*cycle)
 
 
-# The same answer and gradient whichever way blocks are gone through, also with what tuning adds,
-# and with nothing kept for the backward pass.
 def test_a_loop_computes_what_blocks_in_turn_compute():
-    config, remat = tiny(num_layers=7).tuned(TuningConfig('lora', frozen_layers=1)), 'dots'
-    model, batch = heads.Pretraining(config), make_batch(config)
-    params = noisy_params(model)
-    values = []
+    """With dropout, whose masks a block draws again, and with what tuning adds."""
+    changes = {'num_layers': 5, 'global_every': 2, 'hidden_dropout': 0.1}
+    config = tiny(**changes).tuned(TuningConfig('lora', frozen_layers=1))
+    model, batch = heads.Pretraining(config, remat='dots'), make_batch(config)
+    params, values = noisy_params(model), []
+    rng = DropoutRng(jax.random.key(7), jnp.arange(4, dtype=jnp.uint32))
     for is_scanned in (False, True):
-        module = model.clone(scan=is_scanned, remat=remat)
+        module = model.clone(scan=is_scanned)
 
         def loss(params, module=module):
-            logits = module.apply({'params': params}, batch)[0][..., : config.vocab_size]
+            logits = module.apply({'params': params}, batch, rng)[0][..., : config.vocab_size]
             return jnp.square(logits).mean()
 
         value, gradient = jax.jit(jax.value_and_grad(loss))(layout.for_program(params, is_scanned))
@@ -82,7 +84,7 @@ def test_the_first_block_has_a_norm_less():
     assert [('attention_norm' in apart[i]) for i in '0123'] == [False, True, True, True]
     assert parameter_count(params, tiny()) == flops.parameter_count(tiny())
     again = layout.stacked(layout.separate(params))
-    jax.tree.map(np.testing.assert_array_equal, params, again)
+    assert_same(params, again)
 
 
 def test_fresh_weights_are_as_small_as_megatrons():

@@ -82,7 +82,7 @@ def test_each_part_is_in_the_model_by_its_name(file):
     assert NAMES.items() <= json.loads(text)['model'].items() and 'my_parts' not in text
     outputs = []
     for setting, name in [('vocab_size', entries.vocab_size), *NAMES.items()]:
-        model = tiny_config(**{'vocab_size': entries.vocab_size, setting: name})
+        model = tiny_config(**{'num_layers': 1, 'vocab_size': entries.vocab_size, setting: name})
         bert = Bert.fresh(model, entries)
         outputs.append(bert(bert.tokenize('a good film')).hidden)
         paths = jax.tree_util.tree_flatten_with_path(bert.params['encoder'])[0]

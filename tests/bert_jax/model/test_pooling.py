@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.inference.bert import Bert
 from bert_jax.model.pooling import POOLINGS, pooled, sentence_vectors
-from bert_jax.runs.sources.source import Source
-from tests.helpers import tiny_models
 
 MASK = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0]])
 STATES = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
@@ -36,17 +33,3 @@ def test_a_vector_is_cut_before_it_is_scaled():
     wanted = np.stack([rows[: m.sum()].mean(0)[:2] for rows, m in zip(STATES, MASK, strict=True)])
     wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
     np.testing.assert_allclose(sentence_vectors(STATES, MASK, config), wanted, atol=1e-6)
-
-
-def test_a_sentence_encoder_gives_the_vectors_it_was_trained_to_give():
-    model = tiny_models.model('BertModel')
-    texts = ['paris', 'the capital of france is paris']
-    bare = Bert(Source(model, tiny_models.tokenizer(), 'here', 0))
-    config = SentenceConfig('max', True, 3, (('query', 'who is '),))
-    bert = Bert(bare.source._replace(bert=model._replace(sentence=config)))
-    wanted = bare.embed([f'who is {text}' for text in texts], pool='max')[:, :3]
-    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
-    np.testing.assert_allclose(bert.embed(texts, prompt='query'), wanted, atol=1e-6)
-    assert not np.allclose(bert.embed(texts), wanted)
-    # A pool or a layer that is named is as it is of any encoder.
-    np.testing.assert_array_equal(bert.embed(texts, pool='mean'), bare.embed(texts))

@@ -24,7 +24,14 @@ from bert_jax.model.dropout import DropoutRng
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.tiny import tiny_config
 
-SHARED = tiny_config(vocab_size=60, num_layers=4, family='albert', embedding_size=6, num_groups=2)
+SHARED = tiny_config(
+    vocab_size=60,
+    num_layers=4,
+    attention_dropout=0.0,
+    family='albert',
+    embedding_size=6,
+    num_groups=2,
+)
 APART = dataclasses.replace(SHARED, num_groups=None)
 
 

@@ -59,6 +59,15 @@ def test_the_loss_is_the_formulas_and_filling_rows_count_nothing(weights, smooth
     assert objective.constant({'labels': LABELS}, 4) == pytest.approx(found, abs=1e-6)
 
 
+def test_the_loss_of_sets_of_labels_is_the_mean_of_their_cross_entropies():
+    held, logits = LOGITS[::-1] > 0.3, LOGITS.astype(np.float64) * 9
+    batch = {'labels': jnp.array(held)[..., None], 'example_weights': jnp.array(REAL)}
+    objective = losses.multi_label_objective(FixedLogits())
+    loss, weight = objective.sums(jnp.array(LOGITS * 9), batch, None)['loss']
+    wanted = -np.log(special.expit(np.where(held, logits, -logits)))
+    np.testing.assert_allclose(loss / weight, wanted[REAL > 0].mean(), rtol=1e-5)
+
+
 def test_weights_by_their_setting():
     labels = ('a', 'b=c', 'd')
     balanced = compute_class_weight('balanced', classes=np.arange(3), y=LABELS)

@@ -27,7 +27,7 @@ from bert_jax.train.step import make_train_step
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.tiny import tiny_config
 
-SHAPE = tiny_config(num_layers=1, num_heads=4)
+SHAPE = tiny_config(num_layers=1, num_heads=4, attention_dropout=0.0)
 ROWS, TEXTS, LENGTH = 16, 3, 16
 
 

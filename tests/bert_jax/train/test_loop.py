@@ -20,6 +20,7 @@ from bert_jax.train.losses import Objective
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
+from tests.helpers.trees import assert_same
 
 OPTIMIZER = OptimizerConfig(algorithm='adamw', schedule='constant', warmup_steps=0, peak_lr=0.1)
 STEPS = 12
@@ -137,7 +138,7 @@ def test_a_run_that_was_stopped_or_whose_batches_end_goes_on_to_the_bit(tmp_path
     resumed, more, saved = trained(tmp_path / 'cut')
     assert saved == [4, 7, 8, 9, 12]
     assert lines + more == all_lines  # the sums of steps 6 to 9 were in the checkpoints
-    assert jax.tree.all(jax.tree.map(np.array_equal, whole.state.params, resumed.state.params))
+    assert_same(whole.state.params, resumed.state.params)
 
 
 def test_an_evaluation_may_end_the_run_whose_last_step_has_its_line(tmp_path):

@@ -1,6 +1,6 @@
 """Task heads and their losses against numpy, and that neither depends on where a batch is computed.
 
-The encoder under them is compared in test_model.py, and the heads with transformers' in
+The encoder under them is compared in tests/bert_jax/model, and the heads with transformers' in
 tests/parity.
 """
 
@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads
-from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
+from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_encode
 from tests.helpers.tiny import tiny_config
 
 CONFIG = tiny_config(num_layers=1, num_heads=4)
@@ -57,11 +56,8 @@ def make(head: str, dropout: float = 0.1):
 def numpy_logits(head: str, params, batch) -> np.ndarray:
     """From the hidden states of the numpy encoder; each choice is a row of its own."""
     rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in KEYS}
-    rows['masked_lm_positions'] = np.zeros((len(rows['input_ids']), 1), np.int32)
-    other = noisy_params(heads.Pretraining(CONFIG))
-    hidden, pooled, _, _ = numpy_forward({**other, 'encoder': params['encoder']}, CONFIG, rows)
-    kernel, bias = params['classifier']['kernel'], params['classifier']['bias']
-    logits = (hidden if head == 'tokens' else pooled) @ kernel + bias
+    hidden, pooled = numpy_encode(params['encoder'], CONFIG, rows)
+    logits = dense(hidden if head == 'tokens' else pooled, params['classifier'])
     return logits.reshape(ROWS, CHOICES) if head == 'choice' else logits
 
 

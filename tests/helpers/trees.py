@@ -1,0 +1,13 @@
+"""Whether two trees of arrays are one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    """Asserts that two trees have the same structure and the same numbers."""
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
