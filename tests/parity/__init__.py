@@ -1,9 +1,4 @@
-"""Comparisons with PyTorch's transformers, and what is built on it.
+"""Comparisons with PyTorch's transformers.
 
-`bash launch/test.sh --parity` installs them and runs these tests; elsewhere they are skipped.
+`bash launch/test.sh --parity` installs it and runs them.
 """
-
-import pytest
-
-for _name in ('torch', 'transformers', 'sentence_transformers', 'peft', 'onnx', 'onnxruntime'):
-    pytest.importorskip(_name, reason=f'{_name} is not installed: bash launch/test.sh --parity')

@@ -35,6 +35,14 @@ def same_classes(where: pathlib.Path, text: str, text_b: str) -> None:
         assert found['probabilities'] == pytest.approx(scores, abs=2e-5)
 
 
+def same_number(where: pathlib.Path, text: str) -> None:
+    """Asserts the number that a regressor gives."""
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(where)
+    rows = transformers.AutoTokenizer.from_pretrained(where)(text, return_tensors='pt')
+    wanted = theirs(**rows).logits.item()
+    assert Predictor.from_workdir(str(where))(text)['value'] == pytest.approx(wanted, abs=2e-5)
+
+
 def same_words(where: pathlib.Path, *texts: str) -> None:
     """Asserts the probabilities of the words for one mask in each text."""
     ours, theirs = MaskFiller(read_source(str(where)), 5), pipeline('fill-mask', where)

@@ -9,13 +9,13 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
 
-from bert_jax.conversion import huggingface, serving
+from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
+from bert_jax.model import heads
 from bert_jax.train import losses
 
 # These models are tiny, and threads that wait for each other crawl where cores are shared.
@@ -70,30 +70,22 @@ def inputs(
     }
 
 
-def tensors(model: torch.nn.Module, batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """What the model reads of a batch, by transformers' names."""
-    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask'}
-    if model.config.model_type != 'modernbert':
-        names['token_type_ids'] = 'segment_ids'
-    return {there: torch.from_numpy(np.array(batch[ours])).long() for there, ours in names.items()}
-
-
-def call(model: torch.nn.Module, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def call(model: torch.nn.Module, batch: dict[str, np.ndarray], **more) -> dict[str, np.ndarray]:
     """All that the model gives back for the batch, as numpy arrays by transformers' names."""
+    names = {
+        'input_ids': 'input_ids',
+        'attention_mask': 'input_mask',
+        'token_type_ids': 'segment_ids',
+    }
+    tensors = {
+        theirs: torch.from_numpy(np.asarray(batch[ours], np.int64))
+        for theirs, ours in names.items()
+    }
     with torch.no_grad():
-        found = model(**tensors(model, batch), output_hidden_states=True)
-    arrays = {k: v.numpy() for k, v in found.items() if isinstance(v, torch.Tensor)}
-    if 'sop_logits' in arrays:  # ALBERT's, of the order of two texts
-        arrays['seq_relationship_logits'] = arrays['sop_logits']
-    return arrays | {'last_hidden_state': found.hidden_states[-1].numpy()}
-
-
-def served(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What ours gives for the batch by the same names, words of masks being those of all places."""
-    rows, *_, length = batch['input_ids'].shape
-    places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    call = jax.jit(serving.forward(model))
-    return jax.device_get(call(model.params, {**batch, 'masked_lm_positions': places}))
+        found = model(**tensors, output_hidden_states=True, **more)
+    return {k: v.numpy() for k, v in found.items() if isinstance(v, torch.Tensor)} | {
+        'last_hidden_state': found.hidden_states[-1].numpy()
+    }
 
 
 def gradients(
@@ -103,11 +95,14 @@ def gradients(
     labels = np.full(batch['input_ids'].shape, -100, np.int64)
     rows, places = np.nonzero(batch['masked_lm_weights'])
     labels[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][rows, places]
-    given = tensors(model, batch) | {'labels': torch.from_numpy(labels)}
-    order = {'bert': 'next_sentence', 'albert': 'sentence_order'}.get(model.config.model_type)
-    if order:
-        given[f'{order}_label'] = torch.from_numpy(batch['next_sentence_labels']).long()
-    loss = model(**given).loss
+    order = 'sentence_order' if model.config.model_type == 'albert' else 'next_sentence'
+    loss = model(
+        input_ids=torch.from_numpy(batch['input_ids']).long(),
+        attention_mask=torch.from_numpy(batch['input_mask']).long(),
+        token_type_ids=torch.from_numpy(batch['segment_ids']).long(),
+        labels=torch.from_numpy(labels),
+        **{f'{order}_label': torch.from_numpy(batch['next_sentence_labels']).long()},
+    ).loss
     loss.backward()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -117,8 +112,7 @@ def gradients(
 
 def same_gradients(theirs, model: Model, batch, folder: pathlib.Path) -> tuple[Any, float]:
     """Asserts the loss of pre-training and all its slopes; returns ours, and the norm of theirs."""
-    module = model.row.model(model.config, jnp.float32, 2)
-    objective = losses.pretraining_objective(module, nsp='nsp' in model.parts)
+    objective = losses.pretraining_objective(heads.Pretraining(model.config), nsp=True)
 
     def loss(params):
         sums, weights = objective.sums(params, batch, None), objective.weights(batch)

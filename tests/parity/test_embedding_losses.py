@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-import torch
-from sentence_transformers.sentence_transformer import losses
+
+torch = pytest.importorskip('torch')
+losses = pytest.importorskip('sentence_transformers.losses')
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.train.losses.embedding import embedding_objective
@@ -71,6 +72,7 @@ CASES = {
     'cosent': ({'loss': 'cosent'}, 2, losses.CoSENTLoss),
     'cosine': ({'loss': 'cosine'}, 2, losses.CosineSimilarityLoss),
     'vectors of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 3, losses.MSELoss),
+    'one vector of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 1, losses.MSELoss),
     'matryoshka of triplets': (
         {'matryoshka': '16,8,3', 'matryoshka_weights': '1,0.5,2'},
         3,
@@ -80,6 +82,11 @@ CASES = {
         {'loss': 'cosent', 'matryoshka': '8,4'},
         2,
         matryoshka(losses.CoSENTLoss, [8, 4], None),
+    ),
+    'matryoshka of cosine': (
+        {'loss': 'cosine', 'matryoshka': '16,4'},
+        2,
+        matryoshka(losses.CosineSimilarityLoss, [16, 4], None),
     ),
 }
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from bert_jax.inference.extractor import Extractor
 from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.sources.source import load_source
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
 
 # Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')

@@ -10,8 +10,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-import torch
-import transformers
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
 
 from benchmarks.finetune import train
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
@@ -51,11 +53,27 @@ def encoder(tmp_path):
 
 def batches(outputs: int) -> list[dict[str, np.ndarray]]:
     """Random rows of different lengths; labels are numbers for one output, else classes."""
-    rng, made = np.random.default_rng(0), []
-    for step in range(STEPS):
-        labels = rng.uniform(0, 5, B) if outputs == 1 else rng.integers(0, outputs, B)
-        labels = labels.astype(np.float32 if outputs == 1 else np.int32)
-        made.append(reference.inputs(V, B, T, seed=step) | {'labels': labels})
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(STEPS):
+        mask = (np.arange(T) < rng.integers(4, T + 1, (B, 1))).astype(np.int32)
+        labels = (
+            rng.uniform(0, 5, B).astype(np.float32)
+            if outputs == 1
+            else rng.integers(0, outputs, B, dtype=np.int32)
+        )
+        ids, segments = (
+            rng.integers(0, V, (B, T), dtype=np.int32),
+            rng.integers(0, 2, (B, T), dtype=np.int32),
+        )
+        made.append(
+            {
+                'input_ids': ids * mask,
+                'input_mask': mask,
+                'segment_ids': segments * mask,
+                'labels': labels,
+            }
+        )
     return made
 
 
@@ -75,9 +93,18 @@ def theirs(
     with torch.no_grad():
         model.classifier.weight.copy_(torch.tensor(head['kernel'].T))
         model.classifier.bias.copy_(torch.tensor(head['bias']))
-    kind = torch.float32 if outputs == 1 else torch.long
+    names = {
+        'input_ids': 'input_ids',
+        'attention_mask': 'input_mask',
+        'token_type_ids': 'segment_ids',
+    }
     inputs = [
-        reference.tensors(model, batch) | {'labels': torch.tensor(batch['labels'], dtype=kind)}
+        {name: torch.tensor(batch[ours], dtype=torch.long) for name, ours in names.items()}
+        | {
+            'labels': torch.tensor(
+                batch['labels'], dtype=torch.float32 if outputs == 1 else torch.long
+            )
+        }
         for batch in batches(outputs)
     ]
     losses, norms = zip(*train(model, inputs, OPTIMIZER, STEPS, warmup), strict=True)
@@ -101,7 +128,7 @@ def test_losses_and_gradients_of_every_step(encoder, head, outputs):
     step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))
     found = ([], [])
     for batch in batches(outputs):
-        state, sums = step(state, batch, scalars)
+        state, sums = step(state, batch | {'example_weights': np.ones(B, np.float32)}, scalars)
         for values, name in zip(found, ('loss', 'grad_norm'), strict=True):
             values.append(float(sums[name][0] / sums[name][1]))
     # Gradients were clipped, and the weights moved.

@@ -7,17 +7,22 @@ import pathlib
 import pickle
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import huggingface
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.model import heads
 from bert_jax.train.task_heads import CLASSES
-from tests.helpers.trees import assert_same
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+
 from tests.parity import answers, reference
 
 # Warnings of torch and transformers are not ours to mend.
@@ -45,6 +50,16 @@ SIZES = {
             'layer_norm_eps': 1e-5,
         }
     ),
+    'miniature': (
+        TINY
+        | {
+            'vocab_size': 1000,
+            'hidden_size': 128,
+            'num_hidden_layers': 4,
+            'intermediate_size': 512,
+            'initializer_range': 0.05,
+        }
+    ),
 }
 
 
@@ -54,32 +69,93 @@ def read_back(model: torch.nn.Module, folder: pathlib.Path) -> huggingface.Model
     return huggingface.read(folder).model
 
 
+def encode(config: ModelConfig, params, batch):
+    """-> (hidden states, pooled)"""
+    model = heads.Encoder(config, jnp.float32)
+    return jax.jit(model.apply)(
+        {'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids']
+    )[:2]
+
+
+def pretraining(config: ModelConfig, params, batch):
+    """-> (masked-LM logits at every position, next-sentence logits)"""
+    rows, length = batch['input_ids'].shape
+    everywhere = {
+        **batch,
+        'masked_lm_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1)),
+    }
+    mlm, nsp = jax.jit(heads.Pretraining(config).apply)({'params': params}, everywhere)
+    return mlm[..., : config.vocab_size], nsp
+
+
 def close(found, wanted) -> None:
     np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize(('size', 'act'), [('tiny', 'gelu'), ('odd', 'relu')])
+@pytest.mark.parametrize(
+    ('size', 'act'), [('tiny', 'gelu'), ('odd', 'relu'), ('miniature', 'gelu_new')]
+)
 def test_forward(tmp_path, size, act):
     theirs = reference.random_model('BertForPreTraining', hidden_act=act, **SIZES[size])
-    model = read_back(theirs, tmp_path)
+    config, params = read_back(theirs, tmp_path)[:2]
     for length in (5, 32):
-        batch = reference.inputs(model.config.vocab_size, rows=5, length=length, seed=length)
-        for ours, there in (
-            (model, theirs),
-            (model._replace(architecture='BertModel'), theirs.bert),
-        ):
-            wanted = reference.call(there, batch)
-            for name, found in reference.served(ours, batch).items():
-                close(found, wanted[name])
+        batch = reference.inputs(config.vocab_size, rows=5, length=length, seed=length)
+        wanted = reference.call(theirs, batch)
+        hidden, pooled = encode(config, params, batch)
+        mlm, nsp = pretraining(config, params, batch)
+        close(hidden, wanted['last_hidden_state'])
+        close(pooled, reference.call(theirs.bert, batch)['pooler_output'])
+        close(mlm, wanted['prediction_logits'])
+        close(nsp, wanted['seq_relationship_logits'])
 
 
-def test_gradients_of_the_pretraining_loss(tmp_path):
-    theirs = reference.random_model('BertForPreTraining', hidden_act='gelu', **TINY)
+@pytest.mark.parametrize('act', ['gelu', 'gelu_new'])
+def test_gradients_of_the_pretraining_loss(tmp_path, act):
+    theirs = reference.random_model('BertForPreTraining', hidden_act=act, **SIZES['tiny'])
     model = read_back(theirs, tmp_path / 'weights')
     batch = reference.inputs(model.config.vocab_size, rows=6, length=32)
     found, norm = reference.same_gradients(theirs, model, batch, tmp_path / 'gradients')
     # a constant added to every key changes no softmax
     assert np.abs(found['encoder']['layers']['key']['bias']).max() < 1e-6 * norm
+
+
+def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
+    """What the model's class gives, by transformers' names, from our modules.
+
+    A batch of choices is one example.
+    """
+    c, a = model.config, CLASSES[model.architecture].architecture
+    # Where the class has no pooler, nothing reads this one.
+    no_pooler = {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}}
+    p = {**model.params, 'encoder': no_pooler | model.params['encoder']}
+    apply = lambda head, **options: jax.jit(head(c, **options).apply)({'params': p}, batch)
+    if a == 'BertForSequenceClassification':
+        return {'logits': apply(heads.Classifier, outputs=3)}
+    if a == 'BertForTokenClassification':
+        return {'logits': apply(heads.Tokens, outputs=3)}
+    if a == 'BertForMultipleChoice':
+        return {'logits': apply(heads.Choice)}
+    if a == 'BertForQuestionAnswering':
+        logits = apply(heads.Span)
+        return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}
+    hidden, pooled = encode(c, p, batch)
+    if a == 'BertModel':
+        return {'last_hidden_state': hidden, 'pooler_output': pooled}
+    found = {}
+    if 'mlm' in p:
+        factors = heads.MaskedLM(c, jnp.float32).apply(
+            {'params': p['mlm']}, hidden, p['encoder']['embeddings']['word']
+        )
+        mlm = factors.logits()
+        found = {
+            'prediction_logits' if a == 'BertForPreTraining' else 'logits': mlm[..., : c.vocab_size]
+        }
+    if 'nsp' in p:
+        of_both = 'sop_logits' if c.family == 'albert' else 'seq_relationship_logits'
+        found[of_both if 'mlm' in p else 'logits'] = (
+            pooled @ p['nsp']['kernel'] + p['nsp']['bias'][None]
+        )
+    return found
 
 
 # ModernBERT's classes have other settings: test_modernbert.py.
@@ -100,7 +176,7 @@ def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
         is_real = batch['input_mask'] > 0
         batch['input_ids'] = np.where(is_real, batch['input_ids'], theirs.config.pad_token_id)
     wanted = reference.call(theirs, batch)
-    for name, found in reference.served(model, batch).items():
+    for name, found in our_logits(model, batch).items():
         close(found, wanted[name])
     assert huggingface.write(tmp_path / 'ours', model) == ()
     again, info = getattr(transformers, architecture).from_pretrained(
@@ -124,7 +200,7 @@ def test_shards_of_transformers(tmp_path):
     theirs.save_pretrained(tmp_path / 'many', max_shard_size='20KB')
     assert len(list((tmp_path / 'many').glob('*.safetensors'))) > 3
     many, one = huggingface.read(tmp_path / 'many').model, read_back(theirs, tmp_path / 'one')
-    assert_same(many.params, one.params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, many.params, one.params))
 
 
 def test_pickled_weights_only_as_plain_tensors(tmp_path):
@@ -134,7 +210,7 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     # The file holds the decoder's copies of the word table and bias.
     torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')
     found = huggingface.read(tmp_path).model
-    assert_same(found.params, wanted.params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
     whole = torch.load(tmp_path / 'pytorch_model.bin', weights_only=True)
     (tmp_path / 'pytorch_model.bin').unlink()
     places = {name: f'pytorch_model-0000{i % 2 + 1}-of-00002.bin' for i, name in enumerate(whole)}
@@ -164,10 +240,52 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     learnt = {name: torch.nn.Parameter(tensor) for name, tensor in whole.items()}
     torch.save(learnt, tmp_path / 'pytorch_model.bin')
     found = huggingface.read(tmp_path).model
-    assert_same(found.params, wanted.params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
     (tmp_path / 'pytorch_model.bin').write_bytes(pickle.dumps(pathlib.Path.cwd))
     with pytest.raises(UserError, match='torch cannot read it as plain tensors'):
         huggingface.read(tmp_path)
+
+
+def test_real_weights_on_real_sentences(test_data, tmp_path):
+    """MiniLM: ids, hidden states and pooled output of sentences of very different lengths.
+
+    Also its export.
+    """
+    folder = test_data / 'minilm'
+    sentences = [
+        line
+        for line in (test_data / 'corpora' / 'sample_text.txt').read_text().splitlines()
+        if line.strip()
+    ][:12]
+    sentences += ['Yes.', 'Zürich, 東京 & naïve café: 3.14159 [MASK]?!']
+    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = Tokenizer.load(folder)
+    wanted_ids = tokenizer([s.replace('[MASK]', 'mask') for s in sentences])['input_ids']
+    rows = [
+        [ours.cls_id, *ours.encode(s.replace('[MASK]', 'mask')), ours.sep_id] for s in sentences
+    ]
+    assert rows == wanted_ids
+    length = max(map(len, rows))
+    ids = np.array([row + [0] * (length - len(row)) for row in rows], np.int32)
+    batch = {
+        'input_ids': ids,
+        'input_mask': (ids > 0).astype(np.int32),
+        'segment_ids': np.zeros_like(ids),
+    }
+    model = huggingface.read(folder).model
+    hidden, pooled = encode(model.config, model.params, batch)
+    wanted = reference.call(theirs, batch)
+    # at padding this model is ill-conditioned: PyTorch in float32 is 9e-5 off its own float64 there
+    real = batch['input_mask'].astype(bool)
+    close(np.asarray(hidden)[real], wanted['last_hidden_state'][real])
+    close(pooled, wanted['pooler_output'])
+    huggingface.write(tmp_path, model)
+    again, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    np.testing.assert_array_equal(
+        reference.call(again.eval(), batch)['last_hidden_state'], wanted['last_hidden_state']
+    )
 
 
 def served(architecture: str, folder: pathlib.Path, labels: str) -> pathlib.Path:

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from sentence_transformers import util
 
 from bert_jax.inference.semantic_search import Mining, mine_hard_negatives
+
+torch = pytest.importorskip('torch')
+util = pytest.importorskip('sentence_transformers.util')
 
 PAIRS = [(f'q{i % 30}', f'd{i}') for i in range(40)]
 

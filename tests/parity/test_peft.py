@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-import peft as theirs
 import pytest
-import torch
-import transformers
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, peft
 from bert_jax.conversion.parameters import Model
 from bert_jax.conversion.tuned import folded
-from bert_jax.train.task_heads import HEADS
+from bert_jax.train.task_heads import CLASSES, HEADS
 from tests.helpers.numpy_bert import noisy_params
+
+_REASON = 'PyTorch, transformers and peft are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+theirs = pytest.importorskip('peft', reason=_REASON)
+
 from tests.parity import reference
 
 # Warnings of torch, transformers and peft are not ours to mend.
@@ -45,7 +49,7 @@ ROBERTA = ODD | {
     'bos_token_id': 0,
     'eos_token_id': 2,
 }
-CLASSIFIER = 'BertForSequenceClassification'
+CLASSIFIER, TAGGER = 'BertForSequenceClassification', 'BertForTokenClassification'
 LORA = {'peft_type': 'LORA', 'task_type': 'SEQ_CLS'}
 IA3 = {'peft_type': 'IA3', 'task_type': 'SEQ_CLS'}
 FFN_ALONE = {
@@ -71,12 +75,15 @@ ADAPTERS = {
         TINY,
         LORA | {'task_type': None, 'modules_to_save': ['transform']},
     ),
+    'tagging': (TAGGER, TINY, LORA | {'task_type': 'TOKEN_CLS'}),
+    'spans': ('BertForQuestionAnswering', ODD, LORA | {'task_type': 'QUESTION_ANS'}),
     'encoder': ('BertModel', TINY, LORA | {'task_type': 'FEATURE_EXTRACTION'}),
     'choice': (
         'BertForMultipleChoice',
         TINY,
         LORA | {'task_type': None, 'modules_to_save': ['classifier']},
     ),
+    'masked_words': ('BertForMaskedLM', TINY, LORA | {'task_type': None}),
     'ia3_paper': (CLASSIFIER, ODD, IA3 | FFN_ALONE),
     'roberta_every_linear': (
         'RobertaForSequenceClassification',
@@ -93,6 +100,7 @@ ADAPTERS = {
         ROBERTA,
         LORA | {'modules_to_save': ['LayerNorm', 'word_embeddings', 'position_embeddings']},
     ),
+    'roberta_masked_words': ('RobertaForMaskedLM', ROBERTA, LORA | {'task_type': None}),
 }
 
 
@@ -119,9 +127,22 @@ def base_of(architecture: str, settings, folder) -> tuple[torch.nn.Module, Model
 
 def answers(model: Model, batch) -> dict[str, np.ndarray]:
     """By transformers' names; a batch of choices is one example."""
+    head = CLASSES[model.architecture]
     if model.architecture.endswith('MultipleChoice'):
         batch = {name: array[None] for name, array in batch.items()}
-    return reference.served(model, batch)
+    if model.architecture.endswith('MaskedLM'):
+        rows, length = batch['input_ids'].shape
+        places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+        batch = {**batch, 'masked_lm_positions': places}
+
+    # Where the class has no pooler or next-sentence head, nothing reads these.
+    H = model.config.hidden_size
+    pooler = {'kernel': np.zeros((H, H), 'f'), 'bias': np.zeros(H, 'f')}
+    params = {'nsp': {'kernel': np.zeros((H, 2), 'f'), 'bias': np.zeros(2, 'f')}, **model.params}
+    params['encoder'] = {'pooler': pooler, **params['encoder']}
+    module = head.model(model.config, jnp.dtype('float32'), model.outputs)
+    result = jax.jit(module.apply)({'params': params}, batch)
+    return {name: np.asarray(take(result, model.config)) for name, take in head.outputs.items()}
 
 
 def called(model: torch.nn.Module, batch) -> dict[str, np.ndarray]:

@@ -8,14 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 
-from bert_jax.conversion import huggingface
+from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.train import task_heads
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+
 from tests.parity import answers, reference
 
 # Warnings of torch and transformers are not ours to mend.
@@ -73,6 +76,40 @@ def test_classes_of_texts_and_pairs(tmp_path, tokenizer):
     answers.same_classes(where, *TEXT[:2])
 
 
+def test_a_number(tmp_path, tokenizer):
+    where, model = served('RobertaForSequenceClassification', tokenizer, tmp_path, num_labels=1)
+    assert model.head == 'regressor'
+    answers.same_number(where, TEXT[0])
+
+
+def test_tags_and_choices(tmp_path, tokenizer):
+    """Logits of rows as transformers' tokenizer makes them, padding included."""
+    theirs_of = transformers.AutoTokenizer.from_pretrained
+    for architecture, kind in (
+        ('RobertaForTokenClassification', transformers.AutoModelForTokenClassification),
+        ('RobertaForMultipleChoice', transformers.AutoModelForMultipleChoice),
+    ):
+        options = {'num_labels': 3} if 'Token' in architecture else {}
+        where, model = served(architecture, tokenizer, tmp_path / architecture, **options)
+        texts = TEXT[:2], TEXT[1:]
+        rows = theirs_of(where)(*texts, padding=True, return_tensors='np')
+        batch = {
+            'input_ids': rows['input_ids'].astype(np.int32),
+            'input_mask': rows['attention_mask'].astype(np.int32),
+            'segment_ids': np.zeros_like(rows['input_ids'], np.int32),
+        }
+        shape = (1, 2, -1) if 'Choice' in architecture else (2, -1)
+        batch = {name: array.reshape(shape) for name, array in batch.items()}
+        found = np.asarray(serving.forward(model)(model.params, batch)['logits'])
+        with torch.no_grad():
+            wanted = kind.from_pretrained(where)(
+                input_ids=torch.from_numpy(batch['input_ids']).long(),
+                attention_mask=torch.from_numpy(batch['input_mask']).long(),
+            ).logits.numpy()
+        real = batch['input_mask'] > 0 if 'Token' in architecture else ...
+        np.testing.assert_allclose(found[real], wanted[real], atol=2e-5, rtol=0)
+
+
 def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
     """Padding is among the classes of the softmax, there and here."""
     _, model = served('RobertaForQuestionAnswering', tokenizer, tmp_path)
@@ -91,11 +128,11 @@ def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
     encoder = module.init(jax.random.key(0), batch)['params']['encoder'] | model.params['encoder']
     loss, weight = objective.sums({**model.params, 'encoder': encoder}, batch, None)['loss']
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / 'theirs')
-    given = reference.tensors(theirs, batch)
-    for name in ('start_positions', 'end_positions'):
-        given[name] = torch.from_numpy(batch[name]).long()
+    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask'} | {
+        name: name for name in ('start_positions', 'end_positions')
+    }
     with torch.no_grad():
-        wanted = theirs(**given)
+        wanted = theirs(**{n: torch.from_numpy(batch[ours]).long() for n, ours in names.items()})
     assert abs(float(loss / weight) - float(wanted.loss)) < 1e-5
 
 

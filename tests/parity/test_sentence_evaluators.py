@@ -10,11 +10,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import torch
-from sentence_transformers.sentence_transformer import evaluation as evaluators
-from sentence_transformers.util import cos_sim
 
 from bert_jax.runs.sentences import evaluation
+
+_REASON = 'PyTorch and sentence-transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
+
+from sentence_transformers.sentence_transformer import evaluation as evaluators
+from sentence_transformers.util import cos_sim
 
 # Warnings of torch and sentence-transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')

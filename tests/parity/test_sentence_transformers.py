@@ -6,12 +6,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-import sentence_transformers as theirs
 
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference import Bert, Predictor, export
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
+
+_REASON = 'sentence-transformers is not installed: bash launch/test.sh --parity'
+theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
 
 pytestmark = pytest.mark.filterwarnings('default')
 TEXTS = ['paris', 'paris is the capital of france', 'who is unable ? ' * 20]

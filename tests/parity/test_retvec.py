@@ -1,0 +1,28 @@
+"""The bits of words against Google's package retvec, bit by bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.input_pipeline.tokenizer.words import spell
+from bert_jax.model.retvec import binarise
+
+_REASON = 'retvec is not installed: pip install --no-deps retvec, beside TensorFlow'
+pytest.importorskip('retvec', reason=_REASON)
+tf = pytest.importorskip('tensorflow', reason=_REASON)
+
+# Warnings of TensorFlow and Keras are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
+WORDS = [
+    'hello', 'Straße', 'привет', '한국어', '日本語', 'a\u0301', '😀x', '\U0010ffff', '',
+    'internationalizations', 'ภาษาไทยไม่มีช่องว่าง',
+]  # fmt: skip
+
+
+def test_the_bits_of_words_in_any_script():
+    from retvec.tf.layers.binarizer import RETVecBinarizer
+
+    theirs = RETVecBinarizer(16, 24).binarize(tf.constant(WORDS)).numpy()
+    assert theirs.shape == (len(WORDS), 16, 24)
+    assert np.array_equal(binarise(spell(WORDS)), theirs)
