@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import configparser
 import pathlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from bert_jax.cli.commands import typed_name
+from tests.helpers.processes import python
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
@@ -187,7 +187,7 @@ except SystemExit as end:
 heavy = {sorted(ACCELERATOR | TENSORFLOW | {'numpy', 'scipy', 'tokenizers', 'etils'})}
 assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)
 """
-    result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    result = python('-c', code)
     assert (result.returncode, result.stderr) == (0, '')
     assert f'usage: {typed_name(name)} ' in result.stdout
 
@@ -218,7 +218,7 @@ for module in {modules}:
     importlib.import_module(module)
 assert not set({sorted(absent)}) & set(sys.modules), set({sorted(absent)}) & set(sys.modules)
 """
-    result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    result = python('-c', code)
     assert (result.returncode, result.stderr) == (0, '')
 
 

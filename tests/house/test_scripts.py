@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from tests.helpers.processes import ok
+
 ROOT = pathlib.Path(__file__).parents[2]
 TOOLS = 'bash cat cksum dirname env grep head ln ls mkdir mktemp rm sed sleep sort tail tee timeout'
 # It tells its version to install.sh, makes environments that hold itself, and installs.
@@ -117,7 +119,7 @@ def suites(here: pathlib.Path, *cases: str) -> None:
 def test_ci_ends_with_the_slowest_tests_and_the_memory(here):
     suites(here, '--beam) echo "21.00s call tests/beam"; exit 0 ;;')
     done = bash(here, '.ci/run')
-    assert done.returncode == 0, done.stderr
+    ok(done)
     last = done.stdout.partition('peak memory of each suite:\n')[2].splitlines()
     assert last[0] == 'beam:21.00s call tests/beam' and last[1].endswith(':1.50s call tests/--slow')
     assert 'core:peak memory: 1.00 GB' in last and last[-1].startswith('all done after ')

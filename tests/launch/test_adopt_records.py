@@ -14,6 +14,8 @@ import pytest
 
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
+from tests.helpers.files import write_lines
+from tests.helpers.processes import mistake, ok
 
 S, P = 32, 5
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -97,7 +99,7 @@ def folder(tmp_path):
 
 def vocabulary(path, tokens):
     path.mkdir()
-    (path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
+    write_lines(path / 'vocab.txt', tokens)
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_the_manifest_says_what_the_records_hold(adopt, folder, beside):
     place, files = folder
     output = place / ('google' if beside else 'records')
     result = adopt(output=output)
-    assert result.returncode == 0, result.stderr
+    ok(result)
     manifest = shards.Manifest.load(output)
     assert (manifest.seq_len, manifest.max_predictions, manifest.vocab_size) == (S, P, 200)
     assert manifest.seed is None and {'seed', 'text', 'dupe_factor'} <= set(
@@ -147,7 +149,7 @@ def test_the_manifest_says_what_the_records_hold(adopt, folder, beside):
                     numbers[0] if name == 'next_sentence_labels' else numbers
                 )
     again = adopt(output=output)
-    assert again.returncode == 2 and 'has a manifest.json already' in again.stderr
+    assert 'has a manifest.json already' in mistake(again)
 
 
 def changed(files, place, row, **values):

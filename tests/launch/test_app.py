@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from bert_jax.configs import schema
+from tests.helpers.processes import python
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = '''"""Counts sheep.
@@ -194,7 +195,7 @@ def test_an_old_python_gets_one_line():
         'import sys; sys.version_info = (3, 8, 1);'
         f' exec(open({str(ROOT / "launch/__init__.py")!r}).read())'
     )
-    result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    result = python('-c', code)
     assert result.returncode == 2
     assert (
         result.stderr
@@ -210,13 +211,7 @@ def script(tmp_path):
         file = tmp_path / 'bin' / f'bert-{name}'
         file.parent.mkdir(exist_ok=True)
         file.write_text('from bert_jax.cli.app import console\nconsole()\n')
-        return subprocess.run(
-            [sys.executable, file, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, 'PYTHONPATH': str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
+        return python(file, *arguments, cwd=tmp_path, PYTHONPATH=str(ROOT))
 
     return run
 

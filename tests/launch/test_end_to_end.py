@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import random
@@ -18,7 +17,9 @@ import pytest
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train.checkpoint import load_params, saved_steps
+from tests.helpers.files import read_json
 from tests.helpers.mood import write
+from tests.helpers.processes import mistake, ok
 
 ROOT = pathlib.Path(__file__).parents[2]
 SEA = 'the ship sailed over deep water while sailors watched waves harbour storm anchor'.split()
@@ -48,11 +49,6 @@ def folder(tmp_path_factory, binary) -> pathlib.Path:
     ):
         ok(binary(*command))
     return folder
-
-
-def ok(result: subprocess.CompletedProcess) -> None:
-    """Fails, with what the command said, unless it succeeded."""
-    assert result.returncode == 0, result.stderr
 
 
 def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[str]:
@@ -86,12 +82,12 @@ def test_text_to_score(pretrained, folder, binary):
     run = (f'--task={folder}/mood.json', f'--init_from={pretrained}', f'--workdir={folder}/tuned')
     ok(binary('finetune', *run, *settings))
     ok(binary('evaluate', f'--workdir={folder}/tuned', '--split=dev'))
-    result = json.loads((folder / 'tuned/eval/dev.json').read_text())
+    result = read_json(folder / 'tuned/eval/dev.json')
     assert result['metrics']['accuracy'] > 0.95
     ok(binary('evaluate', f'--workdir={pretrained}', f'--data={folder}/records'))
 
     refused = binary(*pretrain_command(folder, 'run', 'seed=5'))
-    assert refused.returncode == 2 and 'seed: 12345 -> 5' in refused.stderr.splitlines()[-1]
+    assert 'seed: 12345 -> 5' in mistake(refused)
 
 
 def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(folder, binary):

@@ -13,7 +13,6 @@ from flax import traverse_util
 from safetensors.numpy import load_file
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
@@ -24,8 +23,11 @@ from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
+from tests.helpers.files import write_lines
 from tests.helpers.numpy_bert import mlm_loss
+from tests.helpers.processes import mistake, ok
 from tests.helpers.records import encoded, example_columns
+from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -41,7 +43,7 @@ MODEL = tiny_config(
 
 def write_vocabulary(folder: pathlib.Path, entries: list[str]) -> Tokenizer:
     folder.mkdir(parents=True)
-    (folder / 'vocab.txt').write_text('\n'.join(entries) + '\n')
+    write_lines(folder / 'vocab.txt', entries)
     (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
     return Tokenizer.load(folder)
 
@@ -101,7 +103,7 @@ def test_another_vocabulary_is_refused(folder, tmp_path):
         lambda: source.load_source(str(changed)),
         lambda: held_out.evaluate(str(changed), str(folder / 'records'), 'eval'),
     ):
-        with pytest.raises(UserError, match='holds another than it was trained with: put that'):
+        with refused('holds another than it was trained with: put that'):
             use()
 
 
@@ -125,7 +127,7 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
     pretrain(folder, 'from_bert', 3, init_from=str(folder / 'bert'))
 
     # The other way there is no table to take.
-    with pytest.raises(UserError, match='leave those settings out, or give --set model.embedding'):
+    with refused('leave those settings out, or give --set model.embedding'):
         fitting.for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
 
 
@@ -156,7 +158,7 @@ def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
 
 def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
     run = binary('export', f'--workdir={tuned}', f'--output={tmp_path}/hf')
-    assert run.returncode == 0, run.stderr
+    ok(run)
     tensors = load_file(tmp_path / 'hf/model.safetensors')
     found = tensors['bert.embeddings.word_embeddings.weight']
     assert np.array_equal(found, spelling.vectors(ENTRIES, 24))
@@ -165,4 +167,4 @@ def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
         Predictor.from_workdir(str(tuned))('the film was great')['probabilities'], abs=1e-5
     )
     run = binary('export', f'--workdir={folder}/pre', f'--output={tmp_path}/pre')
-    assert run.returncode == 2 and 'decoder of its own' in run.stderr.splitlines()[-1]
+    assert 'decoder of its own' in mistake(run)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets.relatives import words as words_preset
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
@@ -26,9 +23,13 @@ from bert_jax.runs.pretraining import held_out, train, words
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
+from tests.helpers.files import read_jsonl
 from tests.helpers.numpy_bert import dense, mlm_loss
 from tests.helpers.numpy_retvec import code_points, numpy_network
+from tests.helpers.processes import mistake, ok
+from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
+from tests.helpers.trees import equal
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 LISTED = 17  # twelve words with the special tokens
@@ -126,7 +127,7 @@ def test_records_hold_words_beyond_the_list_and_never_ask_for_them(folder):
 
 
 def test_dynamic_masks_are_refused(folder):
-    with pytest.raises(UserError, match='--masking=dynamic: the train step .* cannot spell'):
+    with refused('--masking=dynamic: the train step .* cannot spell'):
         preprocess(records_options(folder, 'dynamic', masking='dynamic'))
 
 
@@ -167,7 +168,7 @@ def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):
     """Scores without noise are the run's own, and those with it are recomputed text by text."""
     given = load_params(folder / 'words')[0]['retvec']
     kept = load_params(tuned)[0]['encoder']['embeddings']['retvec']
-    assert jax.tree.all(jax.tree.map(np.array_equal, given, kept))
+    assert equal(given, kept)
 
     rows, predict = mood.dev_rows(folder), mood.answers_as_the_run_did(tuned)
     right = [predict(row['text'])['label'] == row['label'] for row in rows]
@@ -217,7 +218,7 @@ def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
         ),
     ):
         run = binary(name, *arguments)
-        assert run.returncode == 2 and said in run.stderr.splitlines()[-1], run.stderr
+        assert said in mistake(run)
     assert not (folder / 'none').exists()
 
 
@@ -228,13 +229,11 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
     settings = [f'--set={change}' for change in small]
     tokenizer, workdir = f'--tokenizer={folder}/tokenizer', f'--workdir={tmp_path}/run'
     run = binary('train_retvec', tokenizer, workdir, '--eval_words=0.2', *settings)
-    assert run.returncode == 0, run.stderr
+    ok(run)
     # A network of words fills no masks: a model is trained on it next.
     (following,) = [line for line in run.stderr.splitlines() if 'next: ' in line]
     assert 'next: bert-pretrain --config=retvec_tiny --init_from=' in following
-    written = [
-        json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
-    ]
+    written = read_jsonl(tmp_path / 'run/metrics.jsonl')
     assert [line['step'] for line in written if line['split'] == 'eval'] == [2, 4]
     assert all(0 <= line['nearest_is_same'] <= 1 for line in written)
 
@@ -246,9 +245,9 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
         (('--set=phases.0.seq_len=32', *settings), 'of seq_len=16 characters'),
     ):
         run = binary('train_retvec', tokenizer, workdir, *arguments)
-        assert run.returncode == 2 and said in run.stderr.splitlines()[-1], run.stderr
+        assert said in mistake(run)
     (tmp_path / 'pieces').mkdir()
     (tmp_path / 'pieces/vocab.txt').write_text('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n')
     (tmp_path / 'pieces/tokenizer_config.json').write_text('{"do_lower_case": true}')
     run = binary('train_retvec', f'--tokenizer={tmp_path}/pieces', f'--workdir={tmp_path}/other')
-    assert run.returncode == 2 and 'has no list of words' in run.stderr.splitlines()[-1]
+    assert 'has no list of words' in mistake(run)

@@ -14,6 +14,8 @@ import time
 
 import pytest
 
+from tests.helpers.processes import mistake, ok
+
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / 'launch' / 'tpu_vm.sh'
 COMMON = {'--zone', '--project'}
@@ -133,7 +135,7 @@ def test_create_picks_the_image_of_the_generation(here, kind, accelerator, image
 def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     command = ['python', '-m', 'bert_jax.launch.pretrain', '--workdir=gs://b/a run', "it's"]
     started = script(here, 'start', *NAMED, f'--type={kind}', '--', *command)
-    assert started.returncode == 0, started.stderr
+    ok(started)
     words = wait_for(here / 'worker' / 'bert_jax' / 'started').splitlines()
     supervised = ['-m', 'bert_jax.launch.supervise', '--', '.venv/bin/python']
     assert words == [*supervised, *command[1:], *extra]
@@ -173,5 +175,5 @@ def test_keep_makes_a_vm_again_that_was_taken_away(here):
 )
 def test_mistakes_are_one_line(here, arguments, message):
     done = script(here, *arguments)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count('\n') == 1
+    assert message in mistake(done) and done.stderr.count('\n') == 1
     assert not (here / 'calls').exists()

@@ -16,6 +16,7 @@ import sys
 import pytest
 
 from tests.helpers.mood import write
+from tests.helpers.processes import ok
 
 ABSENT = """
 import sys
@@ -76,7 +77,7 @@ def without(folder):
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stderr
+        ok(done)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run

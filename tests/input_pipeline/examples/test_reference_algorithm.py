@@ -13,6 +13,7 @@ import pytest
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import fields, shards
+from tests.helpers.files import write_lines
 from tests.helpers.shards import split_frames
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -203,7 +204,7 @@ def test_distributions_are_those_of_the_reference(
         '\n'.join(' '.join(['begin', *words, '.']) for words in document) for document in documents
     )
     (tmp_path / 'text.txt').write_text(text)
-    (tmp_path / 'vocab.txt').write_text('\n'.join(VOCABULARY) + '\n')
+    write_lines(tmp_path / 'vocab.txt', VOCABULARY)
     (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
     output = tmp_path / 'records'
     options = PreprocessOptions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.files import write_lines
 from tests.helpers.jobs import PLAIN, SPECIAL
 
 
@@ -16,6 +17,6 @@ def vocabulary(tmp_path_factory):
     names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(20) for j in range(20)]
     tokens = SPECIAL + PLAIN + ['##ing', '##s', '.', '!', ','] + names
     path = tmp_path_factory.mktemp('vocabulary')
-    (path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
+    write_lines(path / 'vocab.txt', tokens)
     (path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
     return path, {token: i for i, token in enumerate(tokens)}, names

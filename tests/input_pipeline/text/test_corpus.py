@@ -13,7 +13,6 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.corpus import (
     Report,
@@ -22,6 +21,7 @@ from bert_jax.input_pipeline.text.corpus import (
     read_unit,
     units,
 )
+from tests.helpers.refusals import refused
 from tests.helpers.texts import put, read
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
@@ -55,7 +55,7 @@ class TestCompressed:
         if compress is not zstandard.compress:  # by default it writes no checksum
             damaged.append(content[:1000] + b'garbage' + content[1007:])
         for bad in damaged:
-            with pytest.raises(UserError, match='broken.*damaged'):
+            with refused('broken.*damaged'):
                 read(put(tmp_path / 'broken', bad))
 
 
@@ -122,7 +122,7 @@ class TestParagraphs:
             for between in (' ', ''):
                 path = put(tmp_path / f'{language}{between}.txt', between.join(sentences))
                 assert read(path, segment=True, language=language) == [sentences]
-        with pytest.raises(UserError, match='--language=german'):
+        with refused('--language=german'):
             TextOptions(language='german')
 
 
@@ -203,7 +203,7 @@ class TestParquet:
             ('cut', 'text', 'damaged parquet file'),
             ('flipped', 'text', 'damaged parquet file'),
         ):
-            with pytest.raises(UserError, match=said):
+            with refused(said):
                 read(tmp_path / name, text_column=column)
 
 
@@ -224,7 +224,7 @@ def test_a_document_in_one_record(tmp_path, monkeypatch):
     assert max(map(len, sentences)) <= 100 and report.cut_lines == 1
     assert ' '.join(sentences).split() == text.split()
     monkeypatch.setattr(corpus, 'MAX_DOCUMENT_BYTES', 1000)
-    with pytest.raises(UserError, match='a.jsonl line 2: longer than .* MiB: jsonl has one object'):
+    with refused('a.jsonl line 2: longer than .* MiB: jsonl has one object'):
         read(path)
 
 

@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents
 from bert_jax.input_pipeline.text.wrapping import Widths, joined
+from tests.helpers.refusals import refused
 
 ENGLISH = (
     'the a of harbour window little never under again because yesterday stone I walked'.split()
@@ -156,5 +156,5 @@ def test_a_manifest_names_the_options_that_came_later_only_where_they_are_used()
     first = {'segment', 'language', 'text_column', 'on_bad_utf8', 'max_line_bytes'}
     assert set(TextOptions().described()) == first
     assert set(TextOptions(documents='file').described()) == {*first, 'documents'}
-    with pytest.raises(UserError, match='--hyphens=drop: is for lines that are joined'):
+    with refused('--hyphens=drop: is for lines that are joined'):
         TextOptions(hyphens='drop')

@@ -5,7 +5,6 @@ They check the arguments as the real ones would, and run the job that was submit
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import re
@@ -15,6 +14,9 @@ import sys
 import time
 
 import pytest
+
+from tests.helpers.files import read_json, read_jsonl
+from tests.helpers.processes import ok
 
 ROOT = pathlib.Path(__file__).parents[3]
 TEMPLATE = ROOT / 'launch' / 'cluster' / 'slurm.sbatch'
@@ -82,13 +84,13 @@ def submit(here: pathlib.Path, command: str, **directives: str) -> dict[str, str
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads((here / 'asked').read_text())
+    ok(done)
+    return read_json(here / 'asked')
 
 
 def job(here: pathlib.Path) -> subprocess.Popen:
     """The submitted job, as Slurm starts it on its first node."""
-    asked = json.loads((here / 'asked').read_text())
+    asked = read_json(here / 'asked')
     told = {
         'SLURM_JOB_ID': '4242',
         'SLURM_JOB_NAME': 'bert',
@@ -120,11 +122,11 @@ def started(here: pathlib.Path, number: int) -> list:
     while not (file := here / f'started{number}').exists() or not file.read_text():
         assert time.monotonic() < until
         time.sleep(0.02)
-    return json.loads(file.read_text())
+    return read_json(file)
 
 
 def calls(here: pathlib.Path, program: str) -> list[list[str]]:
-    lines = [json.loads(line) for line in (here / 'calls').read_text().splitlines()]
+    lines = read_jsonl(here / 'calls')
     return [words for name, *words in lines if name == program]
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import construction
 from bert_jax.model import layout
@@ -20,6 +19,8 @@ from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, program
 from tests.helpers import jobs
+from tests.helpers.files import write_lines
+from tests.helpers.refusals import refused
 
 
 @pytest.fixture(scope='module')
@@ -29,7 +30,7 @@ def records(tmp_path_factory):
     names = [f'doc{number}' for number in range(40)]
     words = [*jobs.SPECIAL, *jobs.PLAIN, '##ing', '##s', '.', *names]
     (folder / 'vocabulary').mkdir()
-    (folder / 'vocabulary/vocab.txt').write_text('\n'.join(words) + '\n')
+    write_lines(folder / 'vocabulary/vocab.txt', words)
     jobs.write_text(folder / 'text.txt', names)
     jobs.run(folder, [folder / 'vocabulary'], seq_len=32, max_predictions=5, eval_fraction=0.2)
     return folder
@@ -120,15 +121,15 @@ def test_the_page_shows_them_or_says_why_not(workdir, records, tmp_path):
 def test_records_that_have_moved_are_told(workdir, tmp_path):
     run = run_of(workdir)
     run.guesses[:] = [notes.Guess(0, {}, str(tmp_path / 'gone'))]
-    with pytest.raises(UserError, match='gone'):
+    with refused('gone'):
         samples(run, 1)
     run.guesses[:] = []
-    with pytest.raises(UserError, match='has not noted where its held-out records are'):
+    with refused('has not noted where its held-out records are'):
         samples(run, 1)
 
 
 def test_records_of_another_tokenizer_are_told(records, tmp_path):
     words = (records / 'vocabulary/vocab.txt').read_text()
     (tmp_path / 'vocab.txt').write_text(words + 'more\n')
-    with pytest.raises(UserError, match='their tokenizer is another'):
+    with refused('their tokenizer is another'):
         next(hidden_words(str(records / 'out'), Tokenizer.load(tmp_path)))

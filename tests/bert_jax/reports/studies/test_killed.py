@@ -13,6 +13,8 @@ import time
 
 import pytest
 
+from tests.helpers.files import read_json, write_lines
+
 STUDY = """
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.schema import RuntimeConfig
@@ -55,7 +57,7 @@ def arguments(tmp_path) -> list[str]:
     for split, rows in (('train', 64), ('dev', 32)):
         lines = ['Quality\t#1 ID\t#2 ID\t#1 String\t#2 String']
         lines += [f'{rng.randint(0, 1)}\t{i}\t{i}\t{say()}\t{say()}' for i in range(rows)]
-        (folder / f'{split}.tsv').write_text('\n'.join(lines) + '\n')
+        write_lines(folder / f'{split}.tsv', lines)
     return [
         f'--study={tmp_path}/small.py',
         f'--corpus={tmp_path}/text.txt',
@@ -77,7 +79,7 @@ def start(arguments: list[str], workdir: pathlib.Path) -> subprocess.Popen:
 
 def scores(workdir: pathlib.Path) -> list:
     """The table, and the last losses of all pre-training."""
-    lines = json.loads((workdir / 'tables/small/table.json').read_text())['lines']
+    lines = read_json(workdir / 'tables/small/table.json')['lines']
     losses = {
         file.parent.name: json.loads(file.read_text().splitlines()[-1])['mlm_loss']
         for file in workdir.glob('pretraining/*/metrics.jsonl')

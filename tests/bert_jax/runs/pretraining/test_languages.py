@@ -11,6 +11,7 @@ from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.runs.pretraining import baselines
 from bert_jax.runs.workdir.metrics import read_metrics
 from tests.helpers import commands
+from tests.helpers.processes import ok
 from tests.helpers.tiny_models import tokenizer
 
 WORDS = {'de': ['paris', 'is', 'the', 'capital', 'of'], 'ko': ['good', 'bad', 'film', 'un', 'a']}
@@ -34,7 +35,7 @@ SETTINGS = [
 def run(command: str, *arguments: str) -> str:
     """What a command prints."""
     done = commands.run(command, *arguments)
-    assert done.returncode == 0, done.stderr
+    ok(done)
     return done.stdout
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.files import beir
 from bert_jax.input_pipeline.tasks.metrics import retrieval
+from tests.helpers.refusals import refused
 
 TEN = [f'd{n}' for n in range(10)]
 
@@ -57,7 +57,7 @@ def test_map_divides_by_its_depth_without_grades_and_by_all_with_them(grade, rel
     ],
 )
 def test_rankings_that_are_refused(ranking, grades, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         retrieval.scores({'q': ranking}, {'q': grades})
 
 
@@ -92,7 +92,7 @@ def test_a_folder_of_beir_is_read(tmp_path):
     ],
 )
 def test_folders_that_are_refused(tmp_path, name, added, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         beir.read(write(tmp_path, **{name: FILES[name] + added}))
 
 
@@ -114,5 +114,5 @@ def test_a_run_is_ranked_by_its_scores_in_float32(tmp_path):
 )
 def test_runs_that_are_refused(tmp_path, line, message):
     (tmp_path / 'run').write_text(f'q Q0 a 1 2 me\n{line}\n')
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         beir.read_run(str(tmp_path / 'run'))
