@@ -13,8 +13,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
-import sys
 import textwrap
 from concurrent.futures import Executor, ProcessPoolExecutor
 
@@ -172,8 +170,7 @@ def flags() -> dict[str, set[str]]:
     """{NAME of a program: its flags}, by its --help."""
 
     def of(file: pathlib.Path) -> set[str]:
-        command = [sys.executable, '-m', f'bert_jax.launch.{file.stem}', '--help']
-        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+        said = commands.run(file.stem, '--help').stdout
         found = re.findall(r'^  --(\[no\])?(\w+)$', said, re.M)
         return {name for _, name in found} | {f'no{name}' for no, name in found if no}
 

@@ -104,7 +104,8 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     (tmp_path / 'text.txt').write_text('\n\n'.join('\n'.join(d) for d in documents) + '\n')
     base = load('bert_tiny')
     # At 512, the length of one part, it has no positions.
-    model = dataclasses.replace(base.model, vocab_size=500, max_position=128)
+    sizes = {'vocab_size': 500, 'max_position': 128}
+    model = dataclasses.replace(base.model, **sizes, hidden_dropout=0.0, attention_dropout=0.0)
     preset = tmp_path / 'small.json'
     preset.write_text(schema.dumps(dataclasses.replace(base, model=model)))
     flags = [f'--text={tmp_path}/text.txt', f'--output={tmp_path}/day', f'--preset={preset}']

@@ -90,10 +90,12 @@ def settings(data: str, steps: int = 12) -> schema.PretrainConfig:
         model=schema.ModelConfig(
             vocab_size=Manifest.load(data).vocab_size,
             hidden_size=32,
-            num_layers=2,
+            num_layers=1,
             num_heads=2,
             intermediate_size=64,
             max_position=32,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
         ),
         phases=(schema.Phase(32, steps, 8),),
         optimizer=schema.OptimizerConfig(warmup_steps=0),

@@ -37,7 +37,13 @@ ENTRIES = [
     *(f'##{letter}' for letter in 'abcdefghijklmnopqrstuvwxyz'),
 ]  # fmt: skip
 MODEL = tiny_config(
-    vocab_size=len(ENTRIES), hidden_size=24, num_layers=1, max_position=32, embedding='hashed'
+    vocab_size=len(ENTRIES),
+    hidden_size=24,
+    num_layers=1,
+    max_position=32,
+    embedding='hashed',
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
 )
 
 

@@ -34,7 +34,13 @@ from tests.helpers.trees import equal
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 LISTED = 17  # twelve words with the special tokens
 MODEL = tiny_config(
-    vocab_size=LISTED, hidden_size=24, num_layers=1, max_position=32, embedding='retvec'
+    vocab_size=LISTED,
+    hidden_size=24,
+    num_layers=1,
+    max_position=32,
+    embedding='retvec',
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
 )
 RUNTIME = schema.RuntimeConfig(decoder='numpy', log_every=2, eval_every=3, checkpoint_every=3)
 GOOD, BAD = ('wonderful', 'excellent', 'pleasant'), ('terrible', 'miserable', 'dreadful')

@@ -29,6 +29,7 @@ WORDS = 'the ship sailed over deep water while sailors watched waves harbour sto
 TRAINING = [
     'model.vocab_size=60',
     'model.hidden_size=32',
+    'model.num_layers=1',
     'model.intermediate_size=64',
     'phases.0.steps=4',
     'phases.0.batch_size=16',
@@ -95,7 +96,8 @@ def test_from_text_to_an_exported_model(folder, without):
         'verify_data DIR/records',
         f'{pretrain} --workdir=DIR/run',
         'evaluate --workdir=DIR/run --data=DIR/records',
-        f'{finetune} --set=epochs=1 --set=max_seq_length=16',
+        f'{finetune} --set=epochs=1 --set=max_seq_length=16 --set=hidden_dropout=0'
+        ' --set=attention_dropout=0',
         'evaluate --workdir=DIR/tuned',
         'predict --workdir=DIR/tuned --input=DIR/train.jsonl --output=DIR/answers.jsonl',
         'extract_features --workdir=DIR/run --input=DIR/text.txt --output=DIR/x.npz --layers=-1',

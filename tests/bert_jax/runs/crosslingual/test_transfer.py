@@ -49,6 +49,7 @@ def write_tasks(folder: pathlib.Path, test_only: tuple[str, ...] = ()) -> list[s
 def test_the_matrix_of_two_languages(tmp_path, encoder, binary):
     tasks = write_tasks(tmp_path / 'tasks')
     settings = ('epochs=15', 'batch_size=8', 'max_seq_length=16', 'optimizer.peak_lr=3e-3')
+    settings += ('hidden_dropout=0', 'attention_dropout=0')
     arguments = [
         *tasks,
         f'--init_from={encoder}',

@@ -27,6 +27,7 @@ KINDS, COLOURS = ENCODER_WORDS[:6], ENCODER_WORDS[-6:]
 SETTINGS = (
     'batch_size=4', 'max_seq_length=16', 'steps=30', 'optimizer.peak_lr=3e-3',
     'optimizer.algorithm=adamw', 'runtime.log_every=10', 'runtime.model_parallel=2',
+    'hidden_dropout=0', 'attention_dropout=0',
 )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def test_a_run_learns_and_is_used(folder, encoder):
 def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
     teaching = (
         'embedding.loss=mse', f'embedding.teacher={encoder}', 'embedding.pooling=max',
-        'batch_size=8', 'runtime.accumulation=2', 'hidden_dropout=0', 'attention_dropout=0',
+        'batch_size=8', 'runtime.accumulation=2',
     )  # fmt: skip
     tuner = tuner_of(folder / 'texts.json', encoder)
     tuner.data.cache = str(folder / 'kept')
@@ -157,7 +158,8 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
 
 def test_a_signal_loses_nothing(folder, encoder):
     """Taken up by another process, the weights are those of an undisturbed run, to the bit."""
-    config = configuration('embedding.loss=simcse', 'steps=9', 'runtime.checkpoint_every=4')
+    changes = ('embedding.loss=simcse', 'hidden_dropout=0.1', 'steps=9')
+    config = configuration(*changes, 'runtime.checkpoint_every=4')
     tuner = tuner_of(folder / 'texts.json', encoder)
     tuner.run(config, str(folder / 'whole'))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped):
@@ -186,7 +188,7 @@ def test_a_signal_loses_nothing(folder, encoder):
         ('texts', [], 'reads pairs and triplets, and .* has texts: take simcse or mse'),
         (
             'texts',
-            ['embedding.loss=simcse', 'hidden_dropout=0', 'attention_dropout=0'],
+            ['embedding.loss=simcse'],
             'two draws of dropout, and the encoder has none: set hidden_dropout',
         ),
         ('pairs', ['batch_size=1'], 'batch_size=1: embedding.loss=mult.* raise it'),

@@ -22,7 +22,7 @@ from tests.helpers.refusals import refused
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 SETTINGS = [
     'batch_size=16', 'max_seq_length=16', 'epochs=40', 'optimizer.peak_lr=3e-3',
-    'optimizer.algorithm=adamw',
+    'optimizer.algorithm=adamw', 'hidden_dropout=0', 'attention_dropout=0',
 ]  # fmt: skip
 
 
