@@ -24,8 +24,7 @@ def site(tmp_path_factory) -> pathlib.Path:
     """The site as mkdocs builds it."""
     folder = tmp_path_factory.mktemp('site')
     build = [sys.executable, '-m', 'mkdocs', 'build', '--strict', f'--site-dir={folder}']
-    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
-    ok(built)
+    ok(subprocess.run(build, cwd=ROOT, capture_output=True, text=True))
     return folder
 
 

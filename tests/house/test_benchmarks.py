@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-import random
 import subprocess
 import sys
 
@@ -15,26 +13,18 @@ from bert_jax.configs import schema
 from bert_jax.configs.load import load
 from bert_jax.conversion import huggingface
 from tests.helpers import tiny_models
-from tests.helpers.files import read_json, write_lines
-from tests.helpers.processes import mistake, ok, python
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.files import read_json
+from tests.helpers.processes import ROOT, mistake, ok, python
+from tests.helpers.texts import documents
+from tests.helpers.vocabularies import write_vocabulary
 
 
 @pytest.fixture
 def text(tmp_path):
-    """A vocabulary, and 30 documents of four lines."""
+    """A vocabulary, and 30 documents."""
     words = [f'w{i}' for i in range(50)]
-    (tmp_path / 'vocabulary').mkdir()
-    write_lines(
-        tmp_path / 'vocabulary' / 'vocab.txt',
-        ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words],
-    )
-    (tmp_path / 'vocabulary' / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    lines = [' '.join(words[(7 * i + j) % 50] for j in range(12)) for i in range(120)]
-    (tmp_path / 'text.txt').write_text(
-        '\n\n'.join('\n'.join(lines[i : i + 4]) for i in range(0, 120, 4)) + '\n\n'
-    )
+    write_vocabulary(tmp_path / 'vocabulary', words)
+    (tmp_path / 'text.txt').write_text(documents(words, 30) + '\n')
     return tmp_path
 
 
@@ -81,8 +71,7 @@ def test_inference_is_measured_and_what_is_not_installed_is_named(tmp_path):
         ]
         return subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
 
-    done = run('--sentences=6', '--calls=2', '--only=ours,onnxruntime')
-    ok(done)
+    ok(run('--sentences=6', '--calls=2', '--only=ours,onnxruntime'))
     found = read_json(tmp_path / 'found.json')
     assert found['programs'].keys() | found['left_out'].keys() == {'ours', 'onnxruntime'}
     ours = found['programs']['ours']
@@ -97,11 +86,8 @@ def test_inference_is_measured_and_what_is_not_installed_is_named(tmp_path):
 @pytest.mark.slow
 def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     """The parts run for real, on a tiny model; what fails is said, not dropped."""
-    draw = random.Random(0)
     words = [a + b for a in 'bcdfgklm' for b in ('a', 'en', 'ist', 'o', 'u')]
-    lines = [' '.join(draw.choices(words, k=14)) for _ in range(2000)]
-    documents = [lines[i : i + 20] for i in range(0, len(lines), 20)]
-    (tmp_path / 'text.txt').write_text('\n\n'.join('\n'.join(d) for d in documents) + '\n')
+    (tmp_path / 'text.txt').write_text(documents(words, 250, length=14))
     base = load('bert_tiny')
     # At 512, the length of one part, it has no positions.
     sizes = {'vocab_size': 500, 'max_position': 128}
@@ -109,8 +95,7 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     preset = tmp_path / 'small.json'
     preset.write_text(schema.dumps(dataclasses.replace(base, model=model)))
     flags = [f'--text={tmp_path}/text.txt', f'--output={tmp_path}/day', f'--preset={preset}']
-    done = python('-m', 'benchmarks.gpu_day', '--minutes=20', *flags, XLA_FLAGS='')
-    ok(done)
+    done = ok(python('-m', 'benchmarks.gpu_day', '--minutes=20', *flags, XLA_FLAGS=''))
     parts = read_json(tmp_path / 'day/gpu_day.json')['parts']
     states = dict.fromkeys(('records', 'speed128', 'resume', 'attention', 'modern128'), 'done')
     assert {name: part['state'] for name, part in parts.items()} == states | {'attention': 'failed'}

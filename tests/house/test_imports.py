@@ -12,9 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from bert_jax.cli.commands import typed_name
-from tests.helpers.processes import ok, python
+from tests.helpers.processes import ROOT, ok, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
 ACCELERATOR = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 TENSORFLOW = {'tensorflow', 'tensorflow_datasets', 'tf_keras', 'keras'}

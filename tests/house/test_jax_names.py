@@ -12,7 +12,8 @@ import pathlib
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT
+
 EXPERIMENTAL = {
     # kernels for TPUs
     'pallas': ('BlockSpec', 'CostEstimate', 'ds', 'pallas_call', 'program_id'),

@@ -8,9 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.helpers.processes import ok
+from tests.helpers.processes import ROOT, ok
 
-ROOT = pathlib.Path(__file__).parents[2]
 TOOLS = 'bash cat cksum dirname env grep head ln ls mkdir mktemp rm sed sleep sort tail tee timeout'
 # It tells its version to install.sh, makes environments that hold itself, and installs.
 PYTHON = """#!/usr/bin/env bash

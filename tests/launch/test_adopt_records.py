@@ -16,9 +16,9 @@ from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.files import write_lines
 from tests.helpers.processes import mistake, ok
+from tests.helpers.vocabularies import SPECIAL, write_vocabulary
 
 S, P = 32, 5
-SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CLS, SEP, MASK = 2, 3, 4
 WORDS = [f'w{i}' for i in range(195)]
 
@@ -93,13 +93,8 @@ def folder(tmp_path):
     for name, count in (('train.tf_record', 300), ('train2.tf_record', 20), ('dev.tf_record', 40)):
         files[name] = [features(rng) for _ in range(count)]
         write(tmp_path / 'google' / name, files[name])
-    vocabulary(tmp_path / 'vocab', SPECIAL + WORDS)
+    write_vocabulary(tmp_path / 'vocab', WORDS)
     return tmp_path, files
-
-
-def vocabulary(path, tokens):
-    path.mkdir()
-    write_lines(path / 'vocab.txt', tokens)
 
 
 @pytest.fixture
@@ -183,7 +178,8 @@ def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
         case 'cut':
             second.write_bytes(second.read_bytes()[:-9])
         case 'other vocabulary':
-            vocabulary(place / 'other', ['[unused]', *SPECIAL, *WORDS])
+            entries = ['[unused]', *SPECIAL, *WORDS]
+            write_lines(write_vocabulary(place / 'other', ()) / 'vocab.txt', entries)
             flags = {'tokenizer': place / 'other'}
         case 'no label':
             del record['next_sentence_labels']
@@ -198,8 +194,7 @@ def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
             flags = {'eval_input': place / 'held.tf_record'}
             flags['eval_input'].hardlink_to(second)
         case 'another tokenizer':
-            (place / 'records').mkdir()
-            vocabulary(place / 'records' / 'tokenizer', SPECIAL)
+            write_vocabulary(place / 'records/tokenizer', ())
     result = adopt(**flags)
     assert result.returncode == 2 and result.stderr.strip().splitlines(), result.stdout
     last = result.stderr.strip().splitlines()[-1]

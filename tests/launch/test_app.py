@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from bert_jax.configs import schema
-from tests.helpers.processes import python
+from tests.helpers.processes import ROOT, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = '''"""Counts sheep.
 
 More about sheep."""

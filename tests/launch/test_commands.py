@@ -11,8 +11,7 @@ import sys
 import pytest
 
 from bert_jax.cli import commands
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT
 
 
 def test_every_command_has_a_line_and_nothing_heavy_is_imported():

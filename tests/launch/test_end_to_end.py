@@ -19,9 +19,9 @@ from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train.checkpoint import load_params, saved_steps
 from tests.helpers.files import read_json
 from tests.helpers.mood import write
-from tests.helpers.processes import mistake, ok
+from tests.helpers.processes import ROOT, mistake, ok
+from tests.helpers.texts import documents
 
-ROOT = pathlib.Path(__file__).parents[2]
 SEA = 'the ship sailed over deep water while sailors watched waves harbour storm anchor'.split()
 FARM = 'a farmer ploughed his field before rain so that wheat barley cattle sheep barn'.split()
 
@@ -31,8 +31,8 @@ def folder(tmp_path_factory, binary) -> pathlib.Path:
     """A task that asks for the topic of a sentence, and records of documents on two topics."""
     folder, rng = tmp_path_factory.mktemp('path'), random.Random(0)
     sentence = lambda words: ' '.join(rng.choices(words, k=8)) + '.'
-    documents = ['\n'.join(sentence(words) for _ in range(8)) for words in (SEA, FARM) * 60]
-    (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
+    parts = [documents(words, 1, seed) for seed in range(60) for words in (SEA, FARM)]
+    (folder / 'text.txt').write_text('\n'.join(parts))
     topic = lambda _, word: {'text': sentence(SEA if word == 'sea' else FARM)}
     write(folder, topic, ['sea'], ['farm'], (120, 40))
     text = f'--input={folder}/text.txt'

@@ -21,12 +21,13 @@ from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
 from bert_jax.train.state import TrainState
-from tests.helpers.files import read_json, write_lines
+from tests.helpers.files import read_json
 from tests.helpers.numpy_bert import noisy_params
 from tests.helpers.processes import ok
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
 from tests.helpers.trees import equal
+from tests.helpers.vocabularies import write_vocabulary
 
 MODEL = tiny_config(vocab_size=25, max_position=20, hidden_act='relu')
 
@@ -37,12 +38,9 @@ def make(tmp_path):
 
     def make(module, config, data):
         folder = tmp_path / 'workdir'
-        write_lines(
-            tmp_path / 'vocab.txt',
-            ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))],
-        )
+        vocabulary = write_vocabulary(tmp_path / 'vocabulary', (f'word{i}' for i in range(20)))
         Workdir(folder).create_or_resume(config, data)
-        Tokenizer.load(tmp_path).save(folder / 'tokenizer')
+        Tokenizer.load(vocabulary).save(folder / 'tokenizer')
         params = noisy_params(module)
         with checkpoint.Checkpoints(folder) as checkpoints:
             checkpoints.save(TrainState(params, {}, np.int32(3), np.int32(0)), {})
@@ -70,8 +68,7 @@ def finetuned(make, module, head, labels):
 
 def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
     folder, params = pretrained(make)
-    run = binary('export', f'--workdir={folder}', f'--output={tmp_path}/out', '--print_map')
-    ok(run)
+    run = ok(binary('export', f'--workdir={folder}', f'--output={tmp_path}/out', '--print_map'))
     assert (
         'bert.encoder.layer.1.attention.self.query.weight  encoder/layers/query/kernel[1]'
         in run.stdout.splitlines()

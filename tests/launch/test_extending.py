@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import pathlib
 import re
 import runpy
 import signal
@@ -23,10 +22,9 @@ from bert_jax.runs.sources.source import load_source
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train.loop import LogEntry
 from tests.helpers import jobs
-from tests.helpers.files import write_lines
+from tests.helpers.processes import ROOT
 from tests.helpers.refusals import refused
 
-ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / 'docs/extending.md').read_text()
 BLOCKS = re.findall(r'^```python\n(.*?)^```', PAGE, re.M | re.S)
 CLOCK = ('seconds', 'step_ms', 'input_wait')
@@ -74,14 +72,7 @@ def test_the_call_of_the_page_is_one_that_its_function_takes():
 def data(tmp_path_factory) -> str:
     """Records that bert-preprocess's job made of a small text."""
     folder = tmp_path_factory.mktemp('extending')
-    names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(8) for j in range(8)]
-    (folder / 'vocabulary').mkdir()
-    words = [*jobs.SPECIAL, *jobs.PLAIN, '##ing', '##s', '.', *names]
-    write_lines(folder / 'vocabulary/vocab.txt', words)
-    (folder / 'vocabulary/tokenizer_config.json').write_text('{"do_lower_case": true}')
-    jobs.write_text(folder / 'text.txt', names)
-    jobs.run(folder, [folder / 'vocabulary'], seq_len=32, max_predictions=5, eval_fraction=0.2)
-    assert Manifest.load(folder / 'out').records('eval') >= 8
+    assert jobs.small_records(folder).records('eval') >= 8
     return str(folder / 'out')
 
 

@@ -102,8 +102,7 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
             f'--output={half}',
             f'--shard={i}/2',
         )
-        run = binary(*command, '--layers=2', '--float16')
-        ok(run)
+        run = ok(binary(*command, '--layers=2', '--float16'))
     rows = np.load(folders[1] / 'features.npy', mmap_mode='r')
     assert rows.dtype == np.float16 and np.load(folders[1] / 'lines.npy').tolist() == [2, 4]
     first = slice(found['offsets'][1], found['offsets'][2])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT
+
 # Words do not depend on where sentences end; the quickstart always looks for them.
 PROGRAM = '''"""Shears sheep."""
 from dataclasses import dataclass

@@ -163,8 +163,7 @@ def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
 
 
 def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
-    run = binary('export', f'--workdir={tuned}', f'--output={tmp_path}/hf')
-    ok(run)
+    run = ok(binary('export', f'--workdir={tuned}', f'--output={tmp_path}/hf'))
     tensors = load_file(tmp_path / 'hf/model.safetensors')
     found = tensors['bert.embeddings.word_embeddings.weight']
     assert np.array_equal(found, spelling.vectors(ENTRIES, 24))

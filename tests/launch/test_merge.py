@@ -19,22 +19,19 @@ from bert_jax.runs.sources.source import load_source, read_source, shape_of
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, joined, split
-from tests.helpers.files import write_lines
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
+from tests.helpers.vocabularies import write_vocabulary
 
 MODEL = tiny_config(vocab_size=25, num_layers=3, max_position=20)
 
 
 def save(folder: pathlib.Path, config, data, params) -> str:
     """A workdir of such a run, as launch leaves it."""
-    folder.mkdir(parents=True)
-    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))]
-    write_lines(folder / 'vocab.txt', words)
+    vocabulary = write_vocabulary(folder.with_suffix('.vocab'), (f'word{i}' for i in range(20)))
     Workdir(folder).create_or_resume(config, data)
-    Tokenizer.load(folder).save(folder / 'tokenizer')
-    (folder / 'vocab.txt').unlink()
+    Tokenizer.load(vocabulary).save(folder / 'tokenizer')
     with checkpoint.Checkpoints(folder) as checkpoints:
         checkpoints.save(TrainState(params, {}, np.int32(7), np.int32(0)), {'kind': 'finetune'})
     return str(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pathlib
 import subprocess
 
 import pytest
@@ -12,9 +11,8 @@ import pytest
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from tests.helpers.processes import ok
+from tests.helpers.processes import ROOT, ok
 
-ROOT = pathlib.Path(__file__).parents[2]
 NOTES = '#!/usr/bin/env bash\nprintf "%s\\n" "${0##*/}" "$@" >> commands\necho -- >> commands\n'
 
 

@@ -30,6 +30,7 @@ from tests.helpers.processes import mistake, ok
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
 from tests.helpers.trees import equal
+from tests.helpers.vocabularies import write_vocabulary
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 LISTED = 17  # twelve words with the special tokens
@@ -234,8 +235,7 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
              'runtime.eval_every=2', 'runtime.log_every=2')  # fmt: skip
     settings = [f'--set={change}' for change in small]
     tokenizer, workdir = f'--tokenizer={folder}/tokenizer', f'--workdir={tmp_path}/run'
-    run = binary('train_retvec', tokenizer, workdir, '--eval_words=0.2', *settings)
-    ok(run)
+    run = ok(binary('train_retvec', tokenizer, workdir, '--eval_words=0.2', *settings))
     # A network of words fills no masks: a model is trained on it next.
     (following,) = [line for line in run.stderr.splitlines() if 'next: ' in line]
     assert 'next: bert-pretrain --config=retvec_tiny --init_from=' in following
@@ -252,8 +252,6 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
     ):
         run = binary('train_retvec', tokenizer, workdir, *arguments)
         assert said in mistake(run)
-    (tmp_path / 'pieces').mkdir()
-    (tmp_path / 'pieces/vocab.txt').write_text('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n')
-    (tmp_path / 'pieces/tokenizer_config.json').write_text('{"do_lower_case": true}')
-    run = binary('train_retvec', f'--tokenizer={tmp_path}/pieces', f'--workdir={tmp_path}/other')
+    pieces = write_vocabulary(tmp_path / 'pieces', ['the'])
+    run = binary('train_retvec', f'--tokenizer={pieces}', f'--workdir={tmp_path}/other')
     assert 'has no list of words' in mistake(run)

@@ -11,9 +11,8 @@ import time
 
 import pytest
 
-from tests.helpers.processes import mistake
+from tests.helpers.processes import ROOT, mistake
 
-ROOT = pathlib.Path(__file__).parents[2]
 # Counts its starts in a file and ends as told: argv = file, exit code of each start; the last
 # stands for all after it. A code below 0 is death by that signal.
 PROGRAM = """

@@ -14,9 +14,8 @@ import time
 
 import pytest
 
-from tests.helpers.processes import mistake, ok
+from tests.helpers.processes import ROOT, mistake, ok
 
-ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / 'launch' / 'tpu_vm.sh'
 COMMON = {'--zone', '--project'}
 # What each gcloud command takes: (needed, allowed besides).
@@ -134,8 +133,7 @@ def test_create_picks_the_image_of_the_generation(here, kind, accelerator, image
 @pytest.mark.parametrize(('kind', 'extra'), [('v5e-16', ['--distributed']), ('v5e-8', [])])
 def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     command = ['python', '-m', 'bert_jax.launch.pretrain', '--workdir=gs://b/a run', "it's"]
-    started = script(here, 'start', *NAMED, f'--type={kind}', '--', *command)
-    ok(started)
+    ok(script(here, 'start', *NAMED, f'--type={kind}', '--', *command))
     words = wait_for(here / 'worker' / 'bert_jax' / 'started').splitlines()
     supervised = ['-m', 'bert_jax.launch.supervise', '--', '.venv/bin/python']
     assert words == [*supervised, *command[1:], *extra]

@@ -16,14 +16,14 @@ import sys
 import pytest
 
 from tests.helpers.mood import write
-from tests.helpers.processes import ok
+from tests.helpers.processes import ROOT, ok
+from tests.helpers.texts import documents
 
 ABSENT = """
 import sys
 for name in ('tensorflow', 'tensorflow_datasets', 'keras', 'gcsfs'):
     sys.modules[name] = None
 """
-ROOT = pathlib.Path(__file__).parents[2]
 INSTALL = "pip install -c constraints.txt '.[tensorflow]'"
 WORDS = 'the ship sailed over deep water while sailors watched waves harbour storm anchor'.split()
 TRAINING = [
@@ -43,10 +43,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     folder, rng = tmp_path_factory.mktemp('without'), random.Random(0)
     (folder / 'absent').mkdir()
     (folder / 'absent/sitecustomize.py').write_text(ABSENT)
-    sentence = lambda: ' '.join(rng.choices(WORDS, k=8)) + ' .'
-    documents = ['\n'.join(sentence() for _ in range(8)) for _ in range(50)]
-    (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
-    labelled = lambda _, word: {'text': f'{sentence()} {word}'}
+    (folder / 'text.txt').write_text(documents(WORDS, 50))
+    labelled = lambda _, word: {'text': f'{" ".join(rng.choices(WORDS, k=8))} . {word}'}
     write(folder, labelled, WORDS[:2], WORDS[2:4], (32, 8))
     return folder
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.files import write_lines
-from tests.helpers.jobs import PLAIN, SPECIAL
+from tests.helpers.jobs import PLAIN
+from tests.helpers.vocabularies import SPECIAL, write_vocabulary
 
 
 @pytest.fixture(scope='module')
@@ -15,8 +15,6 @@ def vocabulary(tmp_path_factory):
     There are plain words, and words of two pieces.
     """
     names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(20) for j in range(20)]
-    tokens = SPECIAL + PLAIN + ['##ing', '##s', '.', '!', ','] + names
-    path = tmp_path_factory.mktemp('vocabulary')
-    write_lines(path / 'vocab.txt', tokens)
-    (path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    return path, {token: i for i, token in enumerate(tokens)}, names
+    words = [*PLAIN, '##ing', '##s', '.', '!', ',', *names]
+    path = write_vocabulary(tmp_path_factory.mktemp('vocabulary'), words)
+    return path, {token: i for i, token in enumerate([*SPECIAL, *words])}, names

@@ -14,7 +14,6 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.batching import training_batches
 from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, truncated_lengths
 from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS
 from tests.helpers.refusals import refused
@@ -183,20 +182,6 @@ def test_undefined_scores_are_zero_without_a_warning():
     assert [metric(truth, same) for metric in metrics] == [0.0] * 4
     for one in (same + 1, same[:1]):  # of one class throughout
         assert LABEL_METRICS['matthews'](one, one) == 0.0
-
-
-def test_training_batches_shuffle_every_epoch_and_resume_anywhere():
-    features = {'input_ids': np.arange(10)[:, None]}
-    batches = training_batches(features, ['input_ids'], 4, seed=3)
-    seen = np.concatenate([next(batches)['input_ids'][:, 0] for _ in range(5)])
-    epochs = seen.reshape(2, 10)
-    assert all(sorted(epoch) == list(range(10)) for epoch in epochs.tolist())
-    assert epochs[0].tolist() != epochs[1].tolist()
-    later = next(training_batches(features, ['input_ids'], 4, seed=3, start_step=3))
-    assert later['input_ids'][:, 0].tolist() == seen[12:16].tolist()
-    assert later['example_weights'].tolist() == [1.0] * 4
-    other = next(training_batches(features, ['input_ids'], 10, seed=4))['input_ids'][:, 0]
-    assert other.tolist() != epochs[0].tolist()
 
 
 def documented(name: str) -> str:

@@ -17,10 +17,9 @@ import tokenizers
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from tests.helpers import tokenizer_folders
-from tests.helpers.processes import ok, python
 from tests.helpers.refusals import refused
+from tests.helpers.vocabularies import SPECIAL
 
-SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 WORDS = 'un ##aff ##able hello , ! [ ] mask 中 国 e ##te ete οδος x ##x i s 한국 ##어'.split()
 
 
@@ -262,13 +261,3 @@ class TestForeignSettings:
         (folder / 'added_tokens.json').write_text(json.dumps({'qqq': size + 3}))
         with refused('do not follow its'):
             Tokenizer.load(folder)
-
-
-def test_import_is_light():
-    heavy = ('tensorflow', 'jax', 'sentencepiece', 'tokenizers')
-    code = (
-        'import sys, bert_jax.input_pipeline.tokenizer.tokenizer;'
-        f' print([m for m in {heavy} if m in sys.modules])'
-    )
-    done = ok(python('-c', code))
-    assert done.stdout == '[]\n'

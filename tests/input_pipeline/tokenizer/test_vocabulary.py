@@ -18,10 +18,10 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers import commands
 from tests.helpers.processes import mistake
+from tests.helpers.vocabularies import SPECIAL
 
 MODELS = ('wordpiece', 'unigram', 'bpe')
 RUN = {'cwd': pathlib.Path(__file__).parents[3], 'capture_output': True, 'text': True}
-SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 KOREAN = [
     '한국어 사전을 학습합니다.',
     '한국의 언어를 배우고 사전을 만듭니다.',

@@ -11,8 +11,8 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer, words
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers.refusals import refused
+from tests.helpers.vocabularies import SPECIAL
 
-SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CASED = Normalizer(lower_case=False, strip_accents=False, nfc=True)
 
 

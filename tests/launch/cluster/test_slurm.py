@@ -16,9 +16,8 @@ import time
 import pytest
 
 from tests.helpers.files import read_json, read_jsonl
-from tests.helpers.processes import ok
+from tests.helpers.processes import ROOT, ok
 
-ROOT = pathlib.Path(__file__).parents[3]
 TEMPLATE = ROOT / 'launch' / 'cluster' / 'slurm.sbatch'
 # A process of a run: it notes its arguments, and saves when it is told to stop.
 PROCESS = """

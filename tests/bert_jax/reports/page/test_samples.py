@@ -19,20 +19,15 @@ from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, program
 from tests.helpers import jobs
-from tests.helpers.files import write_lines
 from tests.helpers.refusals import refused
+from tests.helpers.vocabularies import write_vocabulary
 
 
 @pytest.fixture(scope='module')
 def records(tmp_path_factory):
     """Records of a small text, whose held-out documents begin every sentence with their name."""
     folder = tmp_path_factory.mktemp('records')
-    names = [f'doc{number}' for number in range(40)]
-    words = [*jobs.SPECIAL, *jobs.PLAIN, '##ing', '##s', '.', *names]
-    (folder / 'vocabulary').mkdir()
-    write_lines(folder / 'vocabulary/vocab.txt', words)
-    jobs.write_text(folder / 'text.txt', names)
-    jobs.run(folder, [folder / 'vocabulary'], seq_len=32, max_predictions=5, eval_fraction=0.2)
+    jobs.small_records(folder)
     return folder
 
 
@@ -129,7 +124,7 @@ def test_records_that_have_moved_are_told(workdir, tmp_path):
 
 
 def test_records_of_another_tokenizer_are_told(records, tmp_path):
-    words = (records / 'vocabulary/vocab.txt').read_text()
-    (tmp_path / 'vocab.txt').write_text(words + 'more\n')
+    words = (records / 'vocabulary/vocab.txt').read_text().split()
+    write_vocabulary(tmp_path, [*words[5:], 'more'])
     with refused('their tokenizer is another'):
         next(hidden_words(str(records / 'out'), Tokenizer.load(tmp_path)))

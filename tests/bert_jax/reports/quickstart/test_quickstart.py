@@ -62,8 +62,7 @@ def test_quickstart(tmp_path, binary):
     answers = (tmp_path / 'run' / 'answers.jsonl').read_text().splitlines()
     assert len(answers) == results['finetuning']['held_out_examples']
 
-    second = binary('quickstart', *flags)
-    ok(second)
+    second = ok(binary('quickstart', *flags))
     assert second.stdout.count(': reused, made from the same inputs') == 7
     assert 'launch.train_vocab' not in second.stdout
     assert first.stdout.split('\nPre-training on')[1] == second.stdout.split('\nPre-training on')[1]

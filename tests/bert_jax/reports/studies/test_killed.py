@@ -14,6 +14,7 @@ import time
 import pytest
 
 from tests.helpers.files import read_json, write_lines
+from tests.helpers.texts import documents
 
 STUDY = """
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
@@ -49,9 +50,8 @@ def arguments(tmp_path) -> list[str]:
     rng = random.Random(0)
     words = [''.join(rng.choices('abcdefghij', k=rng.randint(2, 6))) for _ in range(200)]
     say = lambda: ' '.join(rng.choices(words, k=6))
-    documents = ['\n'.join(say() for _ in range(8)) for _ in range(60)]
     (tmp_path / 'small.py').write_text(STUDY)
-    (tmp_path / 'text.txt').write_text('\n\n'.join(documents) + '\n')
+    (tmp_path / 'text.txt').write_text(documents(words, 60))
     folder = tmp_path / 'mrpc'
     folder.mkdir()
     for split, rows in (('train', 64), ('dev', 32)):

@@ -22,11 +22,10 @@ from bert_jax.runs.workdir import trackers
 from bert_jax.train import metrics_accumulator
 from tests.helpers import commands, mood
 from tests.helpers.encoder import ENCODER_WORDS
-from tests.helpers.processes import python
+from tests.helpers.processes import ROOT, python
 from tests.helpers.records import write_meaningless
 from tests.helpers.refusals import refused
 
-ROOT = pathlib.Path(__file__).parents[4]
 SETTINGS = {
     'model.hidden_size': 16,
     'model.num_layers': 1,

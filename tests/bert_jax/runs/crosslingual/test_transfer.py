@@ -57,8 +57,7 @@ def test_the_matrix_of_two_languages(tmp_path, encoder, binary):
         *(f'--set={setting}' for setting in settings),
         '--seeds=0,1',
     ]
-    done = binary('transfer', *arguments, '--train=en', '--train=en+de')
-    ok(done)
+    done = ok(binary('transfer', *arguments, '--train=en', '--train=en+de'))
     found = read_json(tmp_path / 'run/transfer.json')
     cells = {(tuple(c['trained_on']), c['language']): c for c in found['cells']}
     assert list(cells) == [
@@ -96,8 +95,7 @@ def test_the_matrix_of_two_languages(tmp_path, encoder, binary):
     # A test set that has changed is scored again; the run is not trained again.
     file = tmp_path / 'tasks/de/dev.tsv'
     write_lines(file, file.read_text().splitlines()[:11])
-    again = binary('transfer', *arguments, '--train=en')
-    ok(again)
+    again = ok(binary('transfer', *arguments, '--train=en'))
     found = read_json(tmp_path / 'run/transfer.json')['cells']
     assert [cell['examples'] for cell in found] == [30, 10]
     checkpoint = tmp_path / 'run/en/runs/seed=0/eval/dev.json'

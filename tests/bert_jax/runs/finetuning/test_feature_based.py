@@ -193,8 +193,7 @@ def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
     short = binary(*command, *small)
     assert short.returncode == 2
     assert 'features=second_to_last needs an encoder of 2 layers or more' in short.stderr
-    run = binary(*command, *small, '--approaches=finetune,last')
-    ok(run)
+    run = ok(binary(*command, *small, '--approaches=finetune,last'))
     lines = [line.split() for line in run.stdout.splitlines()]
     assert [line[:2] for line in lines[:3]] == [
         ['approach', 'runs'],

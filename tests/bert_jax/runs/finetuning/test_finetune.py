@@ -34,6 +34,7 @@ from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, schedule
 from bert_jax.train.state import TrainState
+from tests.helpers import mood
 from tests.helpers.encoder import ENCODER_WORDS
 from tests.helpers.files import read_json, read_jsonl, write_jsonl
 from tests.helpers.finetuning import stopping_after, trained_on
@@ -51,23 +52,14 @@ def task_file(tmp_path_factory):
 
     The test split has no labels.
     """
-    folder, rng = tmp_path_factory.mktemp('mood'), np.random.default_rng(0)
-    for split, rows in (('train', 60), ('dev', 30), ('test', 5)):
-        lines = []
-        for _ in range(rows):
-            word = WORDS[:6][rng.integers(6)]
-            text = f'the {WORDS[6:8][rng.integers(2)]} was {"a " * rng.integers(4)}{word}'
-            lines.append(
-                {'text': text}
-                | ({} if split == 'test' else {'label': 'good' if WORDS.index(word) < 3 else 'bad'})
-            )
-        write_jsonl(folder / f'{split}.jsonl', lines)
-    task = {
-        'kind': 'classification',
-        'files': {split: f'{split}.jsonl' for split in ('train', 'dev', 'test')},
-        'columns': {'text': 'text', 'label': 'label'},
-        'labels': ['bad', 'good'],
+    folder = tmp_path_factory.mktemp('mood')
+    said = lambda rng, word: {
+        'text': f'the {WORDS[6:8][rng.integers(2)]} was {"a " * rng.integers(4)}{word}'
     }
+    mood.write(folder, said, WORDS[:3], WORDS[3:6], (60, 30), 0)
+    write_jsonl(folder / 'test.jsonl', [{'text': 'the film was good'}] * 5)
+    task = read_json(folder / 'mood.json')
+    task['files']['test'] = 'test.jsonl'
     (folder / 'mood.json').write_text(json.dumps(task))
     return str(folder / 'mood.json')
 

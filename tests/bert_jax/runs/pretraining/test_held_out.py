@@ -20,6 +20,7 @@ from tests.helpers.files import read_json
 from tests.helpers.finetuning import trained_on
 from tests.helpers.processes import ok
 from tests.helpers.refusals import refused
+from tests.helpers.texts import documents
 
 
 def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary):
@@ -27,11 +28,7 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
 
     The number of records does not divide by the evaluation's batch.
     """
-    rng = np.random.default_rng(0)
-    sentences = [' '.join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)]
-    (tmp_path / 'text.txt').write_text(
-        '\n\n'.join('\n'.join(sentences[i : i + 6]) for i in range(0, 600, 6)) + '\n'
-    )
+    (tmp_path / 'text.txt').write_text(documents(WORDS, 90))
     records = tmp_path / 'records'
     options = [
         '--seq_len=32',

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.records.stream import RecordStream
@@ -12,6 +11,7 @@ from bert_jax.runs.pretraining import baselines
 from bert_jax.runs.workdir.metrics import read_metrics
 from tests.helpers import commands
 from tests.helpers.processes import ok
+from tests.helpers.texts import documents
 from tests.helpers.tiny_models import tokenizer
 
 WORDS = {'de': ['paris', 'is', 'the', 'capital', 'of'], 'ko': ['good', 'bad', 'film', 'un', 'a']}
@@ -45,14 +45,9 @@ def run(command: str, *arguments: str) -> str:
 def records(tmp_path_factory) -> str:
     """Records of two languages, the held-out ones of ko fewer than two batches."""
     folder = tmp_path_factory.mktemp('languages')
-    rng = np.random.default_rng(0)
     for language, words in WORDS.items():
-        documents = 200 if language == 'de' else 60
-        text = [
-            '\n'.join(' '.join(rng.choice(words, rng.integers(4, 9))) for _ in range(6))
-            for _ in range(documents)
-        ]
-        (folder / f'{language}.txt').write_text('\n\n'.join(text) + '\n')
+        count = 200 if language == 'de' else 60
+        (folder / f'{language}.txt').write_text(documents(words, count, length=6))
     tokenizer().save(folder / 'vocab')
     run(
         'preprocess',

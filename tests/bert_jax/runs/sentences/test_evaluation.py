@@ -68,8 +68,7 @@ def test_the_command(tmp_path, binary):
     write_lines(tmp_path / 'texts.txt', texts)
 
     def report(*arguments) -> dict:
-        done = binary('evaluate', f'--init_from={model}', f'--output={out}', *arguments)
-        ok(done)
+        done = ok(binary('evaluate', f'--init_from={model}', f'--output={out}', *arguments))
         assert read_json(out) == json.loads(done.stdout)
         return json.loads(done.stdout)
 

@@ -245,8 +245,7 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
     (tmp_path / 'text.txt').write_text('\n\n'.join(map('\n'.join, zip(*[iter(lines)] * 8))))
 
     def run(name: str, *arguments: str) -> str:
-        done = binary(name, *arguments)
-        ok(done)
+        done = ok(binary(name, *arguments))
         return done.stdout + done.stderr
 
     text, vocab = f'--input={tmp_path}/text.txt', f'{tmp_path}/vocab'

@@ -29,8 +29,6 @@ from tests.helpers.files import write_jsonl
 from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.refusals import refused
 
-ROOT = pathlib.Path(__file__).parents[4]
-
 
 def write_steps(workdir, steps, resume_step=0):
     writer = MetricWriter(workdir, resume_step)
