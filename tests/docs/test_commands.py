@@ -268,7 +268,7 @@ def here(command: Command) -> str:
             # Of README's model others copy blocks and read the last four states.
             layers = 3 if command.page == 'README.md' else 1
             shape = TINY | {'num_layers': layers}
-            small += [f'model.{key}={value}' for key, value in shape.items()]
+            small += [f'model.{k}={v}' for k, v in shape.items() if f'model.{k}=' not in text]
         extra = ' '.join(f'--set {change}' for change in small)
     # flags of its own come before what it starts or is piped to
     place = re.search(r' (--|\||>|#)( |$)', text)

@@ -201,7 +201,7 @@ def test_a_refused_command_leaves_no_folder(folder, binary, changes, said):
 
 @pytest.mark.slow
 def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
-    """Stopped and taken up to the bit; the encoder is in no checkpoint, and answers for it."""
+    """The encoder is in no checkpoint, and answers for it."""
     lora = [f'--init_from={folder}/begun', 'tuning.method=lora', 'tuning.rank=2']
     lora += ['model.num_layers=2', 'tuning.frozen_layers=1', 'phases.0.steps=10']
     adapters = [f'--init_from={folder}/begun', 'tuning.method=houlsby', 'model.num_layers=2']
@@ -209,16 +209,14 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
         folder,
         (0, 'begun', ['model.num_layers=2', 'phases.0.steps=3', 'optimizer.warmup_steps=1']),
         (0, 'lora', [*lora, 'optimizer.warmup_steps=2']),
-        (8, 'stopped', [*lora, 'optimizer.warmup_steps=2']),
-        (0, 'stopped', [*lora, 'optimizer.warmup_steps=2']),
         (1, 'adapters', [*adapters, 'tuning.width=3']),
         (0, 'fresh', ['tuning.method=lora']),
         (0, 'drawn', [f'--init_from={folder}/begun', 'tuning.method=adamix']),
     )
-    assert ended[:5] == ['0', '0', '143', '0', '143'], log
-    assert ended[5].startswith('2: tuning.method=lora leaves most weights as they are')
-    assert 'name trained ones with --init_from' in ended[5]
-    assert ended[6].startswith('2: tuning.method=adamix: it is for fine-tuning')
+    assert ended[:3] == ['0', '0', '143'], log
+    assert ended[3].startswith('2: tuning.method=lora leaves most weights as they are')
+    assert 'name trained ones with --init_from' in ended[3]
+    assert ended[4].startswith('2: tuning.method=adamix: it is for fine-tuning')
 
     # Updates of one block's query and value, and both heads; so are the moments, which are saved.
     params, _ = checkpoint.load_params(folder / 'lora')
@@ -232,10 +230,6 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
     assert {name.split('/')[0] for name in names} == {'encoder', 'mlm', 'nsp'}
     saved = read_json(folder / 'lora/checkpoints/10/meta/metadata')['fingerprints']
     assert len(saved) == 3 * len(names) + 3 and not [k for k in saved if 'embeddings' in k]
-
-    # To the bit as if it had not been stopped.
-    stopped, _ = checkpoint.load_params(folder / 'stopped')
-    assert equal(params, stopped)
 
     # Folded it is the encoder that it began with, but for two matrices of its upper block.
     begun, plain = (
@@ -264,6 +258,12 @@ def test_a_phase_that_is_a_run_of_its_own_goes_on_with_weights_and_moments(folde
     assert "(data.init_by: 'weights_and_moments' -> None)" in said[2]
     assert 'step 2; schedule is new' in log
     assert checkpoint.load_opt_state(folder / 'second', 2)['1/count'] == 4
+
+    # A run that has a checkpoint does not need its source again, and takes no other.
+    shutil.move(folder / 'first', folder / 'elsewhere')
+    other = [f'--init_from={folder}/elsewhere', *flags[1:]]
+    said, log = pretrain(folder, (0, 'second', short + flags), (0, 'second', short + other))
+    assert said[0] == '0' and 'data.init_from' in said[1], log
 
 
 def test_a_student_goes_on_where_it_was_stopped_and_keeps_its_teacher(folder):

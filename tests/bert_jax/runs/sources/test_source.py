@@ -10,38 +10,24 @@ import json
 import pathlib
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs import schema
-from bert_jax.conversion import google, huggingface
 from bert_jax.inference import export
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.runs.sources import fitting, source
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.checkpoint import load_params
 from tests.helpers.files import read_json, write_lines
-from tests.helpers.processes import mistake, ok
 from tests.helpers.refusals import refused
 from tests.helpers.trees import equal
+from tests.helpers.vocabularies import SPECIAL
 
 GOLDEN = pathlib.Path(__file__).parents[3] / 'golden' / 'huggingface'
-WORDS = [
-    '[PAD]',
-    '[UNK]',
-    '[CLS]',
-    '[SEP]',
-    '[MASK]',
-    '[unused0]',
-    '[unused1]',
-    'sea',
-    'farm',
-    '##er',
-    *(f'word{i}' for i in range(30)),
-]
+WORDS = '[unused0] [unused1] sea farm ##er'.split()
+WORDS = [*SPECIAL, *WORDS, *(f'word{i}' for i in range(30))]
 
 
 @pytest.fixture
@@ -231,58 +217,6 @@ def test_a_source_that_no_file_system_reads_is_one_line(folder, monkeypatch):
     monkeypatch.setattr(source.huggingface, 'read', gone)
     with refused('cannot be read .*Stale file handle.*make it readable'):
         source.read_source(str(folder))
-
-
-@pytest.mark.slow
-def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
-    """A step from a Google checkpoint, with words of a new text added, on its records."""
-    model = huggingface.read(folder).model
-    there = {'hidden_act': 'gelu_tanh', 'layer_norm_eps': 1e-12}
-    model = model._replace(config=dataclasses.replace(model.config, **there))
-    google.write(tmp_path / 'google', model)
-    shutil.copyfile(folder / 'vocab.txt', tmp_path / 'google' / 'vocab.txt')
-    lines = [f'Farmer sea word{i % 30} farmer seas storm' for i in range(400)]
-    (tmp_path / 'text.txt').write_text('\n\n'.join(map('\n'.join, zip(*[iter(lines)] * 8))))
-
-    def run(name: str, *arguments: str) -> str:
-        done = ok(binary(name, *arguments))
-        return done.stdout + done.stderr
-
-    text, vocab = f'--input={tmp_path}/text.txt', f'{tmp_path}/vocab'
-    init_from = f'--init_from={tmp_path}/google'
-    said = run(
-        'train_vocab', f'--extend={tmp_path}/google', text, f'--output={vocab}', '--new_words=3'
-    )
-    assert '3 new words: 2 in [unused] slots, 1 appended; 41 entries' in said
-    assert Tokenizer.load(vocab).tokens([5, 6, 40]) == ['farmer', 'seas', 'storm']
-    shape = ('--seq_len=12', '--max_predictions=2', f'--output={tmp_path}/records')
-    run('preprocess', text, f'--tokenizer={vocab}', *shape)
-
-    # The shape is the source's, though the preset has another; the recipe is the preset's.
-    settings = (
-        'phases.0.seq_len=12', 'phases.0.steps=1', 'phases.0.batch_size=8',
-        'optimizer.peak_lr=1e-6', 'optimizer.warmup_steps=0', 'model.hidden_dropout=0.1',
-    )  # fmt: skip
-    command = ('--config=quickstart', f'--data={tmp_path}/records', f'--workdir={tmp_path}/run')
-    command += tuple(f'--set={setting}' for setting in settings)
-    said = run('pretrain', *command, init_from, '--print_map')
-    assert 'cls/predictions/output_bias  mlm/bias' in said
-    chosen = {'hidden_dropout': 0.1, 'attention_dropout': 0.0, 'initializer_range': 0.05}
-    wanted = dataclasses.replace(model.config, vocab_size=41, **chosen)
-    assert Workdir(tmp_path / 'run').model_config() == wanted
-    found, step = load_params(tmp_path / 'run')
-    grown = fitting.with_vocabulary(
-        source.read_source(str(tmp_path / 'google')), Tokenizer.load(vocab)
-    ).params
-    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), dict(found), grown)
-    # One step of about ten times the rate, without bias correction.
-    assert step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
-
-    # A run that has a checkpoint does not need its source again, and no other source.
-    shutil.rmtree(tmp_path / 'google')
-    assert 'done: 1 steps' in run('pretrain', *command, init_from)
-    other = binary('pretrain', *command, f'--init_from={folder}')
-    assert 'data.init_from' in mistake(other)
 
 
 def test_a_step_is_named_by_its_checkpoint(encoder, tmp_path):
