@@ -191,7 +191,7 @@ for name in {BINARIES}:
 
 @pytest.mark.oldest
 @pytest.mark.parametrize(
-    ('packages', 'absent'),
+    'packages, absent',
     [
         ('', ACCELERATOR | TENSORFLOW | {'numpy'}),
         ('model train costs conversion', TENSORFLOW),

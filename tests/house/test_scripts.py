@@ -94,7 +94,7 @@ def test_an_environment_that_works_is_kept_and_any_other_is_made_again_in_a_line
 
 
 @pytest.mark.parametrize(
-    ('named', 'words'),
+    'named, words',
     [('', 'none on the PATH, in pyenv or in uv'), ('./old', './old'), ('no/such', 'no/such')],
 )
 def test_without_a_python_there_is_one_line(here, named, words):

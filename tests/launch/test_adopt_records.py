@@ -158,7 +158,7 @@ def wrong_segments(record):
 
 
 @pytest.mark.parametrize(
-    ('mistake', 'said'),
+    'mistake, said',
     [
         ('cut', r'train2.tf_record: record 19 at byte \d+: cut before its end'),
         ('other vocabulary', r'begins with id 2 and not with \[CLS\], 3: made with another'),

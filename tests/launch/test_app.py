@@ -96,7 +96,7 @@ def test_help_shows_the_binarys_own_flags(program):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         ([], '--data is required'),
         (['--data=x', '--dta=y'], "Unknown command line flag 'dta'. Did you mean: data"),
@@ -150,7 +150,7 @@ def test_a_defect_keeps_its_traceback(program):
 
 
 @pytest.mark.parametrize(
-    ('name', 'arguments', 'unbuffered'),
+    'name, arguments, unbuffered',
     [
         ('pretrain', ['--help'], ''),
         ('pretrain', ['--config=bert_base', '--print_config'], '1'),

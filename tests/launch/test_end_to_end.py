@@ -133,7 +133,7 @@ def test_kills_in_a_row_at_any_moment_leave_no_trace(folder):
 
 
 @pytest.mark.parametrize(
-    ('change', 'message'),
+    'change, message',
     [
         (
             '--set=model.vocab_size=99',

@@ -110,7 +110,7 @@ def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
 
 
 @pytest.mark.parametrize(
-    ('head', 'labels', 'module', 'architecture', 'wanted'),
+    'head, labels, module, architecture, wanted',
     [
         (
             'classifier',

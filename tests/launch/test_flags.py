@@ -91,7 +91,7 @@ def test_what_is_given_has_the_fields_type(program):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         ([], '--flock is required'),
         (['--flock=a', '--flock=b'], '--flock=b: --flock was given before: give it once'),

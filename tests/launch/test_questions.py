@@ -43,7 +43,7 @@ def test_lines_of_stdin_are_answered_without_a_prompt_and_empty_ones_are_none(st
 
 
 @pytest.mark.parametrize(
-    ('content', 'message'),
+    'content, message',
     [(b'a\nbad\nc\n', 'stdin, line 2: a bad one'), (b'\xe9\n', 'stdin, line 1: is not UTF-8')],
 )
 def test_a_mistake_in_a_line_ends_the_command_and_names_the_line(stdin, content, message):

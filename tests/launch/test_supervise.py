@@ -41,7 +41,7 @@ def outcome(tmp_path: pathlib.Path, codes: str, *flags: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ('codes', 'flags', 'expected'),
+    'codes, flags, expected',
     [
         ('0', [], (0, 1)),
         ('1,-9,143,0', [], (0, 4)),  # a crash, a kill, a preemption that was saved, done
@@ -88,7 +88,7 @@ def test_the_end_of_the_terminal_reaches_the_command_as_sigterm(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('command', 'message'),
+    'command, message',
     [
         ([], 'no command'),
         (['--', '/nowhere/at/all'], 'cannot be started'),

@@ -110,7 +110,7 @@ NAMED = ['--name=bert', '--zone=us-west4-a', '--project=p']
 
 
 @pytest.mark.parametrize(
-    ('kind', 'accelerator', 'image'),
+    'kind, accelerator, image',
     [
         ('v4-32', 'v4-32', 'tpu-ubuntu2204-base'),
         ('v5e-16', 'v5litepod-16', 'v2-alpha-tpuv5-lite'),
@@ -130,7 +130,7 @@ def test_create_picks_the_image_of_the_generation(here, kind, accelerator, image
     assert calls(here) == [('tpu-vm create', expected, ['bert'])]
 
 
-@pytest.mark.parametrize(('kind', 'extra'), [('v5e-16', ['--distributed']), ('v5e-8', [])])
+@pytest.mark.parametrize('kind, extra', [('v5e-16', ['--distributed']), ('v5e-8', [])])
 def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     command = ['python', '-m', 'bert_jax.launch.pretrain', '--workdir=gs://b/a run', "it's"]
     ok(script(here, 'start', *NAMED, f'--type={kind}', '--', *command))
@@ -160,7 +160,7 @@ def test_keep_makes_a_vm_again_that_was_taken_away(here):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         (['create', *NAMED], '--type is required'),
         (['create', *NAMED, '--type=tpu7x-8'], 'not served by the Cloud TPU API'),

@@ -39,7 +39,7 @@ def test_so_many_rows_are_held_out(tmp_path, vocabulary):
     assert 'min_eval_rows' not in run(tmp_path, vocabulary, output=f'{tmp_path}/now', **job).options
 
 
-@pytest.mark.parametrize(('words', 'objective'), [(30, 'nsp'), (4, 'nsp'), (30, 'full_sentences')])
+@pytest.mark.parametrize('words, objective', [(30, 'nsp'), (4, 'nsp'), (30, 'full_sentences')])
 def test_paragraphs_are_told_by_the_label_of_their_pairs(tmp_path, vocabulary, words, objective):
     """Also where documents have many lines, none of which is longer than a row."""
     line = ' '.join(PLAIN[:words])

@@ -19,7 +19,7 @@ from tests.helpers.refusals import refused
 
 
 @pytest.mark.parametrize(
-    ('documents', 'message'),
+    'documents, message',
     [
         (0, 'no text'),
         (1, 'one document only.*--objective=full_sentences.*blank lines'),
@@ -95,7 +95,7 @@ def write_corpus(path, vocabulary, seed):
         path.write_text('\n\n'.join(documents))
 
 
-@pytest.mark.parametrize(('name', 'stage'), [('a.txt', 'write_output'), ('a.parquet', '')])
+@pytest.mark.parametrize('name, stage', [('a.txt', 'write_output'), ('a.parquet', '')])
 def test_changed_text_of_the_same_size_is_refused(tmp_path, vocabulary, capsys, name, stage):
     """Of a job that was interrupted, and of one that is finished."""
 

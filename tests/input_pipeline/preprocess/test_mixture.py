@@ -107,7 +107,7 @@ def test_held_out_records_lie_apart_by_language(tmp_path, vocabulary, texts):
 
 
 @pytest.mark.parametrize(
-    ('options', 'said'),
+    'options, said',
     [
         ({'language_repeats': ('fr=2',)}, "no input is named 'fr': the languages are de, ko"),
         ({'language_repeats': ('ko=2',), 'input': 'x.txt'}, 'is for text in several languages'),

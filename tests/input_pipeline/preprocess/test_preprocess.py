@@ -83,7 +83,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
 
 
 @pytest.mark.parametrize(
-    ('tokens', 'documents', 'buckets'),
+    'tokens, documents, buckets',
     [
         (10**9, 63, 1),  # a few huge documents stay together, so that each has others
         (13 * 10**6, 27_000, 13),

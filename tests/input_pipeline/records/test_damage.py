@@ -107,7 +107,7 @@ class Claimed(io.BytesIO):
 
 
 @pytest.mark.parametrize(
-    ('size', 'reason'),
+    'size, reason',
     [
         (2**50, 'claims 1,125,899,906,842,624 bytes, and no record has more than 2,147,483,648'),
         (2**30, 'cut before its end'),

@@ -30,7 +30,7 @@ def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('text', 'message'),
+    'text, message',
     [
         (None, 'no manifest.json'),
         ('{"seq_len": 1', 'broken'),

@@ -138,7 +138,7 @@ def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory):
     )
 
 
-@pytest.mark.parametrize(('most', 'ahead'), [(1, 0), (6, 50), (20, 1)])
+@pytest.mark.parametrize('most, ahead', [(1, 0), (6, 50), (20, 1)])
 def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahead):
     """Blocks of 1 to 256 rows, made slowly and by several threads, in the place of others."""
     rng, made = np.random.default_rng(0), collections.Counter()

@@ -91,7 +91,7 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ('task', 'features', 'expected'),
+    'task, features, expected',
     [
         (
             text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {}),
@@ -121,7 +121,7 @@ def test_chance(task, features, expected):
 
 
 @pytest.mark.parametrize(
-    ('kind', 'labels', 'truth', 'expected'),
+    'kind, labels, truth, expected',
     [
         # Always 'b', which two of three are: precision 2/3, recall 1, so F1 is 0.8.
         ('classification', ('a', 'b'), [1, 0, 1], {'accuracy': 2 / 3, 'f1': 0.8}),

@@ -130,7 +130,7 @@ ROW = {'q': 'a', 'd': 'b', 'no': ['c'], 'a': 'a', 'b': 'b', 's': 2}
 
 
 @pytest.mark.parametrize(
-    ('columns', 'records', 'entries', 'message'),
+    'columns, records, entries, message',
     [
         (SCORED, [ROW | {'s': 6}], RANGE, r'dev.jsonl:1: the score 6 is not within .* \[1, 5\]'),
         (SCORED, [ROW], {}, '"score_range" must be the least and the greatest score'),

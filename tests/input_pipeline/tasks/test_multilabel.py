@@ -124,7 +124,7 @@ def test_a_label_that_nobody_has_keeps_one_half():
 
 
 @pytest.mark.parametrize(
-    ('record', 'message'),
+    'record, message',
     [
         ({'text': 'x', 'labels': ['d']}, "train.jsonl:1: unknown label 'd'; task mine has a, b, c"),
         ({'text': 'x'}, "no 'labels' for 'label'; it has text"),

@@ -264,7 +264,7 @@ def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_pa
                 assert CONTEXT[found[1] :].startswith(found[0]) and found[0].split() == text.split()
 
 
-@pytest.mark.parametrize(('version', 'answers'), [('v1.1', None), ('v2.0', [])])
+@pytest.mark.parametrize('version, answers', [('v1.1', None), ('v2.0', [])])
 def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version, answers):
     """Refused for train and dev; a test split of such questions is predicted but not scored."""
     entry = {'id': '1', 'question': 'who ?', 'answers': answers}
@@ -286,7 +286,7 @@ QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_st
 
 
 @pytest.mark.parametrize(
-    ('paragraph', 'problem'),
+    'paragraph, problem',
     [
         (None, r'data\[0\].paragraphs\[0\]: null, where an object is expected'),
         ({'context': 'a', 'qas': [{'question': 'a'}]}, "'id' is missing"),
@@ -303,7 +303,7 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path, paragraph, problem):
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'message'),
+    'name, content, message',
     [
         (
             'null_odds',
@@ -366,7 +366,7 @@ V2 = {'exact': 75.8275, 'f1': 78.7778, 'HasAns_exact': 69.6188, 'HasAns_f1': 75.
 
 
 @pytest.mark.parametrize(
-    ('name', 'file', 'expected'),
+    'name, file, expected',
     [
         ('squad_v1', 'v1.1-match-lstm.json', {'exact_match': 67.6348, 'f1': 76.7556}),
         ('squad_v2', 'v2.0-nlnet.json', V2 | {'NoAns_f1': 82.0185}),

@@ -65,7 +65,7 @@ def test_tables_of_sentences(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('text', 'changes', 'message'),
+    'text, changes, message',
     [
         ('a O\n\nb O\nc 3\n', {}, 'train.txt:4: unknown label .3.*given names by "labels": {"0"'),
         ('a O\n', {'columns': {'tokens': 'w'}}, 'a table with names is "format": "tsv"'),
@@ -274,7 +274,7 @@ def test_conllu_files_are_read_as_their_syntactic_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('text', 'changes', 'said'),
+    'text, changes, said',
     [
         ('1\ta\tb\n', {}, 'train.conllu:1: 3 columns'),
         (conllu(('1', 'a', '_', 'N')), {}, 'train.conllu:1: no word of the sentence has a tag'),

@@ -38,7 +38,7 @@ def read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    'changes, message',
     [
         ({'kind': ['pair']}, r'mine.json: "kind" is a text, not \["pair"\]'),
         (
@@ -64,7 +64,7 @@ def test_the_line_says_which_entry_and_what_it_must_be(read, changes, message):
 
 
 @pytest.mark.parametrize(
-    ('content', 'message'),
+    'content, message',
     [
         ('{"kind": "pair", "kind": "span"}', "'kind' is there more than once"),
         ('', 'not JSON'),
@@ -77,7 +77,7 @@ def test_a_file_that_is_no_json_object(read, content, message):
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'message'),
+    'name, content, message',
     [
         ('train.jsonl', r'{"text": "\ud83d", "label": "pos"}', "1: 'text' holds half a character"),
         ('train.csv', 'text,label\n"a,pos\n', 'not CSV'),

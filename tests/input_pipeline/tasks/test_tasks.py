@@ -41,7 +41,7 @@ def write(tmp_path, text, name='train.tsv'):
 
 
 @pytest.mark.parametrize(
-    ('name', 'text', 'entries'),
+    'name, text, entries',
     [
         (
             'all.jsonl',

@@ -27,7 +27,7 @@ def line(text):
     return json.dumps({'text': text}).encode()
 
 
-@pytest.mark.parametrize(('bad', 'kind', 'words'), BAD, ids=[kind for _, kind, _ in BAD])
+@pytest.mark.parametrize('bad, kind, words', BAD, ids=[kind for _, kind, _ in BAD])
 def test_a_bad_line_stops_or_is_left_out(tmp_path, bad, kind, words):
     path = put(tmp_path / 'a.jsonl', b'\n'.join([line('One.'), bad, line('Two.'), bad]))
     if words:

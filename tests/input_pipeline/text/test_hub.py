@@ -67,7 +67,7 @@ def test_shards_are_units_and_rows_are_documents(folder):
 
 @installed
 @pytest.mark.parametrize(
-    ('ending', 'column', 'said'),
+    'ending, column, said',
     [
         (':train', 'body', r"no text in column 'body' \(it has id, text\)"),
         (':dev', 'text', 'cannot be opened .*Bad split: dev'),

@@ -32,7 +32,7 @@ DUMP = (
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'message'),
+    'name, content, message',
     [
         ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
         ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
@@ -115,7 +115,7 @@ class TestTfds:
         assert not {'tensorflow', 'jax'} & (set(sys.modules) - before)
 
     @pytest.mark.parametrize(
-        ('pattern', 'column', 'said'),
+        'pattern, column, said',
         [
             (
                 'tfds:made_text/train',

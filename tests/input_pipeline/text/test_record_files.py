@@ -54,7 +54,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'reason'),
+    'name, content, reason',
     [
         (
             'x.tsv',
@@ -72,7 +72,7 @@ def test_a_bad_record_is_one_of_its_own(read, name, content, reason):
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'settings', 'message'),
+    'name, content, settings, message',
     [
         (
             'x.tsv',

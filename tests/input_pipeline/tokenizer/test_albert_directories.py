@@ -118,7 +118,7 @@ def test_casing_is_what_the_class_is_told_and_is_saved(folder, tmp_path, setting
 
 
 @pytest.mark.parametrize(
-    ('config', 'said'),
+    'config, said',
     [
         ({'tokenizer_class': 'T5Tokenizer'}, 'tokenizer_class=T5Tokenizer is not built here'),
         ({'remove_space': False}, 'remove_space=False is not built here: only True is'),

@@ -109,7 +109,7 @@ TWO = ['tokenizer.json']  # removed, so that vocab.json and merges.txt count
 
 
 @pytest.mark.parametrize(
-    ('removed', 'name', 'content', 'said'),
+    'removed, name, content, said',
     [
         ([*TWO, 'merges.txt'], '', '', 'no merges.txt beside vocab.json'),
         ([], 'tokenizer_config.json', {'tokenizer_class': 'BertTokenizer'},

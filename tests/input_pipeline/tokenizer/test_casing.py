@@ -24,7 +24,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(
-    ('language', 'model'),
+    'language, model',
     [('en', 'wordpiece'), ('en', 'words'), ('vi', 'unigram'), ('en and vi', 'wordpiece')],
 )
 def test_english_alone_is_lower_cased_by_default(language, model):
@@ -63,7 +63,7 @@ def test_turkish_is_not_lower_cased_by_the_rules_of_english(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('words', 'share', 'example'),
+    'words, share, example',
     [
         # Of ten words the three that are not the most frequent of theirs.
         ({'ma': 5, 'má': 2, 'mà': 1, 'đi': 2}, 0.3, 'má = ma'),  # tones
@@ -94,7 +94,7 @@ def test_capitals_at_the_beginning_of_sentences_are_no_warning():
 
 
 @pytest.mark.parametrize(
-    ('model', 'size', 'joined', 'parted'),
+    'model, size, joined, parted',
     [
         # What docs/language.md says of zero-width joiner and non-joiner.
         ('wordpiece', 80, 'कष', 'میخواهم'),

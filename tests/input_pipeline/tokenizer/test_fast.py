@@ -83,7 +83,7 @@ def test_special_tokens_are_found_by_name_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('file', 'content', 'said'),
+    'file, content, said',
     [
         ('tokenizer_config.json', {'mask_token': '<m>'}, 'no mask_token in it that'),
         ('tokenizer_config.json', {'tokenizer_class': 'RobertaTokenizer'}, 'normalizer NFC is not'),

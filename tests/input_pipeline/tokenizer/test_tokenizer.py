@@ -157,7 +157,7 @@ class TestDirectory:
         ]
 
     @pytest.mark.parametrize(
-        ('tokens', 'config', 'expected'),
+        'tokens, config, expected',
         [
             (['The', 'the'], None, (False, False)),
             (['the'], None, (True, True)),
@@ -171,7 +171,7 @@ class TestDirectory:
         assert (tokenizer.lower_case, tokenizer.strip_accents) == expected
 
     @pytest.mark.parametrize(
-        ('tokens', 'config', 'message'),
+        'tokens, config, message',
         [
             ([*SPECIAL, '中'], None, 'nothing says whether it is lower-cased.*do_lower_case'),
             ([*SPECIAL, 'The', 'A'], {'do_lower_case': True}, 'capitals.*set it to false'),
@@ -220,7 +220,7 @@ class TestForeignSettings:
                 assert list(zip(encoding.starts, encoding.ends, strict=True)) == wanted.offsets
 
     @pytest.mark.parametrize(
-        ('settings', 'message'),
+        'settings, message',
         [
             ({'config': {'do_basic_tokenize': False}}, 'do_basic_tokenize=False is not built here'),
             (

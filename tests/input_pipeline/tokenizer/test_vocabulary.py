@@ -97,7 +97,7 @@ CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
 
 
 @pytest.mark.parametrize('model', MODELS)
-@pytest.mark.parametrize(('size', 'share'), [(7, 1.0), (300, 0.95)])
+@pytest.mark.parametrize('size, share', [(7, 1.0), (300, 0.95)])
 def test_a_vocabulary_too_small_for_its_characters(model, size, share):
     text = [CHARACTERS, CHARACTERS[:50], CHARACTERS[:5] * 9]
     tokenizer, report = train(text, VocabularyOptions(size, model, character_coverage=share))

@@ -64,7 +64,7 @@ def test_a_folder_keeps_the_list_and_the_rest_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('content', 'said'),
+    'content, said',
     [
         ('[PAD]\n[UNK]\nthe\n', 'no blank line in it, which ends the list'),
         ('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n\nthe\n', 'a word stands in it twice'),

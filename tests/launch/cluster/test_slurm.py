@@ -159,7 +159,7 @@ def test_its_command_has_flags_of_pretrain(binary):
         assert f'  {word.partition("=")[0]}\n' in known, word
 
 
-@pytest.mark.parametrize(('nodes', 'tasks', 'devices'), [(2, 1, '0,1,2,3'), (1, 2, None)])
+@pytest.mark.parametrize('nodes, tasks, devices', [(2, 1, '0,1,2,3'), (1, 2, None)])
 def test_each_process_is_told_who_it_is(here, nodes, tasks, devices):
     """jax gives a process under Slurm one GPU: one process a node must be told of all."""
     command = f'{sys.executable} process.py 0 "two words" "it\'s"'
@@ -191,7 +191,7 @@ def test_one_process_alone_meets_nobody(here):
     assert started(here, 0) == [['process.py', '0', 'yes'], None]
 
 
-@pytest.mark.parametrize(('state', 'again'), [('RUNNING', True), ('CANCELLED', False)])
+@pytest.mark.parametrize('state, again', [('RUNNING', True), ('CANCELLED', False)])
 def test_a_run_whose_time_is_up_saves_and_goes_back_into_the_queue(here, state, again):
     submit(here, f'{sys.executable} process.py stays')
     (here / 'state').write_text(state)
@@ -210,7 +210,7 @@ def test_a_run_whose_time_is_up_saves_and_goes_back_into_the_queue(here, state, 
         assert (here / 'logs' / f'bert-4242-{number}.log').read_text().count('saved\n') == 1
 
 
-@pytest.mark.parametrize(('ends', 'code'), [('0,2', 2), ('0', 0)])
+@pytest.mark.parametrize('ends, code', [('0,2', 2), ('0', 0)])
 def test_the_job_ends_with_the_code_of_its_processes(here, ends, code):
     submit(here, f'{sys.executable} process.py {ends}')
     assert outcome(job(here)) == (code, '')

@@ -88,7 +88,7 @@ VIETNAMESE = 'Đồng bằng sông Cửu Long là vùng đất phía nam của n
 
 
 @pytest.mark.parametrize(
-    ('language', 'text', 'expected'),
+    'language, text, expected',
     [
         ('en-GB', 'Plain words.', True),
         ('de', ENGLISH, False),

@@ -119,7 +119,7 @@ def test_checkpoints_are_lines_of_one_pretraining(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('row', 'line'),
+    'row, line',
     [
         (Row('a', records={'sequence_length': 3}), "row 'a': records: there is no option"),
         (Row('a', records={'input': 'x'}), "no option 'input'"),

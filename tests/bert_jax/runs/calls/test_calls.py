@@ -170,7 +170,7 @@ def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ('call', 'message'),
+    'call, message',
     [
         (lambda path: bert_jax.Bert.load('no-such-run'), 'no-such-run: no such folder; expected'),
         (

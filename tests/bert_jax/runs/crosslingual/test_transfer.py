@@ -114,7 +114,7 @@ def test_rows_and_what_they_are_trained_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('tasks', 'train', 'said'),
+    'tasks, train, said',
     [
         (('mood.json',), (), '--task=mood.json: name its language'),
         (('en=E', 'en=E'), (), 'en is named twice'),

@@ -143,7 +143,7 @@ def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    'changes, message',
     [
         ({'embedding.truncate_dim': 33}, 'gives vectors of 32 numbers, and the student gives 33'),
         ({'embedding.teacher': 'nowhere'}, 'nowhere'),
@@ -172,7 +172,7 @@ def test_a_signal_loses_nothing(folder, encoder):
 
 
 @pytest.mark.parametrize(
-    ('task', 'changes', 'message'),
+    'task, changes, message',
     [
         (
             'pairs',

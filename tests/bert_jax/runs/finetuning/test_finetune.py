@@ -447,7 +447,7 @@ def test_a_folder_holds_one_run(tmp_path, encoder, own_task_file, fine_tuner):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    'changes, message',
     [
         (['max_seq_length=65'], 'beyond the position table .*use 64'),
         (
@@ -546,7 +546,7 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
 
 
 @pytest.mark.parametrize(
-    ('name', 'arguments', 'message'),
+    'name, arguments, message',
     [
         ('finetune', ['--task=mrcp', '--init_from=x', '--workdir=y'], '--task=mrcp: unknown'),
         (

@@ -67,7 +67,7 @@ def test_what_methods_take_stands_beside_their_scores():
 
 
 @pytest.mark.parametrize(
-    ('command', 'done'),
+    'command, done',
     [('evaluate', True), ('evaluate', False), ('predict', True), ('export', False)],
 )
 def test_a_command_on_a_sweep_names_its_runs(tmp_path, binary, command, done):

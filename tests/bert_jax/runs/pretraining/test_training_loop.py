@@ -150,7 +150,7 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
 
 
 @pytest.mark.parametrize(
-    ('model', 'records_of', 'said'),
+    'model, records_of, said',
     [
         (
             {'type_vocab_size': 1},
@@ -183,7 +183,7 @@ def test_records_that_a_model_cannot_read_are_refused(model, records_of, said):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'said'),
+    'changes, said',
     [
         (['model.type_vocab_size=1'], 'model.type_vocab_size=1'),
         (['runtime.attention=cudnn'], 'runtime.attention=cudnn needs a GPU'),
@@ -290,7 +290,7 @@ def test_a_student_goes_on_where_it_was_stopped_and_keeps_its_teacher(folder):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'line'),
+    'changes, line',
     [
         (['model.hidden_size=32'], 'states of two widths have no cosine'),
         (['distillation.method=minilm'], 'relation_heads=12 does not divide the hidden size'),

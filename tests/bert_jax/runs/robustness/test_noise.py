@@ -27,7 +27,7 @@ def test_kinds_and_shares_are_read():
 
 
 @pytest.mark.parametrize(
-    ('text', 'message'),
+    'text, message',
     [
         ('typos', 'expected kinds and shares, as in --noise=typos:0.05,0.1'),
         ('typos:', 'expected kinds and shares'),
@@ -44,7 +44,7 @@ def test_what_it_cannot_be_is_one_line(text, message):
     assert str(error.value).startswith(f'--noise={text}: ')
 
 
-@pytest.mark.parametrize(('task', 'text_b'), [('sst2', None), ('rte', 'so')])
+@pytest.mark.parametrize('task, text_b', [('sst2', None), ('rte', 'so')])
 def test_labels_and_places_stay(task, text_b, tmp_path):
     example = TextExample('1', 'so so', text_b, 1)
     (noisy,), changed = with_typos(load_task(task, str(tmp_path)), [example], EVERY)

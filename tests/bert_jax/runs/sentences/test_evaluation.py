@@ -28,7 +28,7 @@ def folder(path, qrels: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ('qrels', 'compare', 'reciprocal'),
+    'qrels, compare, reciprocal',
     [
         # x and y are as near as each other: by id, upwards; with grades downwards.
         ('1\tX\t1\n', 'cosine', 1),
@@ -100,7 +100,7 @@ def test_the_command(tmp_path, binary):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         (['--sts=x', '--pairs=y'], '--pairs does not go with --sts'),
         (['--retrieval=x', '--predictions=y'], '--init_from does not go with --predictions'),

@@ -182,7 +182,7 @@ FINE_TUNED = schema.dumps(schema.FinetuneConfig())
 
 
 @pytest.mark.parametrize(
-    ('config', 'data', 'message'),
+    'config, data, message',
     [
         (FINE_TUNED, None, 'data.json: cannot be read .No such file .*: put it back from a copy'),
         (FINE_TUNED, b'{"model": {', 'data.json: not valid JSON'),

@@ -15,7 +15,7 @@ LAUNCH = pathlib.Path(notes.__file__).parents[2] / 'launch'
 
 
 @pytest.mark.parametrize(
-    ('argv', 'command'),
+    'argv, command',
     [
         (
             [f'{LAUNCH}/pretrain.py', '--workdir=a b'],

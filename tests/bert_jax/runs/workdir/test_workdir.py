@@ -32,7 +32,7 @@ def run(folder, done, *changes):
 
 
 @pytest.mark.parametrize(
-    ('schedule', 'done', 'steps', 'fits'),
+    'schedule, done, steps, fits',
     [
         ('constant', 60, 200, True), ('constant', 60, 60, True), ('constant', 60, 50, False),
         ('linear', 60, 200, False), ('bert', 10, 200, False),
@@ -50,9 +50,7 @@ def test_more_steps_where_the_past_stays_as_it_was(tmp_path, schedule, done, ste
         run(tmp_path, done, *longer)
 
 
-@pytest.mark.parametrize(
-    ('steps', 'fits'), [((100, 80), True), ((120, 50), False), ((100, 50), True)]
-)
+@pytest.mark.parametrize('steps, fits', [((100, 80), True), ((120, 50), False), ((100, 50), True)])
 def test_only_a_phase_that_is_not_over_changes_its_length(tmp_path, steps, fits):
     base = apply(load('bert_tiny'), [*TINY, 'optimizer.schedule=constant'])
     with_phases = lambda *steps: dataclasses.replace(

@@ -67,7 +67,7 @@ def test_pairs_are_read_by_their_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('reader', 'row', 'message'),
+    'reader, row, message',
     [
         (pairs.read_scored, 'a\tb\t5.1\t1\n', r'a.tsv:3: score 5.1 is outside 0 to 5'),
         (pairs.read_scored, '', r'a.tsv: 1 pairs in it: two or more are needed'),
