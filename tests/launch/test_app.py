@@ -75,10 +75,7 @@ def program(tmp_path):
     def run(*arguments: str, takes: str = '') -> subprocess.CompletedProcess:
         path = tmp_path / 'sheep.py'
         path.write_text(PROGRAM.replace('ARGUMENTS', repr(takes)))
-        environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-        return subprocess.run(
-            [sys.executable, path, *arguments], capture_output=True, text=True, env=environment
-        )
+        return python(path, *arguments, PYTHONPATH=str(ROOT))
 
     return run
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 
 import pytest
 
-from tests.helpers.processes import ROOT
+from tests.helpers.processes import ROOT, python
 
 # Words do not depend on where sentences end; the quickstart always looks for them.
 PROGRAM = '''"""Shears sheep."""
@@ -52,10 +50,7 @@ def program(tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess:
         path = tmp_path / 'shear.py'
         path.write_text(PROGRAM)
-        environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-        return subprocess.run(
-            [sys.executable, path, *arguments], capture_output=True, text=True, env=environment
-        )
+        return python(path, *arguments, PYTHONPATH=str(ROOT))
 
     return run
 
