@@ -16,11 +16,8 @@ from bert_jax.runs.finetuning import encoder_cache, evaluation, finetuner, machi
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
-from bert_jax.train import checkpoint
 from tests.helpers.encoder import ENCODER_WORDS
-from tests.helpers.finetuning import stopping_after
 from tests.helpers.refusals import refused
-from tests.helpers.trees import equal
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 KINDS, COLOURS = ENCODER_WORDS[:6], ENCODER_WORDS[-6:]
@@ -154,21 +151,6 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
     approach = tuner_of(folder / 'pairs.json', encoder).approach
     with refused(message):
         approach.features(configuration(*(f'{name}={value}' for name, value in teaching.items())))
-
-
-def test_a_signal_loses_nothing(folder, encoder):
-    """Taken up by another process, the weights are those of an undisturbed run, to the bit."""
-    changes = ('embedding.loss=simcse', 'hidden_dropout=0.1', 'steps=9')
-    config = configuration(*changes, 'runtime.checkpoint_every=4')
-    tuner = tuner_of(folder / 'texts.json', encoder)
-    tuner.run(config, str(folder / 'whole'))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped):
-        stopping_after(6, patch)
-        tuner.run(config, str(folder / 'stopped'))
-    assert checkpoint.saved_steps(folder / 'stopped') == [6]
-    tuner_of(folder / 'texts.json', encoder).run(config, str(folder / 'stopped'))
-    whole, stopped = (checkpoint.load_params(folder / name)[0] for name in ('whole', 'stopped'))
-    assert equal(whole, stopped)
 
 
 @pytest.mark.parametrize(
