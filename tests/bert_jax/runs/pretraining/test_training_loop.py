@@ -23,6 +23,7 @@ from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train import checkpoint, metrics_accumulator
 from tests.helpers import commands
+from tests.helpers.events import points
 from tests.helpers.files import read_json
 from tests.helpers.processes import mistake
 from tests.helpers.records import write_meaningless
@@ -93,13 +94,6 @@ def folder(tmp_path_factory) -> pathlib.Path:
 def without_times(path: pathlib.Path) -> list[dict]:
     """The lines of a metrics.jsonl without what the clock decides."""
     return [{k: v for k, v in line.items() if k not in TIMES} for line in read_metrics(path)]
-
-
-def points(workdir: pathlib.Path, tag: str) -> list[tuple[int, float]]:
-    """The points of a curve that TensorBoard shows."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    return [(e.step, e.value) for e in EventAccumulator(str(workdir)).Reload().Scalars(tag)]
 
 
 def test_a_run_is_told_alike_whatever_interrupts_it(folder, binary):

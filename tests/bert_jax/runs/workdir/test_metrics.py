@@ -25,6 +25,7 @@ from bert_jax.runs.workdir.metrics import (
 from bert_jax.runs.workdir.notes import Guess, note_guess
 from bert_jax.runs.workdir.plots import plot_run, plot_workdir
 from bert_jax.train.loop import LogEntry
+from tests.helpers.events import points
 from tests.helpers.files import write_jsonl
 from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.refusals import refused
@@ -83,8 +84,6 @@ def test_a_failing_disk_under_the_metrics_is_one_line(tmp_path, monkeypatch):
 
 
 def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     write_steps(tmp_path / 'whole', range(1, 9))
     with files_of_at_most(300):
         writer = MetricWriter(tmp_path / 'run', required=False)
@@ -97,8 +96,7 @@ def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
     assert (tmp_path / 'run/metrics.jsonl').read_bytes() == (
         tmp_path / 'whole/metrics.jsonl'
     ).read_bytes()
-    losses = EventAccumulator(str(tmp_path / 'run')).Reload().Scalars('train/loss')
-    assert [(e.step, e.value) for e in losses] == [(s, s / 2) for s in range(1, 9)]
+    assert points(tmp_path / 'run', 'train/loss') == [(s, s / 2) for s in range(1, 9)]
     assert caplog.text.count('lines are kept until there is room') == 2  # said once for each file
 
     with files_of_at_most(300), contextlib.closing(MetricWriter(tmp_path / 'must')) as writer:
@@ -119,13 +117,11 @@ def test_what_keeps_plots_from_being_drawn_ends_no_run(tmp_path, caplog):
 
 
 def test_tensorboard_shows_no_point_twice_after_a_kill_before_the_first_checkpoint(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     write_steps(tmp_path, range(10, 41, 10))
     write_steps(tmp_path, range(10, 61, 10))
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [e.step for e in events.Scalars('train/loss')] == list(range(10, 61, 10))
-    assert [e.step for e in events.Scalars('eval/mlm_accuracy')] == [20, 40, 60]
+    steps = lambda tag: [step for step, _ in points(tmp_path, tag)]
+    assert steps('train/loss') == list(range(10, 61, 10))
+    assert steps('eval/mlm_accuracy') == [20, 40, 60]
 
 
 def test_describe():
