@@ -39,6 +39,7 @@ def folder(tmp_path_factory, binary) -> pathlib.Path:
     options = (
         '--seq_len=32',
         '--dupe_factor=3',
+        '--workers=1',
         '--eval_fraction=0.1',
         f'--output={folder}/records',
     )
