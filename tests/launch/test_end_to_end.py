@@ -23,6 +23,7 @@ from tests.helpers.processes import ROOT, mistake, ok
 from tests.helpers.texts import documents
 
 SEA = 'the ship sailed over deep water while sailors watched waves harbour storm anchor'.split()
+SMALL = ('model.num_layers=1', 'model.hidden_size=32', 'model.intermediate_size=64')
 FARM = 'a farmer ploughed his field before rain so that wheat barley cattle sheep barn'.split()
 
 
@@ -57,7 +58,6 @@ def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[
     settings = (
         'phases.0.steps=30',
         'phases.0.batch_size=32',
-        'model.num_layers=1',
         'optimizer.warmup_steps=5',
         'runtime.log_every=2',
         'runtime.eval_every=15',
@@ -75,12 +75,12 @@ def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[
 
 @pytest.fixture(scope='module')
 def pretrained(folder, binary) -> pathlib.Path:
-    ok(binary(*pretrain_command(folder, 'run')))
+    ok(binary(*pretrain_command(folder, 'run', *SMALL)))
     return folder / 'run'
 
 
 def test_text_to_score(pretrained, folder, binary):
-    settings = ['--set=epochs=30', '--set=optimizer.peak_lr=1e-3', '--set=max_seq_length=16']
+    settings = ['--set=epochs=20', '--set=optimizer.peak_lr=3e-3', '--set=max_seq_length=16']
     run = (f'--task={folder}/mood.json', f'--init_from={pretrained}', f'--workdir={folder}/tuned')
     ok(binary('finetune', *run, *settings))
     ok(binary('evaluate', f'--workdir={folder}/tuned', '--split=dev'))
@@ -88,7 +88,7 @@ def test_text_to_score(pretrained, folder, binary):
     assert result['metrics']['accuracy'] > 0.95
     ok(binary('evaluate', f'--workdir={pretrained}', f'--data={folder}/records'))
 
-    refused = binary(*pretrain_command(folder, 'run', 'seed=5'))
+    refused = binary(*pretrain_command(folder, 'run', *SMALL, 'seed=5'))
     assert 'seed: 12345 -> 5' in mistake(refused)
 
 
