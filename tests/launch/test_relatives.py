@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.configs import schema
 from bert_jax.configs.load import load
 from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
@@ -24,13 +23,13 @@ from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.runs.pretraining import train
-from bert_jax.runs.pretraining.records import check_model_reads, match_phases
+from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
 from tests.helpers.files import read_json
 from tests.helpers.mood import BAD, GOOD, PAIR, THINGS, answers_as_the_run_did, finetune
+from tests.helpers.pretraining import pretrain
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
 
@@ -97,30 +96,6 @@ def records_of(folder: pathlib.Path, name: str, kind: str, **changed: Any) -> Ma
     return Manifest.load(out)
 
 
-def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
-    manifest, kind = Manifest.load(folder / 'records'), folder.name.rstrip('0123456789')
-    model = tiny_config(
-        vocab_size=manifest.vocab_size,
-        hidden_size=32,
-        num_heads=4,
-        intermediate_size=64,
-        max_position=manifest.seq_len,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        **KINDS[kind].model,
-    )
-    config = schema.PretrainConfig(
-        model=model,
-        phases=(schema.Phase(manifest.seq_len, steps, 32),),
-        optimizer=schema.OptimizerConfig(
-            schedule='constant', warmup_steps=0, **KINDS[kind].optimizer
-        ),
-        runtime=schema.RuntimeConfig(decoder='numpy', log_every=20, checkpoint_every=20),
-    )
-    records = match_phases(config, [str(folder / 'records')])
-    assert train.pretrain(config, records, str(folder / name)).step == steps
-
-
 SLOW = pytest.param('roberta', marks=pytest.mark.slow)
 
 
@@ -133,8 +108,18 @@ def folder(request, tmp_path_factory) -> pathlib.Path:
     lines = [line for text in documents for line in text.splitlines()]
     tokenizer, _ = vocabulary.train(lines, KINDS[request.param].vocabulary)
     tokenizer.save(folder / 'tokenizer')
-    records_of(folder, 'records', request.param)
-    pretrain(folder, 'pre', 60)
+    manifest, kind = records_of(folder, 'records', request.param), KINDS[request.param]
+    model = tiny_config(
+        vocab_size=manifest.vocab_size,
+        hidden_size=32,
+        num_heads=4,
+        intermediate_size=64,
+        max_position=manifest.seq_len,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        **kind.model,
+    )
+    pretrain(folder, 'pre', model, 60, 32, kind.optimizer)
     return folder
 
 

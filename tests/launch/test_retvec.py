@@ -19,13 +19,13 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
 from bert_jax.runs.finetuning import evaluation
-from bert_jax.runs.pretraining import held_out, train, words
-from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.pretraining import held_out, words
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
 from tests.helpers.files import read_jsonl
 from tests.helpers.numpy_bert import dense, mlm_loss
 from tests.helpers.numpy_retvec import code_points, numpy_network
+from tests.helpers.pretraining import pretrain
 from tests.helpers.processes import mistake, ok
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
@@ -70,7 +70,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
     train_vocabulary(text, options)[0].save(folder / 'tokenizer')
     preprocess(records_options(folder, 'records'))
     train_words(folder, 'words', 48)
-    pretrain(folder, 'pre', 6)
+    pretrain(folder, 'pre', MODEL, 6, init_from=str(folder / 'words'))
     return folder
 
 
@@ -95,19 +95,6 @@ def train_words(folder: pathlib.Path, name: str, steps: int) -> int:
     )
     tokenizer = Tokenizer.load(folder / 'tokenizer')
     return words.train(config, tokenizer, 0.2, words.Forms(), str(folder / name))
-
-
-def pretrain(folder: pathlib.Path, name: str, steps: int, **model) -> None:
-    config = schema.PretrainConfig(
-        model=dataclasses.replace(MODEL, **model),
-        phases=(schema.Phase(16, steps, 8),),
-        optimizer=schema.OptimizerConfig(peak_lr=1e-2, warmup_steps=0, schedule='constant'),
-        runtime=RUNTIME,
-    )
-    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
-    init_from = str(folder / 'words')
-    result = train.pretrain(config, [records], str(folder / name), init_from=init_from)
-    assert result.signal is None
 
 
 def batches(folder: pathlib.Path, split: str) -> list[dict[str, np.ndarray]]:
