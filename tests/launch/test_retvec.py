@@ -43,7 +43,6 @@ MODEL = tiny_config(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
-RUNTIME = schema.RuntimeConfig(decoder='numpy', log_every=2, eval_every=3, checkpoint_every=3)
 GOOD, BAD = ('wonderful', 'excellent', 'pleasant'), ('terrible', 'miserable', 'dreadful')
 
 
@@ -91,7 +90,9 @@ def train_words(folder: pathlib.Path, name: str, steps: int) -> int:
         optimizer=schema.OptimizerConfig(
             algorithm='adamw', peak_lr=3e-3, warmup_steps=0, schedule='constant', clip_norm=None
         ),
-        runtime=dataclasses.replace(RUNTIME, eval_every=24, log_every=12, checkpoint_every=24),
+        runtime=schema.RuntimeConfig(
+            decoder='numpy', eval_every=24, log_every=12, checkpoint_every=24
+        ),
     )
     tokenizer = Tokenizer.load(folder / 'tokenizer')
     return words.train(config, tokenizer, 0.2, words.Forms(), str(folder / name))
