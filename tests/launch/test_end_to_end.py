@@ -60,8 +60,8 @@ def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[
         'phases.0.batch_size=32',
         'optimizer.warmup_steps=5',
         'runtime.log_every=2',
-        'runtime.eval_every=15',
-        'runtime.checkpoint_every=4',
+        'runtime.eval_every=30',
+        'runtime.checkpoint_every=30',
         f'model.vocab_size={Manifest.load(folder / "records").vocab_size}',
     )
     return [
