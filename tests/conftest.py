@@ -39,6 +39,10 @@ os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 # compiles as users do.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
+# launch/install.sh leaves it to Python to keep what it has compiled of the packages, once; where
+# the environment forbids that, every process that a test starts would compile all it imports.
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
+sys.dont_write_bytecode = False
 # Seeds the tests that try something else each time; their names show it. Set here so that all
 # processes of a run have one.
 os.environ.setdefault('BERT_JAX_TEST_SEED', str(random.SystemRandom().randrange(10_000)))

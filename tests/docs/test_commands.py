@@ -13,10 +13,7 @@ import os
 import pathlib
 import random
 import re
-import subprocess
-import sys
 import textwrap
-from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 
 import pytest
@@ -125,13 +122,15 @@ MODELS = [
     'google --output=uncased_L-12_H-768_A-12',
 ]
 QUICK = ['epochs=1', 'max_seq_length=32', 'batch_size=8', 'train_examples=8']
+# To draw what is dropped is most of what a small model compiles.
+DROPPED = ('hidden_dropout=0', 'attention_dropout=0')
 EXTRA = {  # what is added to a program's own flags
     'preprocess': '--workers=1 --dupe_factor=2 --eval_fraction=0.2',
     'train_retvec': '--set phases.0.steps=8 --set phases.0.batch_size=8'
     ' --set optimizer.warmup_steps=1',
     'plan': '--nocompile',
-    'finetune': ' '.join(f'--set {change}' for change in QUICK),
-    'transfer': ' '.join(f'--set {change}' for change in QUICK),
+    'finetune': ' '.join(f'--set {change}' for change in (*QUICK, *DROPPED)),
+    'transfer': ' '.join(f'--set {change}' for change in (*QUICK, *DROPPED)),
     'feature_based': ' '.join(f'--set {change}' for change in QUICK)
     + ' --approaches=last --set_bilstm lstm_width=8',
 }
@@ -171,8 +170,7 @@ def flags() -> dict[str, set[str]]:
     """{NAME of a program: its flags}, by its --help."""
 
     def of(file: pathlib.Path) -> set[str]:
-        command = [sys.executable, '-m', f'bert_jax.launch.{file.stem}', '--help']
-        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+        said = commands.run(file.stem, '--help').stdout
         found = re.findall(r'^  --(\[no\])?(\w+)$', said, re.M)
         return {name for _, name in found} | {f'no{name}' for no, name in found if no}
 
@@ -265,11 +263,12 @@ def here(command: Command) -> str:
         sizes = [size for size in _PHASE if f'--{size}=' not in text]  # else refused as given twice
         small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in sizes]
         small += ['optimizer.warmup_steps=1', 'runtime.decoder=numpy', 'runtime.accumulation=1']
+        small += [f'model.{change}' for change in DROPPED]
         if not any(word.startswith('--init_from') for word in arguments):
-            # Of README's model others copy blocks and read the last four.
-            layers = 4 if command.page == 'README.md' else 2
+            # Of README's model others copy blocks and read the last four states.
+            layers = 3 if command.page == 'README.md' else 1
             shape = TINY | {'num_layers': layers}
-            small += [f'model.{key}={value}' for key, value in shape.items()]
+            small += [f'model.{k}={v}' for k, v in shape.items() if f'model.{k}=' not in text]
         extra = ' '.join(f'--set {change}' for change in small)
     # flags of its own come before what it starts or is piped to
     place = re.search(r' (--|\||>|#)( |$)', text)
@@ -375,14 +374,20 @@ class OneProcess:
         except Exception as error:
             return repr(error)
 
+    def python(self, code: str) -> str | None:
+        """Runs a page's Python there."""
+        error = self.pool.submit(exec, code, {}).exception(timeout=300)
+        return repr(error) if error else None
 
-def run_page(page: str, shell: Callable[[str], str | None]) -> list[str]:
-    """Runs the page's commands in order: those that fail, each with its place."""
+
+def run_page(page: str, run: OneProcess, done: set[str]) -> list[str]:
+    """Runs the page's commands in order, but those in `done`: what fails, each with its place."""
     wrong = []
     for command in COMMANDS:
-        if command.page == page and not elsewhere(command):
+        if command.page == page and not elsewhere(command) and command.text not in done:
+            done.add(command.text)
             text = here(command)
-            if fault := shell(text):
+            if fault := run(text):
                 wrong.append(
                     f'{command.page}:{command.line}: {command.text}\n  run as {text}\n  {fault}'
                 )
@@ -394,16 +399,16 @@ def test_every_command_runs_as_printed(tmp_path, monkeypatch):
     shell = Shell(tmp_path)
     shell.install()
     write_files(tmp_path)
-    wrong = run_page('README.md', shell)
-
-    # The programs start in processes above; here they share one, and what it has compiled.
+    # They share one process, and what it has compiled; tests/docs/test_examples.py starts each.
     for name in ('JAX_NUM_CPU_DEVICES', 'HF_HUB_OFFLINE'):
         monkeypatch.setenv(name, shell.environment[name])
     spawned = multiprocessing.get_context('spawn')
     # A new one now and then forgets the programs of the pages before.
     options = {'max_tasks_per_child': 30, 'initializer': os.chdir, 'initargs': (tmp_path,)}
+    done: set[str] = set()
     with ProcessPoolExecutor(1, spawned, **options) as pool:
         run = OneProcess(shell, pool)
+        wrong = run_page('README.md', run, done)
         # What the other pages take for given, made of README's run: models of other programs.
         given = [f'bert-export --workdir=runs/mini --format={made}' for made in MODELS]
         # Records of the original have no manifest; ours lose theirs by another name.
@@ -414,12 +419,12 @@ def test_every_command_runs_as_printed(tmp_path, monkeypatch):
         wrong += [fault for text in given if (fault := run(text))]
         # The page of examples/ has data of its own, and a test of its own.
         for page in pages.PAGES[1:-1]:
-            wrong += run_page(pages.name_of(page), run)
+            wrong += run_page(pages.name_of(page), run, done)
 
-    # Python too. That of docs/extending.md has a test of its own.
-    for block in (block for page in PYTHON for block in pages.blocks(ROOT / page)):
-        if block.language == 'python':
-            code = '\n'.join(line for _, line in block.lines)
-            if fault := shell(f"python - <<'END'\n{code}\nEND"):
-                wrong.append(f'{block.page}:{block.lines[0][0]}: {fault}')
+        # Python too. That of docs/extending.md has a test of its own.
+        for block in (block for page in PYTHON for block in pages.blocks(ROOT / page)):
+            if block.language == 'python':
+                code = '\n'.join(line for _, line in block.lines)
+                if fault := run.python(code):
+                    wrong.append(f'{block.page}:{block.lines[0][0]}: {fault}')
     assert not wrong, '\n\n'.join(wrong)

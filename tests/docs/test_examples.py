@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.helpers import pages
+from tests.helpers.files import read_json
 from tests.helpers.pages import ROOT
 from tests.helpers.shell import Shell
 
@@ -30,7 +31,7 @@ def shell(tmp_path: pathlib.Path) -> Shell:
 def test_a_notebook_is_kept_without_what_it_printed():
     assert {f'{name}.ipynb' for name in NOTEBOOKS} == {p.name for p in PAGE.parent.glob('*.ipynb')}
     for name in NOTEBOOKS:
-        cells = json.loads((PAGE.parent / f'{name}.ipynb').read_text())['cells']
+        cells = read_json(PAGE.parent / f'{name}.ipynb')['cells']
         code = [cell for cell in cells if cell['cell_type'] == 'code']
         assert code and all(not cell['outputs'] and not cell['execution_count'] for cell in code)
 
@@ -50,7 +51,7 @@ def test_the_data_is_as_large_as_the_page_says():
     articles = [
         article
         for split in ('train', 'dev')
-        for article in json.loads((folder / f'questions/{split}.json').read_text())['data']
+        for article in read_json(folder / f'questions/{split}.json')['data']
     ]
     paragraphs = [paragraph for article in articles for paragraph in article['paragraphs']]
     questions = [question for paragraph in paragraphs for question in paragraph['qas']]
@@ -69,8 +70,8 @@ def test_every_command_of_the_page_runs_as_printed_and_learns(shell):
     assert len(commands) > 12 and not wrong, '\n\n'.join(wrong)
     runs = shell.folder / 'runs/examples'
     # Guessing has 0.25 of the topics. One run had 0.45 of these, and an F1 of 0.40 on the names.
-    assert json.loads((runs / 'topics/eval/dev.json').read_text())['metrics']['accuracy'] > 0.35
-    assert json.loads((runs / 'names/eval/dev.json').read_text())['metrics']['entity_f1'] > 0.2
+    assert read_json(runs / 'topics/eval/dev.json')['metrics']['accuracy'] > 0.35
+    assert read_json(runs / 'names/eval/dev.json')['metrics']['entity_f1'] > 0.2
     assert len((runs / 'topics.jsonl').read_text().splitlines()) == 4
 
 
@@ -88,7 +89,7 @@ def test_the_notebooks_run_as_the_page_prints_it(shell):
     assert re.findall(r'examples/(\w+)\.ipynb', printed) == list(NOTEBOOKS)
     fault = shell(printed.replace('execute', 'execute --inplace'))  # keeps what they print
     assert not fault, fault
-    cells = json.loads((shell.folder / 'examples/search.ipynb').read_text())['cells']
+    cells = read_json(shell.folder / 'examples/search.ipynb')['cells']
     outputs = json.dumps([cell.get('outputs') for cell in cells])
     share = re.search(r'same topic: ([01]\.\d+)', outputs)
     assert share and float(share[1]) > 0.25, outputs

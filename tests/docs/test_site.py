@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
 import subprocess
@@ -11,7 +10,9 @@ import sys
 import pytest
 
 from tests.helpers import pages
+from tests.helpers.files import read_json
 from tests.helpers.pages import ROOT
+from tests.helpers.processes import ok
 
 pytest.importorskip('mkdocs', reason='mkdocs is not installed: bash launch/test.sh --docs')
 DOCS = ROOT / 'docs'
@@ -23,8 +24,7 @@ def site(tmp_path_factory) -> pathlib.Path:
     """The site as mkdocs builds it."""
     folder = tmp_path_factory.mktemp('site')
     build = [sys.executable, '-m', 'mkdocs', 'build', '--strict', f'--site-dir={folder}']
-    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
+    ok(subprocess.run(build, cwd=ROOT, capture_output=True, text=True))
     return folder
 
 
@@ -47,7 +47,7 @@ def test_the_four_parts_are_tabs(start):
 
 def test_the_search_finds_words_of_every_page(site, start):
     assert 'data-md-component="search"' in start
-    found = json.loads((site / 'search/search_index.json').read_text())['docs']
+    found = read_json(site / 'search/search_index.json')['docs']
     assert {f'{page}.html' for page in PAGES} <= {entry['location'] for entry in found}
 
 

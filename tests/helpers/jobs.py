@@ -14,10 +14,10 @@ from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import fields, shards
 from tests.helpers.shards import split_frames
+from tests.helpers.vocabularies import write_vocabulary
 
 STAGES = 'bert_jax.input_pipeline.preprocess.stages'
 
-SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PLAIN = [f'w{chr(97 + i)}{chr(97 + j)}' for i in range(10) for j in range(10)]
 
 
@@ -51,6 +51,14 @@ def run(folder, vocabulary, **kwargs):
         'dupe_factor': 3,
     }
     return preprocess(PreprocessOptions(**{**options, **kwargs}))
+
+
+def small_records(folder):
+    """A vocabulary, a small text and its records in `folder`, every sentence with its document."""
+    names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(8) for j in range(8)]
+    vocabulary = write_vocabulary(folder / 'vocabulary', [*PLAIN, '##ing', '##s', '.', *names])
+    write_text(folder / 'text.txt', names)
+    return run(folder, [vocabulary], seq_len=32, max_predictions=5, eval_fraction=0.2)
 
 
 def digests(folder):

@@ -57,6 +57,8 @@ def finetune(
         f'max_seq_length={length}',
         'optimizer.peak_lr=3e-3',
         'optimizer.algorithm=adamw',
+        'hidden_dropout=0',
+        'attention_dropout=0',
     ]
     return finetuning.finetune(folder / 'pre', folder / task, folder / name, *settings, *changes)
 

@@ -20,22 +20,18 @@ class Terminal:
       raw: all that came so far.
     """
 
-    def __init__(self, command: Sequence[Any], columns: int, **environment: str):
+    def __init__(self, command: Sequence[Any], columns: int):
         self._ours, theirs = os.openpty()
-        self.resize(columns)
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
         self._program = subprocess.Popen(
             list(map(str, command)),
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, 'TERM': 'xterm', **environment},
+            env={**os.environ, 'TERM': 'xterm'},
         )
         os.close(theirs)
         self.raw, self.signal = '', self._program.send_signal
-
-    def resize(self, columns: int) -> None:
-        """Gives the window another width."""
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
 
     def read(self, until: Callable[[str], bool] = lambda raw: False, seconds: float = 120) -> str:
         """What comes until it is as wanted, or the program closes the terminal."""

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pathlib
-import random
 import subprocess
 import sys
 
@@ -17,23 +13,18 @@ from bert_jax.configs import schema
 from bert_jax.configs.load import load
 from bert_jax.conversion import huggingface
 from tests.helpers import tiny_models
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.files import read_json
+from tests.helpers.processes import ROOT, mistake, ok, python
+from tests.helpers.texts import documents
+from tests.helpers.vocabularies import write_vocabulary
 
 
 @pytest.fixture
 def text(tmp_path):
-    """A vocabulary, and 30 documents of four lines."""
+    """A vocabulary, and 30 documents."""
     words = [f'w{i}' for i in range(50)]
-    (tmp_path / 'vocabulary').mkdir()
-    (tmp_path / 'vocabulary' / 'vocab.txt').write_text(
-        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words]) + '\n'
-    )
-    (tmp_path / 'vocabulary' / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    lines = [' '.join(words[(7 * i + j) % 50] for j in range(12)) for i in range(120)]
-    (tmp_path / 'text.txt').write_text(
-        '\n\n'.join('\n'.join(lines[i : i + 4]) for i in range(0, 120, 4)) + '\n\n'
-    )
+    write_vocabulary(tmp_path / 'vocabulary', words)
+    (tmp_path / 'text.txt').write_text(documents(words, 30) + '\n')
     return tmp_path
 
 
@@ -44,18 +35,13 @@ def benchmark(folder, *arguments):
         '--dupe_factor=2',
         *arguments,
     ]
-    return subprocess.run(
-        [sys.executable, '-m', 'benchmarks.preprocess', *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    return python('-m', 'benchmarks.preprocess', *flags)
 
 
 def test_the_command(text):
     done = benchmark(text, '--seq_len=32', '--scale=3', f'--json={text}/found.json')
-    assert done.returncode == 0, done.stderr
-    found = json.loads((text / 'found.json').read_text())
+    ok(done)
+    found = read_json(text / 'found.json')
     (job,) = found['jobs']
     assert found['text_bytes'] == (text / 'text.txt').stat().st_size * 3 + 3
     assert found['machine']['cores']
@@ -68,7 +54,7 @@ def test_the_command(text):
     assert set(shares) == {name for name, _, _ in stages.CLOCKS}
     assert min(shares.values()) > 0
     missing = benchmark(text, f'--reference={text}')
-    assert missing.returncode == 2 and 'no create_pretraining_data.py in it' in missing.stderr
+    assert 'no create_pretraining_data.py in it' in mistake(missing)
 
 
 def test_inference_is_measured_and_what_is_not_installed_is_named(tmp_path):
@@ -85,9 +71,8 @@ def test_inference_is_measured_and_what_is_not_installed_is_named(tmp_path):
         ]
         return subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
 
-    done = run('--sentences=6', '--calls=2', '--only=ours,onnxruntime')
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / 'found.json').read_text())
+    ok(run('--sentences=6', '--calls=2', '--only=ours,onnxruntime'))
+    found = read_json(tmp_path / 'found.json')
     assert found['programs'].keys() | found['left_out'].keys() == {'ours', 'onnxruntime'}
     ours = found['programs']['ours']
     assert ours['cosine'] == pytest.approx(1, abs=1e-5) and ours['one_ms']['median'] > 0
@@ -95,32 +80,23 @@ def test_inference_is_measured_and_what_is_not_installed_is_named(tmp_path):
     assert 0 < low <= ours['sorted_a_wall_second']['median'] <= high
     assert found['sentences'] == 6 and found['machine']['cores']
     refused = run('--sentences=99')
-    assert refused.returncode == 2 and '8 sentences, and --sentences=99' in refused.stderr
+    assert '8 sentences, and --sentences=99' in mistake(refused)
 
 
 @pytest.mark.slow
 def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     """The parts run for real, on a tiny model; what fails is said, not dropped."""
-    draw = random.Random(0)
     words = [a + b for a in 'bcdfgklm' for b in ('a', 'en', 'ist', 'o', 'u')]
-    lines = [' '.join(draw.choices(words, k=14)) for _ in range(2000)]
-    documents = [lines[i : i + 20] for i in range(0, len(lines), 20)]
-    (tmp_path / 'text.txt').write_text('\n\n'.join('\n'.join(d) for d in documents) + '\n')
+    (tmp_path / 'text.txt').write_text(documents(words, 250, length=14))
     base = load('bert_tiny')
     # At 512, the length of one part, it has no positions.
-    model = dataclasses.replace(base.model, vocab_size=500, max_position=128)
+    sizes = {'vocab_size': 500, 'max_position': 128}
+    model = dataclasses.replace(base.model, **sizes, hidden_dropout=0.0, attention_dropout=0.0)
     preset = tmp_path / 'small.json'
     preset.write_text(schema.dumps(dataclasses.replace(base, model=model)))
     flags = [f'--text={tmp_path}/text.txt', f'--output={tmp_path}/day', f'--preset={preset}']
-    done = subprocess.run(
-        [sys.executable, '-m', 'benchmarks.gpu_day', '--minutes=20', *flags],
-        cwd=ROOT,
-        env={**os.environ, 'XLA_FLAGS': ''},  # one device, as there would be one GPU
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    parts = json.loads((tmp_path / 'day/gpu_day.json').read_text())['parts']
+    done = ok(python('-m', 'benchmarks.gpu_day', '--minutes=20', *flags, XLA_FLAGS=''))
+    parts = read_json(tmp_path / 'day/gpu_day.json')['parts']
     states = dict.fromkeys(('records', 'speed128', 'resume', 'attention', 'modern128'), 'done')
     assert {name: part['state'] for name, part in parts.items()} == states | {'attention': 'failed'}
     assert 'position' in parts['attention']['error'] and 'attention: failed' in done.stdout
@@ -136,7 +112,7 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
 
     # By hand: 6 (4 H^2 + 2 H F) S L + 12 L H S^2 + 6 P (H^2 + H V) + 6 H^2, with H=128 F=512 L=2
     # S=128 P=20 V=500.
-    (case,) = json.loads((tmp_path / 'day/train_step_128.json').read_text())['cases']
+    (case,) = read_json(tmp_path / 'day/train_step_128.json')['cases']
     assert case['programs'].keys() == {'ours', 'bare'}
     assert (
         case['flops_a_sequence']

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import configparser
-import pathlib
 import re
 
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT
+
 # Requirements whose modules have another name.
 MODULES = {
     'absl-py': 'absl',

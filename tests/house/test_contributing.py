@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT
+
 SUITES = set(re.findall(r'^  --(\w+)\)', (ROOT / 'launch/test.sh').read_text(), re.MULTILINE))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import configparser
 import email.parser
-import os
 import pathlib
 import re
 import shutil
@@ -19,8 +18,8 @@ import zipfile
 import pytest
 
 from bert_jax.cli import commands
+from tests.helpers.processes import ROOT, ok, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 # Folders of a checkout that bert_jax links to, and holds once it is packed.
 LINKED = ('configs', 'input_pipeline', 'launch')
 pytestmark = pytest.mark.slow
@@ -36,8 +35,7 @@ def tracked() -> set[str]:
 def build(source: pathlib.Path, kind: str, output: pathlib.Path) -> pathlib.Path:
     """A distribution of the folder `source`; kind: 'wheel' or 'sdist'."""
     code = f'from setuptools import build_meta; build_meta.build_{kind}({str(output)!r})'
-    made = subprocess.run([sys.executable, '-c', code], cwd=source, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
+    ok(python('-c', code, cwd=source))
     return max(output.iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -153,14 +151,7 @@ def test_one_name_is_installed_and_leaves_the_users_own_alone(installed, tmp_pat
         'from bert_jax import Bert, Objective, Predictor, own_run, cross_entropy\n'
         'print(bert_jax.__version__, Bert.__module__)'
     )
-    run = subprocess.run(
-        [sys.executable, '-c', code],
-        cwd=tmp_path,
-        env={**os.environ, 'PYTHONPATH': str(installed)},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
+    run = ok(python('-c', code, cwd=tmp_path, PYTHONPATH=str(installed)))
     version = configparser.ConfigParser()
     version.read(ROOT / 'setup.cfg')
     number = version['metadata']['version']
@@ -175,12 +166,8 @@ def test_what_was_installed_runs_beside_packages_of_our_folders_names(installed,
     (tmp_path / 'text.txt').write_text('one two three .\nfour five six .\n\n' * 40)
 
     def run(script, *arguments):
-        return subprocess.run(
-            [sys.executable, installed / 'bin' / script, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, 'PYTHONPATH': str(installed)},
-            capture_output=True,
-            text=True,
+        return python(
+            installed / 'bin' / script, *arguments, cwd=tmp_path, PYTHONPATH=str(installed)
         )
 
     # Every script starts, and finds the command that it is named after.
@@ -198,13 +185,10 @@ def test_what_was_installed_runs_beside_packages_of_our_folders_names(installed,
         assert helped.returncode == 0 and bool(helped.stderr) == bool(renamed), script
         assert helped.stderr.startswith(renamed) and f'usage: {name} ' in helped.stdout
 
-    vocabulary = run('bert-train-vocab', '--input=text.txt', '--output=vocab', '--vocab_size=60')
-    assert vocabulary.returncode == 0, vocabulary.stderr
+    ok(run('bert-train-vocab', '--input=text.txt', '--output=vocab', '--vocab_size=60'))
     flags = ['--input=text.txt', '--tokenizer=vocab', '--output=records', '--seq_len=16']
-    made = run('bert-preprocess', *flags, '--workers=2', '--num_shards=2')
-    assert made.returncode == 0, made.stderr
-    checked = run('bert-preprocess', 'verify', 'records')
-    assert checked.returncode == 0, checked.stderr
+    ok(run('bert-preprocess', *flags, '--workers=2', '--num_shards=2'))
+    ok(run('bert-preprocess', 'verify', 'records'))
     # The presets came with it.
     printed = run('bert-pretrain', '--config=bert_tiny', '--print_config')
     assert printed.returncode == 0 and '"hidden_size": 128' in printed.stdout, printed.stderr

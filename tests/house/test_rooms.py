@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT
+
 PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
 MOST_ENTRIES = 12
 # Floors from the ground up: a room imports rooms of floors below its own, never beside or above.

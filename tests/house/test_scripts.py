@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT, ok
+
 TOOLS = 'bash cat cksum dirname env grep head ln ls mkdir mktemp rm sed sleep sort tail tee timeout'
 # It tells its version to install.sh, makes environments that hold itself, and installs.
 PYTHON = """#!/usr/bin/env bash
@@ -93,7 +94,7 @@ def test_an_environment_that_works_is_kept_and_any_other_is_made_again_in_a_line
 
 
 @pytest.mark.parametrize(
-    ('named', 'words'),
+    'named, words',
     [('', 'none on the PATH, in pyenv or in uv'), ('./old', './old'), ('no/such', 'no/such')],
 )
 def test_without_a_python_there_is_one_line(here, named, words):
@@ -117,7 +118,7 @@ def suites(here: pathlib.Path, *cases: str) -> None:
 def test_ci_ends_with_the_slowest_tests_and_the_memory(here):
     suites(here, '--beam) echo "21.00s call tests/beam"; exit 0 ;;')
     done = bash(here, '.ci/run')
-    assert done.returncode == 0, done.stderr
+    ok(done)
     last = done.stdout.partition('peak memory of each suite:\n')[2].splitlines()
     assert last[0] == 'beam:21.00s call tests/beam' and last[1].endswith(':1.50s call tests/--slow')
     assert 'core:peak memory: 1.00 GB' in last and last[-1].startswith('all done after ')

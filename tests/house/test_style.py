@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import pathlib
 from collections.abc import Iterator
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT
+
 FILES = sorted(
     path.relative_to(ROOT).as_posix()
     for package in ('bert_jax', 'configs', 'input_pipeline', 'launch', 'benchmarks')

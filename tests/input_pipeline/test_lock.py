@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.lock import locked
 from tests.helpers.full_disk import files_of_at_most
+from tests.helpers.refusals import refused
 
 OWNER = """
 import sys, time
@@ -26,9 +26,7 @@ def test_a_second_process_is_told_who_writes_there_and_a_killed_one_keeps_nobody
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout.readline() == 'locked\n'
         for _ in range(2):  # the first refusal leaves the note as it is
-            with pytest.raises(
-                UserError, match=rf'--output={tmp_path}: another process \(pid {owner.pid}\)'
-            ):
+            with refused(rf'--output={tmp_path}: another process \(pid {owner.pid}\)'):
                 with locked(tmp_path, '--output'):
                     pytest.fail('locked twice')
         owner.kill()
@@ -41,7 +39,7 @@ def test_a_second_process_is_told_who_writes_there_and_a_killed_one_keeps_nobody
 def test_a_folder_that_takes_no_lock_is_one_line_and_an_object_store_has_none(tmp_path):
     with (
         files_of_at_most(0),
-        pytest.raises(UserError, match='nothing can be written there .File too large'),
+        refused('nothing can be written there .File too large'),
         locked(tmp_path, '--output'),
     ):
         pytest.fail('locked')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import io
-import pathlib
 import re
 import signal
 import sys
@@ -15,9 +14,9 @@ from absl import logging
 
 from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.progress import Bar, Progress, Status
+from tests.helpers.processes import ROOT
 from tests.helpers.terminal import Terminal, pictures, screen
 
-ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
 import sys, time, types
 from absl import logging

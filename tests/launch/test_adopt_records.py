@@ -14,9 +14,11 @@ import pytest
 
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
+from tests.helpers.files import write_lines
+from tests.helpers.processes import mistake, ok
+from tests.helpers.vocabularies import SPECIAL, write_vocabulary
 
 S, P = 32, 5
-SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CLS, SEP, MASK = 2, 3, 4
 WORDS = [f'w{i}' for i in range(195)]
 
@@ -91,13 +93,8 @@ def folder(tmp_path):
     for name, count in (('train.tf_record', 300), ('train2.tf_record', 20), ('dev.tf_record', 40)):
         files[name] = [features(rng) for _ in range(count)]
         write(tmp_path / 'google' / name, files[name])
-    vocabulary(tmp_path / 'vocab', SPECIAL + WORDS)
+    write_vocabulary(tmp_path / 'vocab', WORDS)
     return tmp_path, files
-
-
-def vocabulary(path, tokens):
-    path.mkdir()
-    (path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
 
 
 @pytest.fixture
@@ -122,7 +119,7 @@ def test_the_manifest_says_what_the_records_hold(adopt, folder, beside):
     place, files = folder
     output = place / ('google' if beside else 'records')
     result = adopt(output=output)
-    assert result.returncode == 0, result.stderr
+    ok(result)
     manifest = shards.Manifest.load(output)
     assert (manifest.seq_len, manifest.max_predictions, manifest.vocab_size) == (S, P, 200)
     assert manifest.seed is None and {'seed', 'text', 'dupe_factor'} <= set(
@@ -147,7 +144,7 @@ def test_the_manifest_says_what_the_records_hold(adopt, folder, beside):
                     numbers[0] if name == 'next_sentence_labels' else numbers
                 )
     again = adopt(output=output)
-    assert again.returncode == 2 and 'has a manifest.json already' in again.stderr
+    assert 'has a manifest.json already' in mistake(again)
 
 
 def changed(files, place, row, **values):
@@ -161,7 +158,7 @@ def wrong_segments(record):
 
 
 @pytest.mark.parametrize(
-    ('mistake', 'said'),
+    'mistake, said',
     [
         ('cut', r'train2.tf_record: record 19 at byte \d+: cut before its end'),
         ('other vocabulary', r'begins with id 2 and not with \[CLS\], 3: made with another'),
@@ -181,7 +178,8 @@ def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
         case 'cut':
             second.write_bytes(second.read_bytes()[:-9])
         case 'other vocabulary':
-            vocabulary(place / 'other', ['[unused]', *SPECIAL, *WORDS])
+            entries = ['[unused]', *SPECIAL, *WORDS]
+            write_lines(write_vocabulary(place / 'other', ()) / 'vocab.txt', entries)
             flags = {'tokenizer': place / 'other'}
         case 'no label':
             del record['next_sentence_labels']
@@ -196,8 +194,7 @@ def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
             flags = {'eval_input': place / 'held.tf_record'}
             flags['eval_input'].hardlink_to(second)
         case 'another tokenizer':
-            (place / 'records').mkdir()
-            vocabulary(place / 'records' / 'tokenizer', SPECIAL)
+            write_vocabulary(place / 'records/tokenizer', ())
     result = adopt(**flags)
     assert result.returncode == 2 and result.stderr.strip().splitlines(), result.stdout
     last = result.stderr.strip().splitlines()[-1]

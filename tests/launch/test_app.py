@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from bert_jax.configs import schema
+from tests.helpers.processes import ROOT, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = '''"""Counts sheep.
 
 More about sheep."""
@@ -76,10 +75,7 @@ def program(tmp_path):
     def run(*arguments: str, takes: str = '') -> subprocess.CompletedProcess:
         path = tmp_path / 'sheep.py'
         path.write_text(PROGRAM.replace('ARGUMENTS', repr(takes)))
-        environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-        return subprocess.run(
-            [sys.executable, path, *arguments], capture_output=True, text=True, env=environment
-        )
+        return python(path, *arguments, PYTHONPATH=str(ROOT))
 
     return run
 
@@ -97,7 +93,7 @@ def test_help_shows_the_binarys_own_flags(program):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         ([], '--data is required'),
         (['--data=x', '--dta=y'], "Unknown command line flag 'dta'. Did you mean: data"),
@@ -151,7 +147,7 @@ def test_a_defect_keeps_its_traceback(program):
 
 
 @pytest.mark.parametrize(
-    ('name', 'arguments', 'unbuffered'),
+    'name, arguments, unbuffered',
     [
         ('pretrain', ['--help'], ''),
         ('pretrain', ['--config=bert_base', '--print_config'], '1'),
@@ -194,7 +190,7 @@ def test_an_old_python_gets_one_line():
         'import sys; sys.version_info = (3, 8, 1);'
         f' exec(open({str(ROOT / "launch/__init__.py")!r}).read())'
     )
-    result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    result = python('-c', code)
     assert result.returncode == 2
     assert (
         result.stderr
@@ -210,13 +206,7 @@ def script(tmp_path):
         file = tmp_path / 'bin' / f'bert-{name}'
         file.parent.mkdir(exist_ok=True)
         file.write_text('from bert_jax.cli.app import console\nconsole()\n')
-        return subprocess.run(
-            [sys.executable, file, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, 'PYTHONPATH': str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
+        return python(file, *arguments, cwd=tmp_path, PYTHONPATH=str(ROOT))
 
     return run
 

@@ -11,13 +11,11 @@ import sys
 import pytest
 
 from bert_jax.cli import commands
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT, python
 
 
 def test_every_command_has_a_line_and_nothing_heavy_is_imported():
-    command = [sys.executable, '-X', 'importtime', '-m', 'bert_jax.launch']
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    run = python('-X', 'importtime', '-m', 'bert_jax.launch')
     usage, *lines = run.stdout.splitlines()
     assert usage == 'usage: bert-jax NAME [--flags], or the command itself:'
     names = [line.split('  ')[1] for line in lines if line.startswith('  ')]
@@ -45,8 +43,7 @@ def console(*words: str) -> subprocess.CompletedProcess:
     """An installed script, as the shell runs it."""
     script = 'import sys; from bert_jax.cli.app import console'
     script += f'; sys.argv = {list(words)}; console()'
-    command = [sys.executable, '-c', script]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return python('-c', script)
 
 
 def test_a_subcommand_goes_on_under_its_old_name(capsys, monkeypatch):
@@ -82,11 +79,7 @@ def test_a_file_that_is_run_with_a_subcommand_says_what_to_run(binary):
 
 @pytest.mark.parametrize('name', ['slurm', 'jobset'])
 def test_a_command_that_was_replaced_names_its_template(name):
-    listed = [sys.executable, '-m', 'bert_jax.launch', name]
-    for run in (
-        console(f'bin/bert-{name}'),
-        subprocess.run(listed, cwd=ROOT, capture_output=True, text=True),
-    ):
+    for run in (console(f'bin/bert-{name}'), python('-m', 'bert_jax.launch', name)):
         assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
         (template,) = re.findall(r'copy (\S+) and edit the copy', run.stderr)
         assert pathlib.Path(template).resolve().parent == ROOT / 'launch' / 'cluster'

@@ -34,7 +34,7 @@ def test_phases_keep_their_shares_and_the_rates_are_those_of_the_flags():
 
 
 @pytest.mark.parametrize(
-    ('flags', 'named', 'words'),
+    'flags, named, words',
     [
         ({'steps': 1}, [], '2 phases'),
         ({'steps': 9}, ['phases.1.steps=3'], '--steps and --set phases.1.steps=3 are one setting'),
@@ -49,7 +49,7 @@ def test_what_contradicts_itself_is_refused(flags, named, words):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'warmup'),
+    'changes, warmup',
     [
         ([], 10_000),
         (['phases.0.steps=900', 'phases.1.steps=100'], 10),  # 1 % of the steps, as in the preset
@@ -62,7 +62,7 @@ def test_the_warm_up_of_a_preset_keeps_its_share(changes, warmup):
 
 
 @pytest.mark.parametrize(
-    ('gains', 'words'),
+    'gains, words',
     [
         ([-2.0, 0.5], '0.50 nats better than guessing'),
         ([-2.0, -0.5], 'train longer, by about 30 steps at least'),  # .015 nats a step
@@ -80,7 +80,7 @@ def test_a_verdict_compares_with_guessing(gains, words):
 
 
 @pytest.mark.parametrize(
-    ('preset', 'lengths', 'named_shape', 'settings'),
+    'preset, lengths, named_shape, settings',
     [
         ('bert_mini', [128], False, ['model.vocab_size=99']),
         ('bert_mini', [64], False, ['phases.0.seq_len=64', 'model.vocab_size=99']),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import random
@@ -18,10 +17,13 @@ import pytest
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train.checkpoint import load_params, saved_steps
+from tests.helpers.files import read_json
 from tests.helpers.mood import write
+from tests.helpers.processes import ROOT, mistake, ok
+from tests.helpers.texts import documents
 
-ROOT = pathlib.Path(__file__).parents[2]
 SEA = 'the ship sailed over deep water while sailors watched waves harbour storm anchor'.split()
+SMALL = ('model.num_layers=1', 'model.hidden_size=32', 'model.intermediate_size=64')
 FARM = 'a farmer ploughed his field before rain so that wheat barley cattle sheep barn'.split()
 
 
@@ -30,14 +32,15 @@ def folder(tmp_path_factory, binary) -> pathlib.Path:
     """A task that asks for the topic of a sentence, and records of documents on two topics."""
     folder, rng = tmp_path_factory.mktemp('path'), random.Random(0)
     sentence = lambda words: ' '.join(rng.choices(words, k=8)) + '.'
-    documents = ['\n'.join(sentence(words) for _ in range(8)) for words in (SEA, FARM) * 60]
-    (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
+    parts = [documents(words, 1, seed) for seed in range(60) for words in (SEA, FARM)]
+    (folder / 'text.txt').write_text('\n'.join(parts))
     topic = lambda _, word: {'text': sentence(SEA if word == 'sea' else FARM)}
     write(folder, topic, ['sea'], ['farm'], (120, 40))
     text = f'--input={folder}/text.txt'
     options = (
         '--seq_len=32',
         '--dupe_factor=3',
+        '--workers=1',
         '--eval_fraction=0.1',
         f'--output={folder}/records',
     )
@@ -50,11 +53,6 @@ def folder(tmp_path_factory, binary) -> pathlib.Path:
     return folder
 
 
-def ok(result: subprocess.CompletedProcess) -> None:
-    """Fails, with what the command said, unless it succeeded."""
-    assert result.returncode == 0, result.stderr
-
-
 def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[str]:
     """The training command of every run here."""
     settings = (
@@ -62,8 +60,8 @@ def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[
         'phases.0.batch_size=32',
         'optimizer.warmup_steps=5',
         'runtime.log_every=2',
-        'runtime.eval_every=15',
-        'runtime.checkpoint_every=4',
+        'runtime.eval_every=30',
+        'runtime.checkpoint_every=30',
         f'model.vocab_size={Manifest.load(folder / "records").vocab_size}',
     )
     return [
@@ -77,34 +75,21 @@ def pretrain_command(folder: pathlib.Path, workdir: str, *changes: str) -> list[
 
 @pytest.fixture(scope='module')
 def pretrained(folder, binary) -> pathlib.Path:
-    ok(binary(*pretrain_command(folder, 'run')))
+    ok(binary(*pretrain_command(folder, 'run', *SMALL)))
     return folder / 'run'
 
 
 def test_text_to_score(pretrained, folder, binary):
-    settings = ['--set=epochs=30', '--set=optimizer.peak_lr=1e-3', '--set=max_seq_length=16']
+    settings = ['--set=epochs=20', '--set=optimizer.peak_lr=3e-3', '--set=max_seq_length=16']
     run = (f'--task={folder}/mood.json', f'--init_from={pretrained}', f'--workdir={folder}/tuned')
     ok(binary('finetune', *run, *settings))
     ok(binary('evaluate', f'--workdir={folder}/tuned', '--split=dev'))
-    result = json.loads((folder / 'tuned/eval/dev.json').read_text())
+    result = read_json(folder / 'tuned/eval/dev.json')
     assert result['metrics']['accuracy'] > 0.95
     ok(binary('evaluate', f'--workdir={pretrained}', f'--data={folder}/records'))
 
-    refused = binary(*pretrain_command(folder, 'run', 'seed=5'))
-    assert refused.returncode == 2 and 'seed: 12345 -> 5' in refused.stderr.splitlines()[-1]
-
-
-def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(folder, binary):
-    changes = ['optimizer.peak_lr=1e30', 'runtime.max_bad_steps=3', 'runtime.checkpoint_every=1']
-    refused = binary(*pretrain_command(folder, 'diverged', *changes))
-    assert refused.returncode == 2 and 'Traceback' not in refused.stderr, refused.stderr
-    assert refused.stderr.splitlines()[-1].startswith(
-        'pretrain: error: 3 steps in a row, 3 to 5, had a non-finite'
-    )
-    newest = saved_steps(folder / 'diverged')[-1]
-    assert newest >= 4 and load_params(folder / 'diverged')[1] == newest
-    assert not list((folder / 'diverged/checkpoints').glob('*tmp*'))
-    assert (folder / 'diverged/plots/losses.png').exists()
+    refused = binary(*pretrain_command(folder, 'run', *SMALL, 'seed=5'))
+    assert 'seed: 12345 -> 5' in mistake(refused)
 
 
 @pytest.mark.slow
@@ -149,16 +134,14 @@ def test_kills_in_a_row_at_any_moment_leave_no_trace(folder):
 
 
 @pytest.mark.parametrize(
-    ('change', 'message'),
+    'change, message',
     [
         (
             '--set=model.vocab_size=99',
             'entries, but model.vocab_size=99: add --set model.vocab_size=',
         ),
-        ('--set=phases.0.seq_len=128', 'beyond the position table'),
         ('--set=runtime.accumulation=5', 'does not divide by runtime.accumulation=5'),
         ('--set=phases.0.bach_size=12', 'phases.0.bach_size'),
-        ('--data=/nowhere', '/nowhere'),
         ('--set=runtime.fsdp=3', 'there are 8 devices'),
     ],
 )

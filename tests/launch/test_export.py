@@ -6,7 +6,6 @@ The same weights under transformers' names, the right class and labels.
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer import Tokenizer
@@ -23,8 +21,13 @@ from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
 from bert_jax.train.state import TrainState
+from tests.helpers.files import read_json
 from tests.helpers.numpy_bert import noisy_params
+from tests.helpers.processes import ok
+from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
+from tests.helpers.trees import equal
+from tests.helpers.vocabularies import write_vocabulary
 
 MODEL = tiny_config(vocab_size=25, max_position=20, hidden_act='relu')
 
@@ -35,14 +38,9 @@ def make(tmp_path):
 
     def make(module, config, data):
         folder = tmp_path / 'workdir'
-        (tmp_path / 'vocab.txt').write_text(
-            '\n'.join(
-                ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))]
-            )
-            + '\n'
-        )
+        vocabulary = write_vocabulary(tmp_path / 'vocabulary', (f'word{i}' for i in range(20)))
         Workdir(folder).create_or_resume(config, data)
-        Tokenizer.load(tmp_path).save(folder / 'tokenizer')
+        Tokenizer.load(vocabulary).save(folder / 'tokenizer')
         params = noisy_params(module)
         with checkpoint.Checkpoints(folder) as checkpoints:
             checkpoints.save(TrainState(params, {}, np.int32(3), np.int32(0)), {})
@@ -70,8 +68,7 @@ def finetuned(make, module, head, labels):
 
 def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
     folder, params = pretrained(make)
-    run = binary('export', f'--workdir={folder}', f'--output={tmp_path}/out', '--print_map')
-    assert run.returncode == 0, run.stderr
+    run = ok(binary('export', f'--workdir={folder}', f'--output={tmp_path}/out', '--print_map'))
     assert (
         'bert.encoder.layer.1.attention.self.query.weight  encoder/layers/query/kernel[1]'
         in run.stdout.splitlines()
@@ -84,16 +81,13 @@ def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
     )
     np.testing.assert_array_equal(tensors['cls.predictions.bias'], params['mlm']['bias'][:25])
     np.testing.assert_array_equal(tensors['cls.seq_relationship.weight'], params['nsp']['kernel'].T)
-    settings = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    settings = read_json(tmp_path / 'out' / 'config.json')
     assert (settings['hidden_act'], settings['vocab_size'], settings['architectures']) == (
         'relu',
         25,
         ['BertForPreTraining'],
     )
-    assert (
-        json.loads((tmp_path / 'out' / 'tokenizer_config.json').read_text())['model_max_length']
-        == 20
-    )
+    assert read_json(tmp_path / 'out' / 'tokenizer_config.json')['model_max_length'] == 20
     assert (
         Tokenizer.load(tmp_path / 'out').fingerprint
         == Tokenizer.load(folder / 'tokenizer').fingerprint
@@ -112,11 +106,11 @@ def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
     assert run.returncode == 0 and 'BertModel has no place for: mlm, nsp' in run.stderr
     again = huggingface.read(tmp_path / 'encoder').model
     assert again.parts == ('pooler',) and again.config == MODEL
-    assert jax.tree.all(jax.tree.map(np.array_equal, again.params['encoder'], params['encoder']))
+    assert equal(again.params['encoder'], params['encoder'])
 
 
 @pytest.mark.parametrize(
-    ('head', 'labels', 'module', 'architecture', 'wanted'),
+    'head, labels, module, architecture, wanted',
     [
         (
             'classifier',
@@ -155,7 +149,7 @@ def test_a_finetuned_workdir(make, tmp_path, head, labels, module, architecture,
     if left_out:
         del params['encoder']['pooler']
     assert jax.tree.structure(found.params) == jax.tree.structure(params)
-    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, params))
+    assert equal(found.params, params)
 
 
 def test_nothing_is_left_of_an_export_that_fails(make, tmp_path):
@@ -164,7 +158,7 @@ def test_nothing_is_left_of_an_export_that_fails(make, tmp_path):
     source.params['nsp']['bias'] = np.array([0, np.nan], np.float32)
     before = sorted(p.name for p in tmp_path.iterdir())
     out = str(tmp_path / 'out')
-    with pytest.raises(UserError, match='^runs/mini: cls.seq_relationship.bias: NaN'):
+    with refused('^runs/mini: cls.seq_relationship.bias: NaN'):
         export.write(source.bert, source.tokenizer, 'huggingface', out, named='runs/mini')
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
@@ -180,5 +174,5 @@ def test_a_refused_export_names_the_model_and_not_the_hidden_folder(make, tmp_pa
         (narrow, r'model\.embedding_size=8 has no place .*; --format=stablehlo writes it'),
         (headless, 'BertForQuestionAnswering needs span'),
     ):
-        with pytest.raises(UserError, match=f'^runs/mini: {message}'):
+        with refused(f'^runs/mini: {message}'):
             export.write(model, source.tokenizer, form, out, named='runs/mini')

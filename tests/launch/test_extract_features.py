@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 import pathlib
 
 import jax
@@ -15,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface
 from bert_jax.inference.extractor import Extractor, row_of
 from bert_jax.inference.feature_files import FeatureFiles
@@ -26,6 +24,9 @@ from bert_jax.model.blocks.part import Rows
 from bert_jax.model.encoder import Embeddings
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
+from tests.helpers.files import write_jsonl
+from tests.helpers.processes import mistake, ok
+from tests.helpers.refusals import refused
 
 TEXTS = ['Unables, who?', 'paris', '', 'the  capital of France. ' * 14, 'what is a film']
 
@@ -55,7 +56,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp('source')
     tiny_models.tokenizer().save(folder)
     huggingface.write(folder, tiny_models.model('BertModel'))
-    (folder / 'in.jsonl').write_text(''.join(json.dumps({'text': text}) + '\n' for text in TEXTS))
+    write_jsonl(folder / 'in.jsonl', ({'text': text} for text in TEXTS))
     return folder
 
 
@@ -68,7 +69,7 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
         f'--output={tmp_path}/f.npz',
         '--layers=-1,0,1',
     )
-    assert run.returncode == 0, run.stderr
+    ok(run)
     assert ' texts are longer than max_seq_length=64 allows and cut: ' in run.stderr
     found = np.load(tmp_path / 'f.npz')
     assert found['layers'].tolist() == [-1, 0, 1] and found['lines'].tolist() == [1, 2, 3, 4, 5]
@@ -101,8 +102,7 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
             f'--output={half}',
             f'--shard={i}/2',
         )
-        run = binary(*command, '--layers=2', '--float16')
-        assert run.returncode == 0, run.stderr
+        run = ok(binary(*command, '--layers=2', '--float16'))
     rows = np.load(folders[1] / 'features.npy', mmap_mode='r')
     assert rows.dtype == np.float16 and np.load(folders[1] / 'lines.npy').tolist() == [2, 4]
     first = slice(found['offsets'][1], found['offsets'][2])
@@ -115,10 +115,7 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
     assert 'not from these settings' in binary(*command, '--layers=2', '--float16').stderr
     huggingface.write(folder, model)
     refused = binary(*command, '--layers=3')
-    assert (
-        refused.returncode == 2
-        and 'no layer 3: this encoder has 0 (the embeddings) to 2' in refused.stderr
-    )
+    assert 'no layer 3: this encoder has 0 (the embeddings) to 2' in mistake(refused)
 
 
 def test_pooling_is_over_real_positions(folder):
@@ -139,7 +136,7 @@ def test_a_bad_record_keeps_its_place_without_tokens():
     records = [(1, {'text': 'paris'}), (2, BadRecord('not JSON')), (4, {'text': 'a film'})]
     for pool in ('none', 'mean'):
         extractor = Extractor(source, [-1], pool, 64, 'float32', 'float32')
-        with pytest.raises(UserError, match='here:2: not JSON; mend it, or leave such records out'):
+        with refused('here:2: not JSON; mend it, or leave such records out'):
             list(extractor(iter(records), 'here'))
         (part,) = extractor(iter(records), 'here', skip_bad=True)
         (wanted,) = extractor(iter(records[::2]), 'here')

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import subprocess
-import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT, python
+
 # Words do not depend on where sentences end; the quickstart always looks for them.
 PROGRAM = '''"""Shears sheep."""
 from dataclasses import dataclass
@@ -52,10 +50,7 @@ def program(tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess:
         path = tmp_path / 'shear.py'
         path.write_text(PROGRAM)
-        environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-        return subprocess.run(
-            [sys.executable, path, *arguments], capture_output=True, text=True, env=environment
-        )
+        return python(path, *arguments, PYTHONPATH=str(ROOT))
 
     return run
 
@@ -91,7 +86,7 @@ def test_what_is_given_has_the_fields_type(program):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         ([], '--flock is required'),
         (['--flock=a', '--flock=b'], '--flock=b: --flock was given before: give it once'),

@@ -12,20 +12,21 @@ import pytest
 from flax import traverse_util
 from safetensors.numpy import load_file
 
-from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
-from bert_jax.runs.pretraining import held_out, train
-from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
+from tests.helpers.files import write_lines
 from tests.helpers.numpy_bert import mlm_loss
+from tests.helpers.pretraining import pretrain
+from tests.helpers.processes import mistake, ok
 from tests.helpers.records import encoded, example_columns
+from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -35,13 +36,19 @@ ENTRIES = [
     *(f'##{letter}' for letter in 'abcdefghijklmnopqrstuvwxyz'),
 ]  # fmt: skip
 MODEL = tiny_config(
-    vocab_size=len(ENTRIES), hidden_size=24, num_layers=1, max_position=32, embedding='hashed'
+    vocab_size=len(ENTRIES),
+    hidden_size=24,
+    num_layers=1,
+    max_position=32,
+    embedding='hashed',
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
 )
 
 
 def write_vocabulary(folder: pathlib.Path, entries: list[str]) -> Tokenizer:
     folder.mkdir(parents=True)
-    (folder / 'vocab.txt').write_text('\n'.join(entries) + '\n')
+    write_lines(folder / 'vocab.txt', entries)
     (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
     return Tokenizer.load(folder)
 
@@ -61,19 +68,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     )
     made.save(folder / 'records')
     tokenizer.save(folder / 'records/tokenizer')
-    pretrain(folder, 'pre', 6)
+    pretrain(folder, 'pre', MODEL, 6)
     return folder
-
-
-def pretrain(folder: pathlib.Path, name: str, steps: int, **options) -> None:
-    config = schema.PretrainConfig(
-        model=options.pop('model', MODEL),
-        phases=(schema.Phase(16, steps, 8),),
-        optimizer=schema.OptimizerConfig(peak_lr=1e-2, warmup_steps=0, schedule='constant'),
-        runtime=schema.RuntimeConfig(decoder='numpy', log_every=2, checkpoint_every=3),
-    )
-    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
-    assert train.pretrain(config, [records], str(folder / name), **options).step == steps
 
 
 def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
@@ -101,7 +97,7 @@ def test_another_vocabulary_is_refused(folder, tmp_path):
         lambda: source.load_source(str(changed)),
         lambda: held_out.evaluate(str(changed), str(folder / 'records'), 'eval'),
     ):
-        with pytest.raises(UserError, match='holds another than it was trained with: put that'):
+        with refused('holds another than it was trained with: put that'):
             use()
 
 
@@ -110,7 +106,7 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
     """The table goes on as the decoder, where its head knows the words."""
     caplog.set_level('INFO', 'absl')
     plain = dataclasses.replace(MODEL, embedding='table')
-    pretrain(folder, 'bert', 3, model=plain)
+    pretrain(folder, 'bert', plain, 3)
     bert, _ = load_params(folder / 'bert')
     tokenizer = Tokenizer.load(folder / 'vocabulary')
     start = fitting.for_pretraining(str(folder / 'bert'), tokenizer, MODEL, 0)
@@ -122,10 +118,10 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
     same = traverse_util.flatten_dict(start.params, sep='/')
     for path, leaf in traverse_util.flatten_dict(bert, sep='/').items():
         assert path == 'encoder/embeddings/word' or np.array_equal(same[path], leaf), path
-    pretrain(folder, 'from_bert', 3, init_from=str(folder / 'bert'))
+    pretrain(folder, 'from_bert', MODEL, 3, init_from=str(folder / 'bert'))
 
     # The other way there is no table to take.
-    with pytest.raises(UserError, match='leave those settings out, or give --set model.embedding'):
+    with refused('leave those settings out, or give --set model.embedding'):
         fitting.for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
 
 
@@ -155,8 +151,7 @@ def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
 
 
 def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
-    run = binary('export', f'--workdir={tuned}', f'--output={tmp_path}/hf')
-    assert run.returncode == 0, run.stderr
+    run = ok(binary('export', f'--workdir={tuned}', f'--output={tmp_path}/hf'))
     tensors = load_file(tmp_path / 'hf/model.safetensors')
     found = tensors['bert.embeddings.word_embeddings.weight']
     assert np.array_equal(found, spelling.vectors(ENTRIES, 24))
@@ -165,4 +160,4 @@ def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
         Predictor.from_workdir(str(tuned))('the film was great')['probabilities'], abs=1e-5
     )
     run = binary('export', f'--workdir={folder}/pre', f'--output={tmp_path}/pre')
-    assert run.returncode == 2 and 'decoder of its own' in run.stderr.splitlines()[-1]
+    assert 'decoder of its own' in mistake(run)

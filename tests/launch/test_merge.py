@@ -11,7 +11,6 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.model import heads
@@ -21,19 +20,18 @@ from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, joined, split
 from tests.helpers.numpy_bert import make_batch, noisy_params
+from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
+from tests.helpers.vocabularies import write_vocabulary
 
 MODEL = tiny_config(vocab_size=25, num_layers=3, max_position=20)
 
 
 def save(folder: pathlib.Path, config, data, params) -> str:
     """A workdir of such a run, as launch leaves it."""
-    folder.mkdir(parents=True)
-    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))]
-    (folder / 'vocab.txt').write_text('\n'.join(words) + '\n')
+    vocabulary = write_vocabulary(folder.with_suffix('.vocab'), (f'word{i}' for i in range(20)))
     Workdir(folder).create_or_resume(config, data)
-    Tokenizer.load(folder).save(folder / 'tokenizer')
-    (folder / 'vocab.txt').unlink()
+    Tokenizer.load(vocabulary).save(folder / 'tokenizer')
     with checkpoint.Checkpoints(folder) as checkpoints:
         checkpoints.save(TrainState(params, {}, np.int32(7), np.int32(0)), {'kind': 'finetune'})
     return str(folder)
@@ -130,24 +128,24 @@ def test_adamix_becomes_one_adapter_on_its_encoder(tmp_path, encoder):
     assert kernels[0].shape == (2, 4, 16, 5) and kernels[1].dtype == np.float32
     np.testing.assert_allclose(kernels[1][:, 0], kernels[0].sum(1) / 4, atol=1e-7)
     assert Workdir(merged).config().tuning.experts == 1
-    with pytest.raises(UserError, match='nothing is left to fold'):
+    with refused('nothing is left to fold'):
         merge(merged, str(tmp_path / 'again'))
     shutil.rmtree(encoder)
-    with pytest.raises(UserError, match='holds tuned weights alone'):
+    with refused('holds tuned weights alone'):
         read_source(merged)
 
 
 def test_what_cannot_be_merged_is_refused_and_leaves_nothing(tmp_path, encoder):
     for method in ('houlsby', 'pfeiffer'):
         run, _ = tuned_run(tmp_path / method, encoder, method=method, width=5)
-        with pytest.raises(UserError, match=f'adapters .{method}. are layers of their own'):
+        with refused(f'adapters .{method}. are layers of their own'):
             merge(run, str(tmp_path / 'merged'))
-    with pytest.raises(UserError, match='nothing is left to fold'):
+    with refused('nothing is left to fold'):
         merge(encoder, str(tmp_path / 'merged'))
-    with pytest.raises(UserError, match='nowhere: no such folder'):
+    with refused('nowhere: no such folder'):
         merge(str(tmp_path / 'nowhere'), str(tmp_path / 'merged'))
     run, _ = tuned_run(tmp_path / 'run', encoder, method='bitfit')
-    with pytest.raises(UserError, match='is there and not empty'):
+    with refused('is there and not empty'):
         merge(run, encoder)
     assert not (tmp_path / 'merged').exists()
 
@@ -180,14 +178,14 @@ def test_an_adapter_goes_out_and_comes_in_by_the_commands(tmp_path, encoder, bin
     named = settings.read_text()
     settings.write_text(named.replace(f'{tmp_path}/theirs', f'{tmp_path}/adapter'))
     for read in (read_source, shape_of):
-        with pytest.raises(UserError, match='which is an adapter too: merge that one first'):
+        with refused('which is an adapter too: merge that one first'):
             read(f'{tmp_path}/adapter')
     settings.write_text(named)
     assert shape_of(f'{tmp_path}/adapter') == MODEL
 
     # Without its base it says so.
     shutil.rmtree(tmp_path / 'theirs')
-    with pytest.raises(UserError, match='is an adapter for .*theirs.*base_model_name_or_path in'):
+    with refused('is an adapter for .*theirs.*base_model_name_or_path in'):
         read_source(f'{tmp_path}/adapter')
 
 
@@ -214,9 +212,9 @@ def test_checkpoints_are_averaged_into_a_workdir_like_any_other(encoder, tmp_pat
         ([7, 7], 'name two steps or more, each once'),
         ([7, 5], 'has no checkpoint of step 5, but of 7, 8, 9, 10; runtime.keep_every'),
     ):
-        with pytest.raises(UserError, match=said):
+        with refused(said):
             average(encoder, str(tmp_path / 'other'), steps)
     tuned, _ = tuned_run(tmp_path / 'tuned', encoder, method='lora')
-    with pytest.raises(UserError, match='holds tuned weights .lora. alone'):
+    with refused('holds tuned weights .lora. alone'):
         average(tuned, str(tmp_path / 'other'), [7, 8])
     assert not (tmp_path / 'other').exists()

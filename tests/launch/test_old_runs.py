@@ -24,6 +24,8 @@ from bert_jax.runs.sources.merged import merge
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import load_params
+from tests.helpers.files import read_json
+from tests.helpers.processes import ok
 
 FIXTURE = pathlib.Path(__file__).parents[1] / 'fixtures/old_runs'
 # The machine that made the files may round otherwise than the one that runs the tests.
@@ -111,9 +113,7 @@ def test_a_run_is_exported_as_it_was(old):
     export.write(model.bert, model.tokenizer, 'huggingface', str(old / 'again'))
     for name in ('vocab.txt', 'tokenizer_config.json', 'model.safetensors'):
         assert (old / 'again' / name).read_bytes() == (old / 'huggingface' / name).read_bytes()
-    settings = [
-        json.loads((old / it / 'config.json').read_text()) for it in ('again', 'huggingface')
-    ]
+    settings = [read_json(old / it / 'config.json') for it in ('again', 'huggingface')]
     assert settings[0] == settings[1]
     assert_close(read(str(old / 'huggingface')).model.params, model.params)
 
@@ -124,6 +124,6 @@ def test_an_export_that_serves_still_does(old):
         [sys.executable, '-P', str(old / 'stablehlo/serve.py'), text],
         capture_output=True, text=True, cwd='/', env={'JAX_PLATFORMS': 'cpu'},
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr
+    ok(result)
     want = answers(old, 'tuned')[0]['probabilities']
     assert ast.literal_eval(result.stdout) == pytest.approx(want, abs=1e-4)

@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.cli.questions import answer_each
 from bert_jax.configs.errors import UserError
+from tests.helpers.refusals import refused
 
 
 def shout(text: str) -> str:
@@ -42,17 +43,17 @@ def test_lines_of_stdin_are_answered_without_a_prompt_and_empty_ones_are_none(st
 
 
 @pytest.mark.parametrize(
-    ('content', 'message'),
+    'content, message',
     [(b'a\nbad\nc\n', 'stdin, line 2: a bad one'), (b'\xe9\n', 'stdin, line 1: is not UTF-8')],
 )
 def test_a_mistake_in_a_line_ends_the_command_and_names_the_line(stdin, content, message):
     stdin(content)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         answer_each([], shout)
 
 
 def test_an_argument_that_is_no_text_is_refused():
-    with pytest.raises(UserError, match='is not UTF-8'):
+    with refused('is not UTF-8'):
         answer_each(['caf\udce9'], shout)
 
 

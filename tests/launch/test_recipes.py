@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pathlib
 import subprocess
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from tests.helpers.processes import ROOT, ok
 
-ROOT = pathlib.Path(__file__).parents[2]
 NOTES = '#!/usr/bin/env bash\nprintf "%s\\n" "${0##*/}" "$@" >> commands\necho -- >> commands\n'
 
 
@@ -34,7 +33,7 @@ def commands(tmp_path) -> list[list[str]]:
     done = subprocess.run(
         ['bash', script], cwd=tmp_path, env={'PATH': path, **given}, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    ok(done)
     return [
         text.split('\n')[:-1] for text in (tmp_path / 'commands').read_text().split('--\n')[:-1]
     ]

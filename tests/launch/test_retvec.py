@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets.relatives import words as words_preset
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
@@ -22,20 +19,30 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
 from bert_jax.runs.finetuning import evaluation
-from bert_jax.runs.pretraining import held_out, train, words
-from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.pretraining import held_out, words
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
+from tests.helpers.files import read_jsonl
 from tests.helpers.numpy_bert import dense, mlm_loss
 from tests.helpers.numpy_retvec import code_points, numpy_network
+from tests.helpers.pretraining import pretrain
+from tests.helpers.processes import mistake, ok
+from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
+from tests.helpers.trees import equal
+from tests.helpers.vocabularies import write_vocabulary
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 LISTED = 17  # twelve words with the special tokens
 MODEL = tiny_config(
-    vocab_size=LISTED, hidden_size=24, num_layers=1, max_position=32, embedding='retvec'
+    vocab_size=LISTED,
+    hidden_size=24,
+    num_layers=1,
+    max_position=32,
+    embedding='retvec',
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
 )
-RUNTIME = schema.RuntimeConfig(decoder='numpy', log_every=2, eval_every=3, checkpoint_every=3)
 GOOD, BAD = ('wonderful', 'excellent', 'pleasant'), ('terrible', 'miserable', 'dreadful')
 
 
@@ -62,7 +69,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
     train_vocabulary(text, options)[0].save(folder / 'tokenizer')
     preprocess(records_options(folder, 'records'))
     train_words(folder, 'words', 48)
-    pretrain(folder, 'pre', 6)
+    pretrain(folder, 'pre', MODEL, 6, init_from=str(folder / 'words'))
     return folder
 
 
@@ -83,23 +90,12 @@ def train_words(folder: pathlib.Path, name: str, steps: int) -> int:
         optimizer=schema.OptimizerConfig(
             algorithm='adamw', peak_lr=3e-3, warmup_steps=0, schedule='constant', clip_norm=None
         ),
-        runtime=dataclasses.replace(RUNTIME, eval_every=24, log_every=12, checkpoint_every=24),
+        runtime=schema.RuntimeConfig(
+            decoder='numpy', eval_every=24, log_every=12, checkpoint_every=24
+        ),
     )
     tokenizer = Tokenizer.load(folder / 'tokenizer')
     return words.train(config, tokenizer, 0.2, words.Forms(), str(folder / name))
-
-
-def pretrain(folder: pathlib.Path, name: str, steps: int, **model) -> None:
-    config = schema.PretrainConfig(
-        model=dataclasses.replace(MODEL, **model),
-        phases=(schema.Phase(16, steps, 8),),
-        optimizer=schema.OptimizerConfig(peak_lr=1e-2, warmup_steps=0, schedule='constant'),
-        runtime=RUNTIME,
-    )
-    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
-    init_from = str(folder / 'words')
-    result = train.pretrain(config, [records], str(folder / name), init_from=init_from)
-    assert result.signal is None
 
 
 def batches(folder: pathlib.Path, split: str) -> list[dict[str, np.ndarray]]:
@@ -126,7 +122,7 @@ def test_records_hold_words_beyond_the_list_and_never_ask_for_them(folder):
 
 
 def test_dynamic_masks_are_refused(folder):
-    with pytest.raises(UserError, match='--masking=dynamic: the train step .* cannot spell'):
+    with refused('--masking=dynamic: the train step .* cannot spell'):
         preprocess(records_options(folder, 'dynamic', masking='dynamic'))
 
 
@@ -167,7 +163,7 @@ def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):
     """Scores without noise are the run's own, and those with it are recomputed text by text."""
     given = load_params(folder / 'words')[0]['retvec']
     kept = load_params(tuned)[0]['encoder']['embeddings']['retvec']
-    assert jax.tree.all(jax.tree.map(np.array_equal, given, kept))
+    assert equal(given, kept)
 
     rows, predict = mood.dev_rows(folder), mood.answers_as_the_run_did(tuned)
     right = [predict(row['text'])['label'] == row['label'] for row in rows]
@@ -217,7 +213,7 @@ def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
         ),
     ):
         run = binary(name, *arguments)
-        assert run.returncode == 2 and said in run.stderr.splitlines()[-1], run.stderr
+        assert said in mistake(run)
     assert not (folder / 'none').exists()
 
 
@@ -227,14 +223,11 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
              'runtime.eval_every=2', 'runtime.log_every=2')  # fmt: skip
     settings = [f'--set={change}' for change in small]
     tokenizer, workdir = f'--tokenizer={folder}/tokenizer', f'--workdir={tmp_path}/run'
-    run = binary('train_retvec', tokenizer, workdir, '--eval_words=0.2', *settings)
-    assert run.returncode == 0, run.stderr
+    run = ok(binary('train_retvec', tokenizer, workdir, '--eval_words=0.2', *settings))
     # A network of words fills no masks: a model is trained on it next.
     (following,) = [line for line in run.stderr.splitlines() if 'next: ' in line]
     assert 'next: bert-pretrain --config=retvec_tiny --init_from=' in following
-    written = [
-        json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
-    ]
+    written = read_jsonl(tmp_path / 'run/metrics.jsonl')
     assert [line['step'] for line in written if line['split'] == 'eval'] == [2, 4]
     assert all(0 <= line['nearest_is_same'] <= 1 for line in written)
 
@@ -246,9 +239,7 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
         (('--set=phases.0.seq_len=32', *settings), 'of seq_len=16 characters'),
     ):
         run = binary('train_retvec', tokenizer, workdir, *arguments)
-        assert run.returncode == 2 and said in run.stderr.splitlines()[-1], run.stderr
-    (tmp_path / 'pieces').mkdir()
-    (tmp_path / 'pieces/vocab.txt').write_text('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n')
-    (tmp_path / 'pieces/tokenizer_config.json').write_text('{"do_lower_case": true}')
-    run = binary('train_retvec', f'--tokenizer={tmp_path}/pieces', f'--workdir={tmp_path}/other')
-    assert run.returncode == 2 and 'has no list of words' in run.stderr.splitlines()[-1]
+        assert said in mistake(run)
+    pieces = write_vocabulary(tmp_path / 'pieces', ['the'])
+    run = binary('train_retvec', f'--tokenizer={pieces}', f'--workdir={tmp_path}/other')
+    assert 'has no list of words' in mistake(run)

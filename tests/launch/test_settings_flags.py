@@ -18,7 +18,7 @@ def test_the_printed_configuration_of_a_run_is_read_back_as_it_is(binary, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'first', 'absent'),
+    'arguments, first, absent',
     [
         (['pretrain', '--help_settings'], 'name=bert_base', 'epochs='),
         (['finetune', '--help_settings', 'optimizer'], 'optimizer.algorithm=', 'epochs='),

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT, mistake, python
+
 # Counts its starts in a file and ends as told: argv = file, exit code of each start; the last
 # stands for all after it. A code below 0 is death by that signal.
 PROGRAM = """
@@ -24,23 +25,18 @@ os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
 """
 
 
-def supervise(*arguments: str) -> list[str]:
-    return [sys.executable, '-m', 'bert_jax.launch.supervise', '--pause_s=0.01', *arguments]
+SUPERVISE = ('-m', 'bert_jax.launch.supervise', '--pause_s=0.01')
 
 
 def outcome(tmp_path: pathlib.Path, codes: str, *flags: str) -> tuple[int, int]:
     """(exit code of the supervisor, starts of the command)."""
     count = tmp_path / 'starts'
-    done = subprocess.run(
-        [*supervise(*flags), '--', sys.executable, '-c', PROGRAM, str(count), codes],
-        cwd=ROOT,
-        capture_output=True,
-    )
+    done = python(*SUPERVISE, *flags, '--', sys.executable, '-c', PROGRAM, count, codes)
     return done.returncode, len(count.read_text())
 
 
 @pytest.mark.parametrize(
-    ('codes', 'flags', 'expected'),
+    'codes, flags, expected',
     [
         ('0', [], (0, 1)),
         ('1,-9,143,0', [], (0, 4)),  # a crash, a kill, a preemption that was saved, done
@@ -63,9 +59,8 @@ signal.signal(signal.SIGTERM, stop)
 open({str(tmp_path / 'ready')!r}, 'a').write('x')
 time.sleep(60)
 """
-    supervisor = subprocess.Popen(
-        [*supervise(), '--', sys.executable, '-c', waits], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, *SUPERVISE, '--', sys.executable, '-c', waits]
+    supervisor = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     # The file is there before what is written to it.
     until, ready = time.monotonic() + 60, tmp_path / 'ready'
     while not (ready.exists() and ready.stat().st_size) and time.monotonic() < until:
@@ -80,14 +75,12 @@ def test_the_end_of_the_terminal_reaches_the_command_as_sigterm(tmp_path):
         f'trap "echo saved > {tmp_path}/saved; exit 143" TERM; kill -HUP $PPID; while true; do'
         ' sleep 0.1; done'
     )
-    done = subprocess.run(
-        [*supervise(), '--', 'bash', '-c', waits], cwd=ROOT, capture_output=True, timeout=60
-    )
+    done = python(*SUPERVISE, '--', 'bash', '-c', waits)
     assert done.returncode == 143 and (tmp_path / 'saved').exists()
 
 
 @pytest.mark.parametrize(
-    ('command', 'message'),
+    'command, message',
     [
         ([], 'no command'),
         (['--', '/nowhere/at/all'], 'cannot be started'),
@@ -96,7 +89,5 @@ def test_the_end_of_the_terminal_reaches_the_command_as_sigterm(tmp_path):
     ],
 )
 def test_mistakes_are_one_line(command, message):
-    done = subprocess.run([*supervise(), *command], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count('\n') == 1, (
-        done.stderr
-    )
+    done = python(*SUPERVISE, *command)
+    assert message in mistake(done) and done.stderr.count('\n') == 1

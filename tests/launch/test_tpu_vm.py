@@ -14,7 +14,8 @@ import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers.processes import ROOT, mistake, ok
+
 SCRIPT = ROOT / 'launch' / 'tpu_vm.sh'
 COMMON = {'--zone', '--project'}
 # What each gcloud command takes: (needed, allowed besides).
@@ -109,7 +110,7 @@ NAMED = ['--name=bert', '--zone=us-west4-a', '--project=p']
 
 
 @pytest.mark.parametrize(
-    ('kind', 'accelerator', 'image'),
+    'kind, accelerator, image',
     [
         ('v4-32', 'v4-32', 'tpu-ubuntu2204-base'),
         ('v5e-16', 'v5litepod-16', 'v2-alpha-tpuv5-lite'),
@@ -129,11 +130,10 @@ def test_create_picks_the_image_of_the_generation(here, kind, accelerator, image
     assert calls(here) == [('tpu-vm create', expected, ['bert'])]
 
 
-@pytest.mark.parametrize(('kind', 'extra'), [('v5e-16', ['--distributed']), ('v5e-8', [])])
+@pytest.mark.parametrize('kind, extra', [('v5e-16', ['--distributed']), ('v5e-8', [])])
 def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     command = ['python', '-m', 'bert_jax.launch.pretrain', '--workdir=gs://b/a run', "it's"]
-    started = script(here, 'start', *NAMED, f'--type={kind}', '--', *command)
-    assert started.returncode == 0, started.stderr
+    ok(script(here, 'start', *NAMED, f'--type={kind}', '--', *command))
     words = wait_for(here / 'worker' / 'bert_jax' / 'started').splitlines()
     supervised = ['-m', 'bert_jax.launch.supervise', '--', '.venv/bin/python']
     assert words == [*supervised, *command[1:], *extra]
@@ -160,7 +160,7 @@ def test_keep_makes_a_vm_again_that_was_taken_away(here):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         (['create', *NAMED], '--type is required'),
         (['create', *NAMED, '--type=tpu7x-8'], 'not served by the Cloud TPU API'),
@@ -173,5 +173,5 @@ def test_keep_makes_a_vm_again_that_was_taken_away(here):
 )
 def test_mistakes_are_one_line(here, arguments, message):
     done = script(here, *arguments)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count('\n') == 1
+    assert message in mistake(done) and done.stderr.count('\n') == 1
     assert not (here / 'calls').exists()

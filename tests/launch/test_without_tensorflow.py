@@ -16,18 +16,20 @@ import sys
 import pytest
 
 from tests.helpers.mood import write
+from tests.helpers.processes import ROOT, ok
+from tests.helpers.texts import documents
 
 ABSENT = """
 import sys
 for name in ('tensorflow', 'tensorflow_datasets', 'keras', 'gcsfs'):
     sys.modules[name] = None
 """
-ROOT = pathlib.Path(__file__).parents[2]
 INSTALL = "pip install -c constraints.txt '.[tensorflow]'"
 WORDS = 'the ship sailed over deep water while sailors watched waves harbour storm anchor'.split()
 TRAINING = [
     'model.vocab_size=60',
     'model.hidden_size=32',
+    'model.num_layers=1',
     'model.intermediate_size=64',
     'phases.0.steps=4',
     'phases.0.batch_size=16',
@@ -41,10 +43,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     folder, rng = tmp_path_factory.mktemp('without'), random.Random(0)
     (folder / 'absent').mkdir()
     (folder / 'absent/sitecustomize.py').write_text(ABSENT)
-    sentence = lambda: ' '.join(rng.choices(WORDS, k=8)) + ' .'
-    documents = ['\n'.join(sentence() for _ in range(8)) for _ in range(50)]
-    (folder / 'text.txt').write_text('\n\n'.join(documents) + '\n')
-    labelled = lambda _, word: {'text': f'{sentence()} {word}'}
+    (folder / 'text.txt').write_text(documents(WORDS, 50))
+    labelled = lambda _, word: {'text': f'{" ".join(rng.choices(WORDS, k=8))} . {word}'}
     write(folder, labelled, WORDS[:2], WORDS[2:4], (32, 8))
     return folder
 
@@ -76,7 +76,7 @@ def without(folder):
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stderr
+        ok(done)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
@@ -94,7 +94,8 @@ def test_from_text_to_an_exported_model(folder, without):
         'verify_data DIR/records',
         f'{pretrain} --workdir=DIR/run',
         'evaluate --workdir=DIR/run --data=DIR/records',
-        f'{finetune} --set=epochs=1 --set=max_seq_length=16',
+        f'{finetune} --set=epochs=1 --set=max_seq_length=16 --set=hidden_dropout=0'
+        ' --set=attention_dropout=0',
         'evaluate --workdir=DIR/tuned',
         'predict --workdir=DIR/tuned --input=DIR/train.jsonl --output=DIR/answers.jsonl',
         'extract_features --workdir=DIR/run --input=DIR/text.txt --output=DIR/x.npz --layers=-1',

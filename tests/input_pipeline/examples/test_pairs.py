@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 
-from bert_jax.input_pipeline.examples.pairs import Documents, make_examples, truncate
+from bert_jax.input_pipeline.examples.pairs import Documents, make_examples
 from bert_jax.input_pipeline.randomness import Stream
 from tests.helpers.documents import make_documents
 
@@ -28,25 +28,6 @@ def test_each_document_has_its_own_number_of_passes():
     assert not each[passes == 0].any()
     np.testing.assert_allclose(each[:48].reshape(12, 4).mean(0), [0, 1, 2, 3], rtol=0.2)
     np.testing.assert_array_equal(examples_of(np.full(50, 3)), examples_of(3))
-
-
-def test_truncation_has_the_lengths_of_the_loop_and_a_fair_coin():
-    random = np.random.RandomState(0)
-    a, b = random.randint(1, 200, (2, 2000))
-    longest = 61
-    zero = np.zeros(2000, np.int64)
-    a0, a1, b0, b1 = truncate(zero, a, zero + 1000, 1000 + b, longest, Stream(6))
-    for i in range(2000):
-        x, y = int(a[i]), int(b[i])
-        while x + y > longest:
-            if x > y:
-                x -= 1
-            else:
-                y -= 1
-        assert (a1[i] - a0[i], b1[i] - b0[i]) == (x, y)
-    assert (a0 >= 0).all() and (a1 <= a).all() and (b0 >= 1000).all() and (b1 <= 1000 + b).all()
-    dropped = (a - (a1 - a0)).sum() + (b - (b1 - b0)).sum()
-    assert abs((a0.sum() + (b0 - 1000).sum()) / dropped - 0.5) < 0.01
 
 
 def test_noisy_sop_tells_single_sentences_beside_a_random_one_as_swapped():

@@ -14,8 +14,8 @@ from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import fields, shards
 from tests.helpers.shards import split_frames
+from tests.helpers.vocabularies import SPECIAL, write_vocabulary
 
-SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CLS, SEP, MASK = 2, 3, 4
 WORDS = [f'w{a}{b}' for a in 'abcdefghij' for b in 'abcdefghij']
 VOCABULARY = SPECIAL + WORDS + ['##s', '##ing', 'begin', '.']  # every sentence is: begin ... .
@@ -203,8 +203,7 @@ def test_distributions_are_those_of_the_reference(
         '\n'.join(' '.join(['begin', *words, '.']) for words in document) for document in documents
     )
     (tmp_path / 'text.txt').write_text(text)
-    (tmp_path / 'vocab.txt').write_text('\n'.join(VOCABULARY) + '\n')
-    (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    write_vocabulary(tmp_path, VOCABULARY[len(SPECIAL) :])
     output = tmp_path / 'records'
     options = PreprocessOptions(
         *(str(tmp_path / 'text.txt'), str(tmp_path), str(output)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.jobs import PLAIN, SPECIAL
+from tests.helpers.jobs import PLAIN
+from tests.helpers.vocabularies import SPECIAL, write_vocabulary
 
 
 @pytest.fixture(scope='module')
@@ -14,8 +15,6 @@ def vocabulary(tmp_path_factory):
     There are plain words, and words of two pieces.
     """
     names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(20) for j in range(20)]
-    tokens = SPECIAL + PLAIN + ['##ing', '##s', '.', '!', ','] + names
-    path = tmp_path_factory.mktemp('vocabulary')
-    (path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
-    (path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    return path, {token: i for i, token in enumerate(tokens)}, names
+    words = [*PLAIN, '##ing', '##s', '.', '!', ',', *names]
+    path = write_vocabulary(tmp_path_factory.mktemp('vocabulary'), words)
+    return path, {token: i for i, token in enumerate([*SPECIAL, *words])}, names

@@ -6,10 +6,10 @@ import types
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess import plan
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from tests.helpers.jobs import PLAIN, run, write_text
+from tests.helpers.refusals import refused
 
 
 def fraction(size, **options):
@@ -25,7 +25,7 @@ def test_a_small_text_holds_out_more_and_a_large_one_as_ever():
     assert fraction(10**7, min_eval_rows=0) == 0.005
     assert fraction(10**6, eval_fraction=0.01) == 0.01
     assert fraction(10**6, eval_fraction=0.0) == 0.0
-    with pytest.raises(UserError, match='--min_eval_rows is for the default share'):
+    with refused('--min_eval_rows is for the default share'):
         fraction(10**6, eval_fraction=0.01, min_eval_rows=10)
 
 
@@ -39,7 +39,7 @@ def test_so_many_rows_are_held_out(tmp_path, vocabulary):
     assert 'min_eval_rows' not in run(tmp_path, vocabulary, output=f'{tmp_path}/now', **job).options
 
 
-@pytest.mark.parametrize(('words', 'objective'), [(30, 'nsp'), (4, 'nsp'), (30, 'full_sentences')])
+@pytest.mark.parametrize('words, objective', [(30, 'nsp'), (4, 'nsp'), (30, 'full_sentences')])
 def test_paragraphs_are_told_by_the_label_of_their_pairs(tmp_path, vocabulary, words, objective):
     """Also where documents have many lines, none of which is longer than a row."""
     line = ' '.join(PLAIN[:words])

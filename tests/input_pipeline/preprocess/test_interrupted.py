@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
 from bert_jax.input_pipeline.records import shards
 from tests.helpers.jobs import Killed, digests, killed_at, run, write_text
+from tests.helpers.refusals import refused
 
 # Of a job that has 2 units of text, several buckets and 3 shards.
 OPTIONS = {'num_shards': 2, 'eval_fraction': 0.2}
@@ -57,7 +57,7 @@ def test_what_the_job_did_not_make_stays(tmp_path, job, name):
     kept.parent.mkdir(parents=True)
     kept.write_text('mine')
     held = name.split('/')[0]
-    with pytest.raises(UserError, match=rf'holds (a )?{held}.* did not make.*--overwrite'):
+    with refused(rf'holds (a )?{held}.* did not make.*--overwrite'):
         job()
     assert kept.read_text() == 'mine' and len(list((tmp_path / 'out').rglob('*'))) <= 2
     job(overwrite=True)
@@ -148,6 +148,6 @@ def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, job):
             job(**options)  # whose work this is cannot be told: made again
             shutil.rmtree(tmp_path / 'out')
         else:
-            with pytest.raises(UserError, match=str(name)):
+            with refused(str(name)):
                 job(**options)
         assert not (tmp_path / 'ran').exists(), name

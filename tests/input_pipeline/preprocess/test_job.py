@@ -13,13 +13,13 @@ import pytest
 from etils import epath
 from pyarrow import parquet
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess import job_directory
 from tests.helpers.jobs import digests, killed_at, run, write_text
+from tests.helpers.refusals import refused
 
 
 @pytest.mark.parametrize(
-    ('documents', 'message'),
+    'documents, message',
     [
         (0, 'no text'),
         (1, 'one document only.*--objective=full_sentences.*blank lines'),
@@ -29,7 +29,7 @@ from tests.helpers.jobs import digests, killed_at, run, write_text
 def test_text_that_makes_no_records_is_refused(tmp_path, vocabulary, documents, message):
     if documents is not None:
         write_text(tmp_path / 'a.txt', vocabulary[2][:documents])
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         run(tmp_path, vocabulary)
     assert not (tmp_path / 'out').exists()
 
@@ -58,9 +58,7 @@ def test_a_directory_holds_one_job(tmp_path, vocabulary, capsys):
         and 'done already' in capsys.readouterr().out
     )
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / 'out').iterdir()} == times
-    with pytest.raises(
-        UserError, match=r'another job.*seq_len is 64 there and 32 here.*--overwrite'
-    ):
+    with refused(r'another job.*seq_len is 64 there and 32 here.*--overwrite'):
         run(tmp_path, vocabulary, seq_len=32)
     assert digests(tmp_path / 'out') == before
     run(tmp_path, vocabulary, seq_len=32, num_shards=2, overwrite=True)
@@ -70,14 +68,14 @@ def test_a_directory_holds_one_job(tmp_path, vocabulary, capsys):
         'train-00001-of-00002.tfrecord',
     }
     (tmp_path / 'a.txt').write_text('waa wab .\n\nwac wad .\n')  # other text
-    with pytest.raises(UserError, match='another job'):
+    with refused('another job'):
         run(tmp_path, vocabulary, seq_len=32, num_shards=2)
     (tmp_path / 'out' / 'manifest.json').unlink()
-    with pytest.raises(UserError, match='no manifest.json'):
+    with refused('no manifest.json'):
         run(tmp_path, vocabulary)
     with (
         job_directory.scratch(epath.Path(tmp_path / 'busy'), {}, False, lambda _: True),
-        pytest.raises(UserError, match='another process'),
+        refused('another process'),
     ):
         run(tmp_path, vocabulary, output=f'{tmp_path}/busy')
 
@@ -97,7 +95,7 @@ def write_corpus(path, vocabulary, seed):
         path.write_text('\n\n'.join(documents))
 
 
-@pytest.mark.parametrize(('name', 'stage'), [('a.txt', 'write_output'), ('a.parquet', '')])
+@pytest.mark.parametrize('name, stage', [('a.txt', 'write_output'), ('a.parquet', '')])
 def test_changed_text_of_the_same_size_is_refused(tmp_path, vocabulary, capsys, name, stage):
     """Of a job that was interrupted, and of one that is finished."""
 
@@ -115,7 +113,7 @@ def test_changed_text_of_the_same_size_is_refused(tmp_path, vocabulary, capsys, 
     write_corpus(text, vocabulary, 1)
     os.utime(text, ns=(times.st_atime_ns, times.st_mtime_ns))  # as rsync and cp --preserve would
     assert text.stat().st_size == size
-    with pytest.raises(UserError, match='another job .the input files have changed.*--overwrite'):
+    with refused('another job .the input files have changed.*--overwrite'):
         job()
     # The same text again is the same job: written again, moved, or elsewhere.
     write_corpus(text, vocabulary, 0)
@@ -140,7 +138,7 @@ def test_changed_text_of_the_same_size_is_refused(tmp_path, vocabulary, capsys, 
     ],
 )
 def test_bad_options_name_their_flag(tmp_path, vocabulary, bad):
-    with pytest.raises(UserError, match=f'--{next(iter(bad))}='):
+    with refused(f'--{next(iter(bad))}='):
         run(tmp_path, vocabulary, **bad)
 
 
@@ -172,8 +170,6 @@ def test_beam_that_is_not_installed(tmp_path, vocabulary, monkeypatch):
     """Whatever is installed here; tests/beam has the tests with it."""
     monkeypatch.setitem(sys.modules, 'apache_beam', None)
     write_text(tmp_path / 'a.txt', vocabulary[2][:30])
-    with pytest.raises(
-        UserError, match=r"--engine=beam: Apache Beam is not installed: pip install .*'\.\[beam\]'"
-    ):
+    with refused(r"--engine=beam: Apache Beam is not installed: pip install .*'\.\[beam\]'"):
         run(tmp_path, vocabulary, engine='beam')
     assert not (tmp_path / 'out').exists()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess.plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, read, run, write_text
+from tests.helpers.refusals import refused
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 PLAN = 'bert_jax.input_pipeline.preprocess.plan'
@@ -83,7 +83,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
 
 
 @pytest.mark.parametrize(
-    ('tokens', 'documents', 'buckets'),
+    'tokens, documents, buckets',
     [
         (10**9, 63, 1),  # a few huge documents stay together, so that each has others
         (13 * 10**6, 27_000, 13),
@@ -126,10 +126,10 @@ def test_eval_input_is_the_held_out_split(tmp_path, vocabulary):
         and len(train) == 40
     )
     assert manifest.statistics['text']['train']['copies_of_held_out_dropped'] == 10
-    with pytest.raises(UserError, match='--eval_fraction and --eval_input'):
+    with refused('--eval_fraction and --eval_input'):
         run(tmp_path, vocabulary, eval_input=f'{tmp_path}/held.text', eval_fraction=0.1)
     (tmp_path / 'one.text').write_text(texts[0])
-    with pytest.raises(UserError, match=r'--eval_input=.*1 document held out.*blank lines'):
+    with refused(r'--eval_input=.*1 document held out.*blank lines'):
         run(tmp_path, vocabulary, eval_input=f'{tmp_path}/one.text', output=f'{tmp_path}/new')
 
 
@@ -205,11 +205,9 @@ def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on
     assert manifest.records('eval') == 0 and manifest.statistics['text']['train']['documents'] == 5
     assert capsys.readouterr().err.count('nothing is held out') == 1
-    with pytest.raises(
-        UserError, match=r'--eval_fraction=0\.01: 0 documents held out of 5.*--eval_input'
-    ):
+    with refused(r'--eval_fraction=0\.01: 0 documents held out of 5.*--eval_input'):
         run(tmp_path, vocabulary, eval_fraction=0.01, output=f'{tmp_path}/new')
-    with pytest.raises(UserError, match=r'left to train on.*lower --eval_fraction'):
+    with refused(r'left to train on.*lower --eval_fraction'):
         run(tmp_path, vocabulary, eval_fraction=0.999, output=f'{tmp_path}/new')
     assert not (tmp_path / 'new').exists()
 
@@ -224,5 +222,5 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
         for folder in ('out', 'pieces')
     )
     assert ours == theirs and len(ours) == 2
-    with pytest.raises(UserError, match='--num_shards=5000.*examples only'):
+    with refused('--num_shards=5000.*examples only'):
         run(tmp_path, vocabulary, num_shards=5000, output=f'{tmp_path}/many')

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess import job
 from bert_jax.input_pipeline.text.corpus import TextOptions
+from tests.helpers.files import write_lines
 from tests.helpers.jobs import digests, run, write_text
+from tests.helpers.refusals import refused
 
 SKIP = TextOptions(on_bad_record='skip')
 BAD = '{"text": "waa wab'
@@ -24,7 +25,7 @@ def folder(tmp_path, vocabulary):
         lines = [json.dumps({'text': text}) for text in texts]
         if name == 'c':
             lines.insert(7, BAD)
-        (tmp_path / f'{name}.jsonl').write_text('\n'.join(lines) + '\n')
+        write_lines(tmp_path / f'{name}.jsonl', lines)
     return tmp_path
 
 
@@ -61,11 +62,11 @@ def start(folder, vocabulary):
 
 
 @pytest.fixture
-def refused(folder, start, units_read):
+def ended(folder, start, units_read):
     """After a first attempt, which ends at the bad line."""
     with (folder / 'b.jsonl').open('a') as file:
         file.write('{"text": null}\n')
-    with pytest.raises(UserError, match=r'c\.jsonl line 8: not valid JSON.*goes on from there'):
+    with refused(r'c\.jsonl line 8: not valid JSON.*goes on from there'):
         start()
     assert units_read == ['a.jsonl', 'b.jsonl', 'c.jsonl']
     assert {path.name for path in (folder / 'out').iterdir()} <= {'.tmp', '.lock'}
@@ -77,7 +78,7 @@ def mend(folder):
     (folder / 'c.jsonl').write_text(text.replace(BAD, '{"text": "waa wab ."}'))
 
 
-def test_after_the_option_is_mended(refused, start, units_read):
+def test_after_the_option_is_mended(ended, start, units_read):
     """Nulls, which only skipping counts, are read again."""
     manifest = start(text=SKIP)
     assert units_read[:3] == ['b.jsonl', 'c.jsonl', 'd.jsonl']
@@ -86,7 +87,7 @@ def test_after_the_option_is_mended(refused, start, units_read):
     assert '1 not JSON' in warning and 'c.jsonl line 8' in warning
 
 
-def test_files_that_changed_came_and_went_meanwhile(folder, refused, start, units_read, capsys):
+def test_files_that_changed_came_and_went_meanwhile(folder, ended, start, units_read, capsys):
     mend(folder)
     text = (folder / 'a.jsonl').read_text()
     (folder / 'a.jsonl').write_text(text.replace('waa', 'wab'))  # of the same size
@@ -112,7 +113,7 @@ def test_a_file_that_changes_while_it_is_read_ends_the_job(folder, start, units_
 
     monkeypatch.setattr(job.corpus, 'read_unit', changing)
     said = r'c\.jsonl: has changed since the reading.*goes on from there'
-    with pytest.raises(UserError, match=said):
+    with refused(said):
         start()
     monkeypatch.setattr(job.corpus, 'read_unit', read)
     start()  # what was read of the others stays; the text is now what the file holds

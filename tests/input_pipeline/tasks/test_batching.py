@@ -12,7 +12,6 @@ import pytest
 from bert_jax.input_pipeline.tasks.batching import bucketed_batches, length_groups
 from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
 from bert_jax.input_pipeline.tasks.features import features_of
-from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
 
@@ -91,7 +90,7 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ('task', 'features', 'expected'),
+    'task, features, expected',
     [
         (
             text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {}),
@@ -103,7 +102,6 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
             {'labels': np.array([1.0, 3.0])},
             1.0,
         ),
-        (ChoiceTask('x', tuple('0123'), {}), {'input_mask': np.ones((2, 4, 8))}, np.log(4)),
         (
             SpanTask('x', {}),
             {'start_positions': np.array([0, 3]), 'end_positions': np.array([0, 0])},
@@ -121,7 +119,7 @@ def test_chance(task, features, expected):
 
 
 @pytest.mark.parametrize(
-    ('kind', 'labels', 'truth', 'expected'),
+    'kind, labels, truth, expected',
     [
         # Always 'b', which two of three are: precision 2/3, recall 1, so F1 is 0.8.
         ('classification', ('a', 'b'), [1, 0, 1], {'accuracy': 2 / 3, 'f1': 0.8}),

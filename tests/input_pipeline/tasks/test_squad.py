@@ -8,12 +8,12 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task, score_file
 from bert_jax.input_pipeline.tasks.base import Predictions
 from bert_jax.input_pipeline.tasks.files.squad import answer_in_context
 from bert_jax.input_pipeline.tasks.metrics import squad
 from bert_jax.input_pipeline.tasks.squad import windows_of
+from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
 CONTEXT = "The Quick, brown   fox (it was Zoë's) jumped over 13 lazy dogs in 1999."
@@ -102,7 +102,7 @@ def test_rows_by_hand(tmp_path):
     assert features['starts'][0].tolist() == [0, 0, 0, 0, 0, 0, 1, 3, 4, 6, 7, 0]
     assert features['ends'][1, 5:7].tolist() == [10, 11]
     squad_file(tmp_path, [('a ' * 40, ['fox'])])
-    with pytest.raises(UserError, match='leaves no room'):
+    with refused('leaves no room'):
         task.features(task.examples('train'), TOKENIZER, 40)
 
 
@@ -245,7 +245,7 @@ def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_pa
     assert '3 of 4 questions have their answer beside its offset' in caplog.text
     assert '1 have it at another offset, 0 not in the context at all' in caplog.text
     squad_file(tmp_path, questions[3:])
-    with pytest.raises(UserError, match='no question has its answer at its offset: 1 have it at'):
+    with refused('no question has its answer at its offset: 1 have it at'):
         load_task('squad_v1', str(tmp_path)).examples('train')
 
     words, word_of = [], []  # as run_squad.py:249-272 counts them
@@ -264,21 +264,21 @@ def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_pa
                 assert CONTEXT[found[1] :].startswith(found[0]) and found[0].split() == text.split()
 
 
-@pytest.mark.parametrize(('version', 'answers'), [('v1.1', None), ('v2.0', [])])
+@pytest.mark.parametrize('version, answers', [('v1.1', None), ('v2.0', [])])
 def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version, answers):
     """Refused for train and dev; a test split of such questions is predicted but not scored."""
     entry = {'id': '1', 'question': 'who ?', 'answers': answers}
     for split in ('train', 'dev'):
         file = f'{split}-{version}.json'
         write_paragraph(tmp_path / file, {'context': CONTEXT, 'qas': [entry]})
-        with pytest.raises(UserError, match='no labels: none of the 1 questions'):
+        with refused('no labels: none of the 1 questions'):
             load_task(f'squad_v{version[1]}', str(tmp_path)).examples(split)
     description = {'kind': 'span', 'files': {'test': file}, 'unanswerable': version == 'v2.0'}
     (tmp_path / 'task.json').write_text(json.dumps(description))
     task = load_task(str(tmp_path / 'task.json'))
     examples = task.examples('test')
     assert examples[-1].answers is None and not task.labelled(examples)
-    with pytest.raises(UserError, match='split has no labels'):
+    with refused('split has no labels'):
         task.score(examples, Predictions({'1': 'fox'}))
 
 
@@ -286,7 +286,7 @@ QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_st
 
 
 @pytest.mark.parametrize(
-    ('paragraph', 'problem'),
+    'paragraph, problem',
     [
         (None, r'data\[0\].paragraphs\[0\]: null, where an object is expected'),
         ({'context': 'a', 'qas': [{'question': 'a'}]}, "'id' is missing"),
@@ -298,12 +298,12 @@ QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_st
 )
 def test_a_field_of_the_wrong_type_is_named(tmp_path, paragraph, problem):
     write_paragraph(tmp_path / 'dev-v1.1.json', paragraph)
-    with pytest.raises(UserError, match=f'dev-v1.1.json: .*{problem}'):
+    with refused(f'dev-v1.1.json: .*{problem}'):
         load_task('squad_v1', str(tmp_path)).examples('dev')
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'message'),
+    'name, content, message',
     [
         (
             'null_odds',
@@ -326,7 +326,7 @@ def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name, content, 
     for stem, right in (files | {name: content}).items():
         (tmp_path / f'answers/{stem}.json').write_text(json.dumps(right))
     task = load_task('squad_v2', str(tmp_path))
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         task.score(
             task.examples('dev'),
             task.read_predictions(str(tmp_path / 'answers/predictions.json'), []),
@@ -358,7 +358,7 @@ def test_a_span_task_of_tables(tmp_path):
         'dev.tsv', 'q\tc\ta\nb\ta fox\tfox\nb\ta fox\t\n', columns=three, unanswerable=True
     )
     assert [e.answers for e in found] == [(('fox', 2),), ()]
-    with pytest.raises(UserError, match='dev.csv:2: the start of an answer is not a whole number'):
+    with refused('dev.csv:2: the start of an answer is not a whole number'):
         read('dev.csv', 'id,q,c,a,s\n7,b,a fox,fox,x\n')
 
 
@@ -366,7 +366,7 @@ V2 = {'exact': 75.8275, 'f1': 78.7778, 'HasAns_exact': 69.6188, 'HasAns_f1': 75.
 
 
 @pytest.mark.parametrize(
-    ('name', 'file', 'expected'),
+    'name, file, expected',
     [
         ('squad_v1', 'v1.1-match-lstm.json', {'exact_match': 67.6348, 'f1': 76.7556}),
         ('squad_v2', 'v2.0-nlnet.json', V2 | {'NoAns_f1': 82.0185}),

@@ -9,8 +9,8 @@ import json
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
+from tests.helpers.refusals import refused
 
 DATA = 'text\tother\tlabel\na\tb\tpos\nc\td\tneg\n'
 TASK = {
@@ -38,7 +38,7 @@ def read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    'changes, message',
     [
         ({'kind': ['pair']}, r'mine.json: "kind" is a text, not \["pair"\]'),
         (
@@ -59,12 +59,12 @@ def read(tmp_path):
     ],
 )
 def test_the_line_says_which_entry_and_what_it_must_be(read, changes, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         read(changes)
 
 
 @pytest.mark.parametrize(
-    ('content', 'message'),
+    'content, message',
     [
         ('{"kind": "pair", "kind": "span"}', "'kind' is there more than once"),
         ('', 'not JSON'),
@@ -72,12 +72,12 @@ def test_the_line_says_which_entry_and_what_it_must_be(read, changes, message):
     ],
 )
 def test_a_file_that_is_no_json_object(read, content, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         read(content)
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'message'),
+    'name, content, message',
     [
         ('train.jsonl', r'{"text": "\ud83d", "label": "pos"}', "1: 'text' holds half a character"),
         ('train.csv', 'text,label\n"a,pos\n', 'not CSV'),
@@ -93,17 +93,16 @@ def test_a_file_that_is_no_json_object(read, content, message):
 )
 def test_malformed_data_are_named_by_file_and_line(tmp_path, read, name, content, message):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(message):
         read({'files': {'train': name}})
-    assert '\n' not in str(caught.value)
 
 
 def test_an_unreadable_file_is_one_line(tmp_path, read):
     (tmp_path / 'train.tsv').unlink()
     (tmp_path / 'train.tsv').mkdir()
-    with pytest.raises(UserError, match='train.tsv: cannot be read .Is a directory'):
+    with refused('train.tsv: cannot be read .Is a directory'):
         read({})
-    with pytest.raises(UserError, match='cannot be read .no such kind of address is known'):
+    with refused('cannot be read .no such kind of address is known'):
         load_task('squad_v1', 'xx://there').examples('dev')
 
 
@@ -124,7 +123,7 @@ TABLES = {
 def test_labels_that_nobody_lists_are_refused_where_they_are_none(tmp_path, read, name):
     text, message = TABLES[name]
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         read({'labels': None, 'files': {'train': name}})
 
 
@@ -142,7 +141,7 @@ def test_labels_are_those_of_the_training_files(tmp_path):
     columns = {'text': 'text', 'label': 'label'}
     task = loaded(tmp_path, kind='classification', files=files, columns=columns)
     assert task.labels == ('9', '10'), 'numbers by what they are'
-    with pytest.raises(UserError, match="dev.tsv:2: unknown label '8'; task mine has 9, 10"):
+    with refused("dev.tsv:2: unknown label '8'; task mine has 9, 10"):
         task.examples('dev')
 
     # Several spellings of one label, and tags of entities, whatever their scheme.

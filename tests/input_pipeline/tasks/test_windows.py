@@ -43,7 +43,7 @@ SETS = MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}, threshol
 
 
 @pytest.mark.parametrize(
-    ('task', 'label', 'logits', 'expected'),
+    'task, label, logits, expected',
     [
         # One window of three is sure of "yes", and so is their mean.
         (CLASSES, 1, [[1, 0], [1, 0], [0, 3], [1, 0], [0, 1]], ['yes', 'no', 'yes']),

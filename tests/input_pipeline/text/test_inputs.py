@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records.tfrecord import frame_records
 from bert_jax.input_pipeline.text.corpus import (
     Report,
@@ -19,6 +18,7 @@ from bert_jax.input_pipeline.text.corpus import (
     read_documents,
 )
 from bert_jax.input_pipeline.text.inputs.listing import matching
+from tests.helpers.refusals import refused
 from tests.helpers.texts import put, read
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
@@ -32,7 +32,7 @@ DUMP = (
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'message'),
+    'name, content, message',
     [
         ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
         ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
@@ -47,7 +47,7 @@ DUMP = (
     ],
 )
 def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         read(put(tmp_path / name, content))
 
 
@@ -115,7 +115,7 @@ class TestTfds:
         assert not {'tensorflow', 'jax'} & (set(sys.modules) - before)
 
     @pytest.mark.parametrize(
-        ('pattern', 'column', 'said'),
+        'pattern, column, said',
         [
             (
                 'tfds:made_text/train',
@@ -126,7 +126,7 @@ class TestTfds:
         ],
     )
     def test_what_is_refused(self, prepared, pattern, column, said):
-        with pytest.raises(UserError, match=said):
+        with refused(said):
             read(pattern, text_column=column)
 
 
@@ -151,7 +151,7 @@ class TestWhatIsNotRead:
             assert f'{tmp_path}/text/{name}' in said
         found, said = self.said(tmp_path / 'text/**/*.txt')  # which matches hidden ones too
         assert found == 6 and f'1 left out, not read: {tmp_path}/text/link' in said
-        with pytest.raises(UserError, match='no file matches .*pipe.*no regular file'):
+        with refused('no file matches .*pipe.*no regular file'):
             read(tmp_path / 'text/pipe')
 
     @pytest.fixture
@@ -173,12 +173,12 @@ class TestWhatIsNotRead:
 
     @pytest.mark.parametrize('pattern', ['**/*.txt', 'closed/b.txt'])
     def test_a_folder_that_may_not_be_read_is_refused(self, locked, pattern):
-        with pytest.raises(UserError, match='closed.*: cannot be read .Permission denied'):
+        with refused('closed.*: cannot be read .Permission denied'):
             matching(str(locked / pattern))
 
     def test_a_name_that_is_not_utf8_is_refused(self, tmp_path):
         put(tmp_path / os.fsdecode(b'caf\xe9.txt'), TEXT)
-        with pytest.raises(UserError, match=r'caf.udce9.txt: .*name is not UTF-8') as error:
+        with refused(r'caf.udce9.txt: .*name is not UTF-8') as error:
             read(tmp_path)
         str(error.value).encode()
 

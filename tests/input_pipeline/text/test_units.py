@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.corpus import TextOptions, read_documents, read_unit
 from bert_jax.input_pipeline.text.inputs import digest
 from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
 from bert_jax.input_pipeline.text.inputs.units import units
+from tests.helpers.refusals import refused
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_text_that_changes_after_it_was_listed_is_refused(tmp_path, form, change
     else:
         write(4)
     for part in parts:
-        with pytest.raises(UserError, match=r'a\.parquet: (has changed|cannot be read \(No such)'):
+        with refused(r'a\.parquet: (has changed|cannot be read \(No such)'):
             documents([part])
 
 
@@ -116,7 +116,7 @@ def test_an_output_that_an_input_would_take_is_refused(tmp_path, monkeypatch, pa
     for name in ('text', 'other'):
         (tmp_path / name).mkdir()
         (tmp_path / name / 'a.txt').write_text('A.\n')
-    said = pytest.raises(UserError, match='--output=text/out: lies inside of')
+    said = refused('--output=text/out: lies inside of')
     with said if pattern in INSIDE else contextlib.nullcontext():
         refuse_inside('output', 'text/out', [pattern], ['vocab.txt', 'manifest.json'])
     refuse_inside('output', 'textual/out', [pattern] if pattern != '.' else [], ['vocab.txt'])

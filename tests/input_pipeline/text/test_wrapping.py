@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents
 from bert_jax.input_pipeline.text.wrapping import Widths, joined
+from tests.helpers.refusals import refused
 
 ENGLISH = (
     'the a of harbour window little never under again because yesterday stone I walked'.split()
@@ -30,7 +30,7 @@ def share(lines):
     return widths.broken / max(1, widths.lines)
 
 
-@pytest.mark.parametrize(('words', 'width'), [(ENGLISH, 100), (KOREAN, 45)])
+@pytest.mark.parametrize('words, width', [(ENGLISH, 100), (KOREAN, 45)])
 def test_wrapped_paragraphs_are_found_in_any_script(words, width):
     """textwrap breaks them, which knows nothing of our rule."""
     paragraphs = [' '.join(prose(words, 8, seed)) for seed in range(40)]
@@ -100,7 +100,7 @@ def paragraphs(text, drop_hyphens=False, most=10**6):
 
 
 @pytest.mark.parametrize(
-    ('lines', 'kept', 'dropped'),
+    'lines, kept, dropped',
     [
         ('One line\nand another', 'One line and another', None),
         ('我来了\n你呢', '我来了你呢', None),
@@ -129,7 +129,7 @@ BOOK = 'Dr. Smith went home. He\nslept.\n\nA new paragraph! Is\nit?\n'
 
 
 @pytest.mark.parametrize(
-    ('options', 'documents'),
+    'options, documents',
     [
         ({'join_lines': True}, 'Dr. Smith went home.|He slept.||A new paragraph!|Is it?'),
         (
@@ -156,5 +156,5 @@ def test_a_manifest_names_the_options_that_came_later_only_where_they_are_used()
     first = {'segment', 'language', 'text_column', 'on_bad_utf8', 'max_line_bytes'}
     assert set(TextOptions().described()) == first
     assert set(TextOptions(documents='file').described()) == {*first, 'documents'}
-    with pytest.raises(UserError, match='--hyphens=drop: is for lines that are joined'):
+    with refused('--hyphens=drop: is for lines that are joined'):
         TextOptions(hyphens='drop')

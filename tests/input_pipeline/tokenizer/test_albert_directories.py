@@ -15,8 +15,8 @@ import unicodedata
 import pytest
 import sentencepiece
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from tests.helpers.refusals import refused
 
 WORDS = 'winter summer autumn spring nobody everybody morning evening'.split()
 TEXT = [
@@ -118,7 +118,7 @@ def test_casing_is_what_the_class_is_told_and_is_saved(folder, tmp_path, setting
 
 
 @pytest.mark.parametrize(
-    ('config', 'said'),
+    'config, said',
     [
         ({'tokenizer_class': 'T5Tokenizer'}, 'tokenizer_class=T5Tokenizer is not built here'),
         ({'remove_space': False}, 'remove_space=False is not built here: only True is'),
@@ -128,6 +128,5 @@ def test_casing_is_what_the_class_is_told_and_is_saved(folder, tmp_path, setting
 def test_what_cannot_be_obeyed_is_one_line(folder, tmp_path, config, said):
     (tmp_path / 'spiece.model').write_bytes((folder / 'spiece.model').read_bytes())
     (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
-    with pytest.raises(UserError, match=said) as caught:
+    with refused(said):
         Tokenizer.load(tmp_path)
-    assert '\n' not in str(caught.value)

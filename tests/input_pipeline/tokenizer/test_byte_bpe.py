@@ -16,6 +16,8 @@ from bert_jax.inference.pipelines import words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refused
 
 TEXT = [
     "The people of the town don't think it's theirs; they'll say we've 1990 of them.",
@@ -47,7 +49,7 @@ def test_ids_are_those_of_the_library_on_the_whole_text(tokenizer, folder):
     """A text is cut before white space and remembered in parts; the library takes it as a whole."""
     engine = tokenizers.Tokenizer.from_file(str(folder / 'tokenizer.json'))
     assert len((folder / 'merges.txt').read_text().split('\n')[1:-1]) == 340 - 261
-    with pytest.raises(UserError, match='takes 261 or more'):  # room for all bytes
+    with refused('takes 261 or more'):  # room for all bytes
         vocabulary.train(TEXT, VocabularyOptions(260, 'byte_bpe'))
     rng = random.Random(0)
     chars = "ab \t\n\r\x1c\x85\xa0\u3000'stl.?é\u0301한中😀1٣"
@@ -69,7 +71,7 @@ def test_words_of_running_text_have_a_space_in_front(tokenizer):
 
 def test_a_prefix_space_is_that_of_the_first_word(tokenizer, folder):
     settings = folder / 'tokenizer_config.json'
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {'add_prefix_space': True}))
+    settings.write_text(json.dumps(read_json(settings) | {'add_prefix_space': True}))
     spaced = Tokenizer.load(folder)
     assert spaced.fingerprint != tokenizer.fingerprint
     for text in ('the people', '\tthe', ' the', ''):
@@ -91,7 +93,7 @@ def test_either_form_of_a_directory_is_the_same_tokenizer(tokenizer, folder, tmp
 
 def test_added_tokens_are_found_in_text(folder):
     file = folder / 'tokenizer.json'
-    fast = json.loads(file.read_text())
+    fast = read_json(file)
     flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
     fast['added_tokens'].append({'id': 340, 'content': 'Zürich', **flags})
     file.write_text(json.dumps(fast))
@@ -107,7 +109,7 @@ TWO = ['tokenizer.json']  # removed, so that vocab.json and merges.txt count
 
 
 @pytest.mark.parametrize(
-    ('removed', 'name', 'content', 'said'),
+    'removed, name, content, said',
     [
         ([*TWO, 'merges.txt'], '', '', 'no merges.txt beside vocab.json'),
         ([], 'tokenizer_config.json', {'tokenizer_class': 'BertTokenizer'},
@@ -119,14 +121,14 @@ TWO = ['tokenizer.json']  # removed, so that vocab.json and merges.txt count
 )  # fmt: skip
 def test_what_cannot_be_obeyed_is_one_line(folder, removed, name, content, said):
     if isinstance(content, dict):
-        content = json.dumps(json.loads((folder / name).read_text()) | content)
+        content = json.dumps(read_json(folder / name) | content)
     for file in removed:
         (folder / file).unlink()
     if name:
         (folder / name).write_text(content)
     with pytest.raises(UserError) as error:
         Tokenizer.load(folder)
-    assert said in str(error.value) and '\n' not in str(error.value)
+    assert said in str(error.value)
 
 
 def test_rows_have_two_separators_and_one_segment(tokenizer):

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import casing
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from bert_jax.input_pipeline.vocabulary_options import refuse_other_case
 from bert_jax.runs.preparation import vocabulary as preparation
+from tests.helpers.refusals import refused
 
 TEXTS = {
     'en': 'The history of the city and of the river that goes through all of it, and the stories of'
@@ -24,7 +24,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(
-    ('language', 'model'),
+    'language, model',
     [('en', 'wordpiece'), ('en', 'words'), ('vi', 'unigram'), ('en and vi', 'wordpiece')],
 )
 def test_english_alone_is_lower_cased_by_default(language, model):
@@ -53,7 +53,7 @@ def test_turkish_is_not_lower_cased_by_the_rules_of_english(tmp_path):
     text = lambda pattern: preparation.Text((pattern,), None, (), preparation.TextOptions())
     lower = VocabularyOptions(60, lower_case=True)
     for given in ((text(str(file)), tmp_path / 'v', language), (text(f'{language}={file}'), '')):
-        with pytest.raises(UserError, match=f'--lower_case: {language} has I of ı and İ of i'):
+        with refused(f'--lower_case: {language} has I of ı and İ of i'):
             preparation.train(lower, *given)
     assert not (tmp_path / 'v').exists()
     refuse_other_case(VocabularyOptions(60, lower_case=False), [language])
@@ -63,7 +63,7 @@ def test_turkish_is_not_lower_cased_by_the_rules_of_english(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('words', 'share', 'example'),
+    'words, share, example',
     [
         # Of ten words the three that are not the most frequent of theirs.
         ({'ma': 5, 'má': 2, 'mà': 1, 'đi': 2}, 0.3, 'má = ma'),  # tones
@@ -94,7 +94,7 @@ def test_capitals_at_the_beginning_of_sentences_are_no_warning():
 
 
 @pytest.mark.parametrize(
-    ('model', 'size', 'joined', 'parted'),
+    'model, size, joined, parted',
     [
         # What docs/language.md says of zero-width joiner and non-joiner.
         ('wordpiece', 80, 'कष', 'میخواهم'),

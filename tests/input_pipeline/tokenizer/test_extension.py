@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import pathlib
 
-import pytest
-
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from tests.helpers.files import write_lines
+from tests.helpers.refusals import refused
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 ENTRIES = [
@@ -36,7 +35,7 @@ def tokenizer(
     folder: pathlib.Path, entries: list[str], config: str = '{"do_lower_case": true}'
 ) -> Tokenizer:
     folder.mkdir()
-    (folder / 'vocab.txt').write_text('\n'.join(entries) + '\n')
+    write_lines(folder / 'vocab.txt', entries)
     (folder / 'tokenizer_config.json').write_text(config)
     return Tokenizer.load(folder)
 
@@ -59,7 +58,7 @@ def test_unused_slots_come_first_and_every_old_entry_keeps_its_id(tmp_path):
     assert Tokenizer.load(tmp_path / 'new').fingerprint == new.fingerprint
     assert extension.new_entries(new, new) == {}
     other = tokenizer(tmp_path / 'other', [e.replace('cell', 'sell') for e in ENTRIES])
-    with pytest.raises(UserError, match="entry 13 is 'cell' there and 'sell' here .1 differ"):
+    with refused("entry 13 is 'cell' there and 'sell' here .1 differ"):
         extension.new_entries(old, other)
 
 
@@ -78,9 +77,7 @@ def test_the_words_that_save_most_pieces(tmp_path):
 def test_lists_of_words(tmp_path):
     old = tokenizer(tmp_path / 'old', ENTRIES)
     assert extension.normalize(old, ['Genome\n', '\n', ' Éxon '], 'f.txt') == ['genome', 'exon']
-    with pytest.raises(
-        UserError, match=r"f\.txt:2: 'covid-19' is 3 words to this tokenizer \(covid, -, 19\)"
-    ):
+    with refused(r"f\.txt:2: 'covid-19' is 3 words to this tokenizer \(covid, -, 19\)"):
         extension.normalize(old, ['a', 'covid-19'], 'f.txt')
 
 
@@ -105,7 +102,7 @@ def test_markers_are_found_in_text_as_it_stands(tmp_path):
 
     # A word would be cut out of others; what no entry spells is in none.
     for word in ('cell', 'Cell'):
-        with pytest.raises(UserError, match=f"'{word}' is a word .* as .{word}]"):
+        with refused(f"'{word}' is a word .* as .{word}]"):
             extension.mark(old, ['[E1]', word])
 
 
@@ -120,10 +117,10 @@ def test_markers_of_other_kinds():
         merged.vocab_size + i: merged.encode(m) for i, m in enumerate(('<e1>', '</e1>'))
     }
     assert marked.encode('we walk') == merged.encode('we walk')
-    with pytest.raises(UserError, match='can take markers'):
+    with refused('can take markers'):
         extension.mark(vocabulary.train(text, VocabularyOptions(30, 'unigram'))[0], ['[E1]'])
-    with pytest.raises(UserError, match="'walk' is a word"):
+    with refused("'walk' is a word"):
         extension.mark(merged, ['walk'])
     for marker in ('', '[E 1]', '<mask>'):
-        with pytest.raises(UserError, match='--markers: .* cannot be one'):
+        with refused('--markers: .* cannot be one'):
             extension.mark(merged, [marker])

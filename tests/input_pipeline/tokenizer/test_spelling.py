@@ -40,7 +40,7 @@ ENTRIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(('width', 'n'), [(128, 3), (6, 3), (11, 4)])
+@pytest.mark.parametrize('width, n', [(128, 3), (6, 3), (11, 4)])
 def test_vectors_are_those_of_exact_arithmetic(width, n):
     wanted = np.array([vector(entry, width, n) for entry in ENTRIES]).astype(np.float32)
     found = spelling.vectors(ENTRIES, width, n)

@@ -14,7 +14,7 @@ TEXT = [
 ] * 5
 
 
-@pytest.mark.parametrize(('model', 'lower_case'), [('unigram', True), ('bpe', False)])
+@pytest.mark.parametrize('model, lower_case', [('unigram', True), ('bpe', False)])
 def test_a_long_stretch_without_spaces_is_as_lines_of_it(model, lower_case):
     thai = 'ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอนหรือวรรณยุกต์เช่นเดียวกับภาษาจีน、ｶﾞｷﾞを学ぶ。'
     for text in ('猫犬' * 1500, (thai * 50)[:3000]):
@@ -37,7 +37,7 @@ def same_everywhere(tokenizer: Tokenizer, texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ('model', 'casing'),
+    'model, casing',
     [
         ('unigram', {'lower_case': True}),
         ('bpe', {'lower_case': False}),

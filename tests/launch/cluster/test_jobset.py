@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 import subprocess
 
@@ -11,8 +10,8 @@ import yaml
 
 from bert_jax.configs.errors import UserError
 from bert_jax.costs.chips import topology
+from tests.helpers.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[3]
 TEMPLATE = ROOT / 'launch' / 'cluster' / 'jobset.yaml'
 
 

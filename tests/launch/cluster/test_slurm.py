@@ -5,7 +5,6 @@ They check the arguments as the real ones would, and run the job that was submit
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import re
@@ -16,7 +15,9 @@ import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.helpers.files import read_json, read_jsonl
+from tests.helpers.processes import ROOT, ok
+
 TEMPLATE = ROOT / 'launch' / 'cluster' / 'slurm.sbatch'
 # A process of a run: it notes its arguments, and saves when it is told to stop.
 PROCESS = """
@@ -82,13 +83,13 @@ def submit(here: pathlib.Path, command: str, **directives: str) -> dict[str, str
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads((here / 'asked').read_text())
+    ok(done)
+    return read_json(here / 'asked')
 
 
 def job(here: pathlib.Path) -> subprocess.Popen:
     """The submitted job, as Slurm starts it on its first node."""
-    asked = json.loads((here / 'asked').read_text())
+    asked = read_json(here / 'asked')
     told = {
         'SLURM_JOB_ID': '4242',
         'SLURM_JOB_NAME': 'bert',
@@ -120,11 +121,11 @@ def started(here: pathlib.Path, number: int) -> list:
     while not (file := here / f'started{number}').exists() or not file.read_text():
         assert time.monotonic() < until
         time.sleep(0.02)
-    return json.loads(file.read_text())
+    return read_json(file)
 
 
 def calls(here: pathlib.Path, program: str) -> list[list[str]]:
-    lines = [json.loads(line) for line in (here / 'calls').read_text().splitlines()]
+    lines = read_jsonl(here / 'calls')
     return [words for name, *words in lines if name == program]
 
 
@@ -158,7 +159,7 @@ def test_its_command_has_flags_of_pretrain(binary):
         assert f'  {word.partition("=")[0]}\n' in known, word
 
 
-@pytest.mark.parametrize(('nodes', 'tasks', 'devices'), [(2, 1, '0,1,2,3'), (1, 2, None)])
+@pytest.mark.parametrize('nodes, tasks, devices', [(2, 1, '0,1,2,3'), (1, 2, None)])
 def test_each_process_is_told_who_it_is(here, nodes, tasks, devices):
     """jax gives a process under Slurm one GPU: one process a node must be told of all."""
     command = f'{sys.executable} process.py 0 "two words" "it\'s"'
@@ -190,7 +191,7 @@ def test_one_process_alone_meets_nobody(here):
     assert started(here, 0) == [['process.py', '0', 'yes'], None]
 
 
-@pytest.mark.parametrize(('state', 'again'), [('RUNNING', True), ('CANCELLED', False)])
+@pytest.mark.parametrize('state, again', [('RUNNING', True), ('CANCELLED', False)])
 def test_a_run_whose_time_is_up_saves_and_goes_back_into_the_queue(here, state, again):
     submit(here, f'{sys.executable} process.py stays')
     (here / 'state').write_text(state)
@@ -209,7 +210,7 @@ def test_a_run_whose_time_is_up_saves_and_goes_back_into_the_queue(here, state, 
         assert (here / 'logs' / f'bert-4242-{number}.log').read_text().count('saved\n') == 1
 
 
-@pytest.mark.parametrize(('ends', 'code'), [('0,2', 2), ('0', 0)])
+@pytest.mark.parametrize('ends, code', [('0,2', 2), ('0', 0)])
 def test_the_job_ends_with_the_code_of_its_processes(here, ends, code):
     submit(here, f'{sys.executable} process.py {ends}')
     assert outcome(job(here)) == (code, '')

@@ -11,7 +11,6 @@ import shutil
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
@@ -21,6 +20,8 @@ from bert_jax.reports.page.runs import open_all
 from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
+from tests.helpers.files import write_jsonl, write_lines
+from tests.helpers.refusals import refused
 
 VOID = {'meta', 'br', 'link', 'img', 'input', 'hr'}
 # Held-out scores as a run might have them, and what guessing has on the same records.
@@ -68,9 +69,8 @@ class Page(html.parser.HTMLParser):
         return rows
 
 
-def write_lines(folder, lines):
-    text = ''.join(json.dumps(line) + '\n' for line in lines)
-    (pathlib.Path(folder) / 'metrics.jsonl').write_text(text)
+def write_metrics(folder, lines):
+    write_jsonl(pathlib.Path(folder) / 'metrics.jsonl', lines)
 
 
 def pretraining_run(folder, *changes, steps=100):
@@ -83,7 +83,7 @@ def pretraining_run(folder, *changes, steps=100):
         lines.append({'step': step, 'split': 'train', 'mlm_loss': loss + 0.5, **rates})
         scores = {'mlm_loss': loss, 'mlm_accuracy': accuracy, 'nsp_loss': 0.5, 'nsp_accuracy': 0.75}
         lines.append({'step': step, 'split': 'eval', **scores, 'nats_gained': gained})
-    write_lines(folder, [line for line in lines if line['step'] <= steps])
+    write_metrics(folder, [line for line in lines if line['step'] <= steps])
     return folder
 
 
@@ -101,7 +101,7 @@ def finetuning_run(folder, task, seed, rate, answers, changes=()):
         'metrics': {'accuracy': right / len(TRUTH)}, 'examples': len(TRUTH), 'step': 20,
         'train_loss': 0.5, 'chance_loss': 0.6931, 'failed': False, 'seconds': 61.0,
     }  # fmt: skip
-    write_lines(folder, [{'step': 20, 'split': 'train', 'loss': 0.5, 'learning_rate': rate}])
+    write_metrics(folder, [{'step': 20, 'split': 'train', 'loss': 0.5, 'learning_rate': rate}])
     notes.note_guess(folder, notes.Guess(0, {'loss': 0.6931, 'accuracy': 0.625}))
     rows = [f'{number}\t{answer}' for number, answer in enumerate(answers)]
     for file, text in (
@@ -121,7 +121,7 @@ def sweep(tmp_path):
     """Two rates with three seeds each; the second rate answers everything with good."""
     for split in ('train', 'dev'):
         rows = [json.dumps({'text': f'text {n}', 'label': label}) for n, label in enumerate(TRUTH)]
-        (tmp_path / f'{split}.jsonl').write_text('\n'.join(rows) + '\n')
+        write_lines(tmp_path / f'{split}.jsonl', rows)
     task = {
         'kind': 'classification', 'labels': ['bad', 'good'],
         'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
@@ -332,12 +332,12 @@ def test_points_are_finite_numbers_and_a_long_table_keeps_the_last(tmp_path):
     run = pretraining_run(tmp_path / 'run')
     mine = {'step': 60, 'split': 'mine', 'longest_word': 'Donau', 'by_layer': [0.5, 0.25]}
     nothing = {'step': 5, 'split': 'eval', 'mlm_loss': None, 'nsp_loss': 0.5}
-    write_lines(run, [nothing, mine | {'found': 0.375}])
+    write_metrics(run, [nothing, mine | {'found': 0.375}])
     page = page_of(run)
     assert 'Masked tokens: loss (nats' not in page.text and 'Next sentence: loss' in page.text
     assert 'found' in page.text and '0.3750' in page.text
     assert 'longest_word' not in page.text and 'by_layer' not in page.text
-    write_lines(run, [{'step': n, 'split': 'train', 'loss': 1 / n} for n in range(1, 121)])
+    write_metrics(run, [{'step': n, 'split': 'train', 'loss': 1 / n} for n in range(1, 121)])
     page = page_of(run)
     _, *rows = page.table('Loss')
     assert 'Numbers (one of 3)' in page.text and len(rows) == 40
@@ -355,10 +355,10 @@ def test_what_is_no_run_is_one_line_and_leaves_no_page(tmp_path):
         ('file', 'it is a file'),
         ('damaged', 'metrics.jsonl:1: not a line of metrics'),
     ):
-        with pytest.raises(UserError, match=re.escape(message)):
+        with refused(re.escape(message)):
             write_report([good, tmp_path / name], sample_count=0)
     assert not (good / 'report.html').exists()
-    with pytest.raises(UserError, match='--workdir=DIR'):
+    with refused('--workdir=DIR'):
         write_report([])
 
 

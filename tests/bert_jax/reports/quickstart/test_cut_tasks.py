@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import collections
-import json
 import random
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.reports.quickstart import pieces, tasks
 from bert_jax.reports.quickstart.text_split import Document
+from tests.helpers.files import read_json, read_jsonl
+from tests.helpers.refusals import refused
 
 
 def test_names_are_removed():
@@ -30,8 +30,8 @@ def test_names_are_removed():
 
 
 def rows_of(task_file, split):
-    file = task_file.parent / json.loads(task_file.read_text())['files'][split]
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    file = task_file.parent / read_json(task_file)['files'][split]
+    return read_jsonl(file)
 
 
 def test_library_task(tmp_path):
@@ -65,7 +65,7 @@ def test_library_task(tmp_path):
             assert not any(name in text.lower() for name in names), text
             assert 'does things to array and Tensor.' in text
         assert len({row['label'] for row in rows[:12]}) > 1  # shuffled, not sorted by label
-    with pytest.raises(UserError, match='1 of the installed packages'):
+    with refused('1 of the installed packages'):
         tasks.library_task([d for d in documents if d.label == 'jax'], tmp_path, 20, 5)
 
 
@@ -115,7 +115,7 @@ def test_mixing_task(tmp_path, tokenizer):
                 assert passages[text].held_out == (split == 'dev')
                 assert row['source'] == f'{passages[text].group} 0'
 
-    with pytest.raises(UserError, match='has 12 passages to learn from and 4 to be scored on'):
+    with refused('has 12 passages to learn from and 4 to be scored on'):
         tasks.mixing_task(articles[:17], tokenizer, 26, tmp_path)
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.reports.quickstart.corpus import Corpus
+from tests.helpers.files import read_json
+from tests.helpers.processes import mistake, ok
 
 
 @pytest.mark.slow
@@ -31,7 +33,7 @@ def test_quickstart(tmp_path, binary):
     first = binary('quickstart', *flags, timeout=900)
     assert first.returncode == 0, first.stderr[-3000:]
     assert '--nolower_case' in first.stdout  # most letters are not Latin
-    read = lambda file: json.loads((tmp_path / 'run' / file).read_text())
+    read = lambda file: read_json(tmp_path / 'run' / file)
     results, evaluated = read('results.json'), read('pretrain/eval/eval.json')
     assert results['pretraining']['starts'][0]['versions']['jax']
     assert results['pretraining']['final']['mlm_loss'] == evaluated['metrics']['mlm_loss']
@@ -60,8 +62,7 @@ def test_quickstart(tmp_path, binary):
     answers = (tmp_path / 'run' / 'answers.jsonl').read_text().splitlines()
     assert len(answers) == results['finetuning']['held_out_examples']
 
-    second = binary('quickstart', *flags)
-    assert second.returncode == 0, second.stderr
+    second = ok(binary('quickstart', *flags))
     assert second.stdout.count(': reused, made from the same inputs') == 7
     assert 'launch.train_vocab' not in second.stdout
     assert first.stdout.split('\nPre-training on')[1] == second.stdout.split('\nPre-training on')[1]
@@ -77,7 +78,7 @@ def test_mistakes(tmp_path, binary):
         (['--train_examples=0'], '--train_examples=0: must be whole numbers above 0'),
     ):
         failed = binary('quickstart', f'--workdir={tmp_path}/run/mine', *flags)
-        assert failed.returncode == 2 and message in failed.stderr, failed.stderr
+        assert message in mistake(failed)
         assert failed.stderr.count('\n') == 1
         assert not (tmp_path / 'run').exists()
 
@@ -87,7 +88,7 @@ VIETNAMESE = 'Đồng bằng sông Cửu Long là vùng đất phía nam của n
 
 
 @pytest.mark.parametrize(
-    ('language', 'text', 'expected'),
+    'language, text, expected',
     [
         ('en-GB', 'Plain words.', True),
         ('de', ENGLISH, False),

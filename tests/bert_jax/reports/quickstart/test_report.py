@@ -19,6 +19,7 @@ from bert_jax.reports.quickstart.results import compare
 from bert_jax.runs.pretraining.baselines import Baselines
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
+from tests.helpers.files import read_json
 
 LABELS = 'aabc' * 25
 SCORES = {
@@ -89,7 +90,7 @@ def test_report(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(report, 'fill_in', lambda _: Samples('fresh weights', 100, [words]))
     monkeypatch.setattr(page, 'write_report', lambda *args, **more: pages.append((*args, more)))
     text = report.write(finished, 'a text', 'which one?')
-    results = json.loads((tmp_path / 'results.json').read_text())
+    results = read_json(tmp_path / 'results.json')
     run = results['pretraining']
     assert run['final']['nats_gained'] == 0.5 and results['finetuning']['majority'] == 0.5
     assert (run['sequences'], run['tokens']) == (1600, 1600 * 8 * 0.75)

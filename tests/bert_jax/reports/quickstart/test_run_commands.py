@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 from bert_jax.reports.quickstart.commands import command
+from tests.helpers.processes import ROOT, python
 
 PROGRAM = """
 from bert_jax.cli import app, flags
@@ -21,8 +21,7 @@ app.run(lambda _: [run('preprocess', each) for each in flag])
 
 def test_commands_run_one_after_the_other_in_a_process_until_one_fails(tmp_path):
     (tmp_path / 'program.py').write_text(PROGRAM)
-    program = [sys.executable, str(tmp_path / 'program.py'), '--workdir=w']
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = python(tmp_path / 'program.py', '--workdir=w', PYTHONPATH=str(ROOT))
     assert done.returncode == 2, done.stderr
     assert done.stdout.count('usage: bert-preprocess') == 2
     assert done.stderr.startswith('preprocess: error: ') and done.stderr.count('\n') == 1

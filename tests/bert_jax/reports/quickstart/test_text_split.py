@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.reports.quickstart import text_split
 from bert_jax.reports.quickstart.text_split import Document
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refused
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_a_text_is_split_by_groups_and_copies_are_dropped(tmp_path, documents):
         text = ''.join('\n'.join(d.sentences) + '\n\n' for d in read if d.held_out is outside)
         assert (tmp_path / f'{name}.txt').read_text() == text
         assert counts[name]['bytes'] == len(text)
-    assert json.loads((tmp_path / 'counts.json').read_text()) == counts
+    assert read_json(tmp_path / 'counts.json') == counts
 
 
 def test_too_few_documents(tmp_path, documents):
-    with pytest.raises(UserError, match='0 documents to learn from and 0 to hold out'):
+    with refused('0 documents to learn from and 0 to hold out'):
         text_split.split([], tmp_path)
-    with pytest.raises(UserError, match='each needs 4'):
+    with refused('each needs 4'):
         text_split.split(documents[:3], tmp_path)
     assert not list(tmp_path.glob('*.txt'))

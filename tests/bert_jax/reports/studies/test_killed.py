@@ -13,6 +13,9 @@ import time
 
 import pytest
 
+from tests.helpers.files import read_json, write_lines
+from tests.helpers.texts import documents
+
 STUDY = """
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.schema import RuntimeConfig
@@ -21,13 +24,13 @@ from bert_jax.configs.studies.study import Column, Row, Study
 BASE = PretrainConfig(
     model=ModelConfig(
         vocab_size=300, hidden_size=16, num_layers=1, num_heads=1, intermediate_size=32,
-        max_position=32,
+        max_position=32, hidden_dropout=0.0, attention_dropout=0.0,
     ),
     phases=(Phase(32, 20, 8),),
     optimizer=OptimizerConfig(peak_lr=1e-3, warmup_steps=4),
     runtime=RuntimeConfig(decoder='numpy', log_every=5, checkpoint_every=5),
 )
-TUNED = {'max_seq_length': 32, 'batch_size': 8}
+TUNED = {'max_seq_length': 32, 'batch_size': 8, 'hidden_dropout': 0.0, 'attention_dropout': 0.0}
 
 
 def get_studies():
@@ -36,7 +39,7 @@ def get_studies():
     return {'cpu': Study(
         'small', BASE, (column,), (Row('both sides'), Row('left', pretraining=left)),
         {'vocab_size': 300}, {'dupe_factor': 2, 'eval_fraction': 0.0}, seeds=(0,),
-        finetuning_seeds=(0, 1),
+        finetuning_seeds=(0,),
     )}
 """
 
@@ -47,15 +50,14 @@ def arguments(tmp_path) -> list[str]:
     rng = random.Random(0)
     words = [''.join(rng.choices('abcdefghij', k=rng.randint(2, 6))) for _ in range(200)]
     say = lambda: ' '.join(rng.choices(words, k=6))
-    documents = ['\n'.join(say() for _ in range(8)) for _ in range(60)]
     (tmp_path / 'small.py').write_text(STUDY)
-    (tmp_path / 'text.txt').write_text('\n\n'.join(documents) + '\n')
+    (tmp_path / 'text.txt').write_text(documents(words, 60))
     folder = tmp_path / 'mrpc'
     folder.mkdir()
     for split, rows in (('train', 64), ('dev', 32)):
         lines = ['Quality\t#1 ID\t#2 ID\t#1 String\t#2 String']
         lines += [f'{rng.randint(0, 1)}\t{i}\t{i}\t{say()}\t{say()}' for i in range(rows)]
-        (folder / f'{split}.tsv').write_text('\n'.join(lines) + '\n')
+        write_lines(folder / f'{split}.tsv', lines)
     return [
         f'--study={tmp_path}/small.py',
         f'--corpus={tmp_path}/text.txt',
@@ -77,7 +79,7 @@ def start(arguments: list[str], workdir: pathlib.Path) -> subprocess.Popen:
 
 def scores(workdir: pathlib.Path) -> list:
     """The table, and the last losses of all pre-training."""
-    lines = json.loads((workdir / 'tables/small/table.json').read_text())['lines']
+    lines = read_json(workdir / 'tables/small/table.json')['lines']
     losses = {
         file.parent.name: json.loads(file.read_text().splitlines()[-1])['mlm_loss']
         for file in workdir.glob('pretraining/*/metrics.jsonl')

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies import study
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
@@ -16,6 +15,8 @@ from bert_jax.reports.studies.inputs import Input, Inputs
 from bert_jax.reports.studies.plan import Plan, identity
 from bert_jax.reports.studies.steps import Folder
 from tests.helpers import pages
+from tests.helpers.files import write_lines
+from tests.helpers.refusals import refused
 
 BASE = PretrainConfig(
     model=ModelConfig(vocab_size=100, hidden_size=16, num_layers=1, num_heads=1, max_position=64),
@@ -62,7 +63,7 @@ def test_rows_and_studies_share_what_is_the_same(tmp_path):
     # The study of docs/own_studies.md: two vocabularies, each with records of its own.
     blocks = pages.blocks(pages.ROOT / 'docs/own_studies.md')
     [code] = [block.lines for block in blocks if block.language == 'python']
-    (tmp_path / 'mine.py').write_text('\n'.join(line for _, line in code) + '\n')
+    write_lines(tmp_path / 'mine.py', (line for _, line in code))
     [made] = study.load(str(tmp_path / 'mine.py')).values()
     wanted = {'vocabulary': 2, 'records': 4, 'pretraining': 4, 'finetune': 4}
     assert kinds(without_files(made, tmp_path)) == wanted
@@ -118,7 +119,7 @@ def test_checkpoints_are_lines_of_one_pretraining(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('row', 'line'),
+    'row, line',
     [
         (Row('a', records={'sequence_length': 3}), "row 'a': records: there is no option"),
         (Row('a', records={'input': 'x'}), "no option 'input'"),
@@ -136,7 +137,7 @@ def test_checkpoints_are_lines_of_one_pretraining(tmp_path):
 )
 def test_mistakes_are_found_before_anything_runs(tmp_path, row, line):
     (tmp_path / 'text.txt').write_text('words')
-    with pytest.raises(UserError, match=line):
+    with refused(line):
         if isinstance(row, Row):
             plan_of(tmp_path, row)
         made = Study('t', BASE, (row,), (Row('a'),))
@@ -154,7 +155,7 @@ def test_inputs_are_named_and_remembered(tmp_path):
         (corpus, (), '--data_dir=mrpc=FOLDER is required'),
         (corpus, ('mrcp=x',), r"no column or task 'mrcp' \(did you mean"),
     ):
-        with pytest.raises(UserError, match=line):
+        with refused(line):
             inputs.given(made, patterns, folders, '', needed=True)
     given = lambda: inputs.given(made, corpus, (f'mrpc={task}',), '', needed=True)
     read, folder = given(), tmp_path / 'run'
@@ -166,7 +167,7 @@ def test_inputs_are_named_and_remembered(tmp_path):
     plans = [Plan(made, each, Folder(str(folder))) for each in (read, again)]
     assert list(plans[0].steps) == list(plans[1].steps)
     text.write_text('other words')
-    with pytest.raises(UserError, match='the text is not what the studies in'):
+    with refused('the text is not what the studies in'):
         inputs.remember(folder, made, given())
 
 
@@ -180,7 +181,7 @@ def test_two_files_of_one_name_do_not_share_a_table(tmp_path):
     table.check_own(tmp_path / 'tables', named['one'])  # none is there
     table.write(plan_of(tmp_path, Row('a')), tmp_path / 'tables', named['one'])
     message = f'tables has the table of another study of that name, {tmp_path}/one/mine.py: rename'
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         table.check_own(tmp_path / 'tables', named['other'])
     table.check_own(tmp_path / 'tables', named['copy'])  # as on another machine
     table.check_own(tmp_path / 'tables', named['one'] | {'digest': 'changed'})
@@ -213,7 +214,7 @@ def test_the_estimate_by_hand(tmp_path):
     finetuning = 2 * 320 * 3 * row(128, 0)  # two rates, 3 epochs of 128
     assert work.flops == pretraining + finetuning
     assert work.unknown == () and work.bytes > 0
-    with pytest.raises(UserError, match='GB are free: make room'):
+    with refused('GB are free: make room'):
         estimate.check_disk(tmp_path / 'not' / 'there', 1e18)
     rows = Row('a'), Row('b', finetuning={'epochs': 4.0})
     unknown = plan_of(tmp_path, *rows, columns=(dataclasses.replace(TASK, examples=0),))

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import write_note
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
@@ -15,6 +14,8 @@ from bert_jax.reports.studies import scores, table
 from bert_jax.reports.studies.inputs import Input, Inputs
 from bert_jax.reports.studies.plan import Plan
 from bert_jax.reports.studies.steps import Folder
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refused
 
 BASE = PretrainConfig(
     model=ModelConfig(max_position=32),
@@ -108,7 +109,7 @@ def test_the_table_says_what_is_missing_and_what_failed(tmp_path):
     assert 'FAILED: third: bert-finetune ended: oh no' in text
     written = {path.name for path in (tmp_path / 'tables').iterdir()}
     assert written == {'table.md', 'table.json', 'plot.png'}
-    cell = json.loads((tmp_path / 'tables/table.json').read_text())['lines'][0]['cells']['MRPC']
+    cell = read_json(tmp_path / 'tables/table.json')['lines'][0]['cells']['MRPC']
     assert cell['mean'] == pytest.approx(mean) and len(cell['scores']) == 6
 
 
@@ -126,5 +127,5 @@ def test_losses_have_decimals_enough_to_differ(tmp_path, monkeypatch):
 
 def test_a_metric_that_no_run_has_is_one_line(tmp_path):
     plan = made(tmp_path, columns=(Column('mrpc', 'MRPC', 'exact', learning_rates=RATES),))
-    with pytest.raises(UserError, match="column 'MRPC': mrpc has no metric 'exact', but f1, acc"):
+    with refused("column 'MRPC': mrpc has no metric 'exact', but f1, acc"):
         write(plan, (0, 0))

@@ -60,7 +60,7 @@ def test_a_failed_step_is_marked_and_the_others_go_on(tmp_path, capsys):
     assert times(folder, 'c') == 1
 
 
-@pytest.mark.parametrize(('times_75', 'fails'), [(2, False), (9, True)])
+@pytest.mark.parametrize('times_75, fails', [(2, False), (9, True)])
 def test_a_command_that_wants_to_be_started_again_is(tmp_path, capsys, times_75, fails):
     """As the watchdog of a run that stands still ends it: not for ever, and not as a failure."""
     folder, count = Folder(str(tmp_path)), tmp_path / 'count.txt'

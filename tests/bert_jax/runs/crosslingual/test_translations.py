@@ -12,6 +12,8 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.crosslingual.parallel import read_parallel
 from bert_jax.runs.crosslingual.retrieval import retrieve
+from tests.helpers.files import read_json, write_lines
+from tests.helpers.processes import ok
 
 
 def test_a_language_that_lies_elsewhere_is_found_by_the_difference_of_the_means():
@@ -30,8 +32,8 @@ def test_a_language_that_lies_elsewhere_is_found_by_the_difference_of_the_means(
 def test_translations_by_an_encoder(tmp_path, encoder, binary):
     """A text and itself have one vector in every layer; another order has not."""
     lines = ['the film was good', 'a dull book', 'who is the fox ?', 'red dog blue cat']
-    (tmp_path / 'en.txt').write_text('\n'.join(lines) + '\n')
-    (tmp_path / 'de.txt').write_text('\n'.join(lines) + '\n')
+    write_lines(tmp_path / 'en.txt', lines)
+    write_lines(tmp_path / 'de.txt', lines)
     done = binary(
         'translations',
         f'--input=en={tmp_path}/en.txt',
@@ -39,8 +41,8 @@ def test_translations_by_an_encoder(tmp_path, encoder, binary):
         f'--init_from={encoder}',
         f'--output={tmp_path}/out',
     )
-    assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / 'out/translations.json').read_text())
+    ok(done)
+    report = read_json(tmp_path / 'out/translations.json')
     assert report['texts'] == 4 and len(report['found']) == 2
     for one in report['found']:
         assert one['shifted'] == one['plain'] == [1.0, 1.0]  # the embeddings, and one block

@@ -18,7 +18,6 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
@@ -35,8 +34,13 @@ from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, schedule
 from bert_jax.train.state import TrainState
+from tests.helpers import mood
 from tests.helpers.encoder import ENCODER_WORDS
+from tests.helpers.files import read_json, read_jsonl, write_jsonl
 from tests.helpers.finetuning import stopping_after, trained_on
+from tests.helpers.processes import mistake
+from tests.helpers.refusals import refused
+from tests.helpers.trees import equal
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 WORDS = ENCODER_WORDS
@@ -48,23 +52,14 @@ def task_file(tmp_path_factory):
 
     The test split has no labels.
     """
-    folder, rng = tmp_path_factory.mktemp('mood'), np.random.default_rng(0)
-    for split, rows in (('train', 60), ('dev', 30), ('test', 5)):
-        lines = []
-        for _ in range(rows):
-            word = WORDS[:6][rng.integers(6)]
-            text = f'the {WORDS[6:8][rng.integers(2)]} was {"a " * rng.integers(4)}{word}'
-            lines.append(
-                {'text': text}
-                | ({} if split == 'test' else {'label': 'good' if WORDS.index(word) < 3 else 'bad'})
-            )
-        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    task = {
-        'kind': 'classification',
-        'files': {split: f'{split}.jsonl' for split in ('train', 'dev', 'test')},
-        'columns': {'text': 'text', 'label': 'label'},
-        'labels': ['bad', 'good'],
+    folder = tmp_path_factory.mktemp('mood')
+    said = lambda rng, word: {
+        'text': f'the {WORDS[6:8][rng.integers(2)]} was {"a " * rng.integers(4)}{word}'
     }
+    mood.write(folder, said, WORDS[:3], WORDS[3:6], (60, 30), 0)
+    write_jsonl(folder / 'test.jsonl', [{'text': 'the film was good'}] * 5)
+    task = read_json(folder / 'mood.json')
+    task['files']['test'] = 'test.jsonl'
     (folder / 'mood.json').write_text(json.dumps(task))
     return str(folder / 'mood.json')
 
@@ -122,7 +117,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     assert [line['step'] for line in lines] == [10, 20, 30, 40, 50, 60]
     drawn = {path.name for path in (tmp_path / 'run/plots').iterdir()}
     assert drawn == {'losses.png', 'learning_rate.png'}
-    dev = [json.loads(line) for line in (tmp_path / 'dev.jsonl').read_text().splitlines()]
+    dev = read_jsonl(tmp_path / 'dev.jsonl')
     written = (tmp_path / 'run/predictions/dev/predictions.tsv').read_text().splitlines()[1:]
     assert [line.split('\t')[1] for line in written] == [row['label'] for row in dev]
 
@@ -133,29 +128,29 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     assert guess.scores['loss'] == result['chance_loss']
 
     again = evaluation.evaluate(folder, None, None, None)
-    assert again == result == json.loads((tmp_path / 'run/eval/dev.json').read_text())
+    assert again == result == read_json(tmp_path / 'run/eval/dev.json')
     # Trained on sixteen devices: it is scored on the eight that are here.
     other = trained_on(folder, tmp_path / 'other', {'data_parallel': 8, 'model_parallel': 2})
     assert evaluation.evaluate(other, None, None, None)['metrics'] == result['metrics']
     # Its texts fit a row: windows change no score, and have a file of their own.
     windows = evaluation.evaluate(folder, None, None, None, doc_stride=4)
     assert (windows['metrics'], windows['doc_stride']) == (result['metrics'], 4)
-    assert windows == json.loads((tmp_path / 'run/eval/dev-doc_stride_4.json').read_text())
-    assert json.loads((tmp_path / 'run/eval/dev.json').read_text()) == result
+    assert windows == read_json(tmp_path / 'run/eval/dev-doc_stride_4.json')
+    assert read_json(tmp_path / 'run/eval/dev.json') == result
     unlabelled = evaluation.evaluate(folder, None, None, 'test')
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
 
     # What it was trained on decides what it is asked: no pairs.
-    task = json.loads(pathlib.Path(task_file).read_text())
+    task = read_json(pathlib.Path(task_file))
     task |= {'kind': 'pair', 'columns': {'text': 'text', 'text_b': 'text', 'label': 'label'}}
     (tmp_path / 'pairs.json').write_text(json.dumps(task))
-    with pytest.raises(UserError, match='pairs: its examples have two texts, and those .* one'):
+    with refused('pairs: its examples have two texts, and those .* one'):
         evaluation.evaluate(folder, str(tmp_path / 'pairs.json'), None, None)
-    with pytest.raises(UserError, match='2 texts, where this model reads text alone'):
+    with refused('2 texts, where this model reads text alone'):
         Predictor.from_workdir(folder)(('good', 'bad'))
     # An older run did not say so, and is the same run.
-    data = json.loads((tmp_path / 'run/data.json').read_text())
+    data = read_json(tmp_path / 'run/data.json')
     assert data.pop('options') == {'texts': 1}
     (tmp_path / 'run/data.json').write_text(json.dumps(data | {'options': {}}))
     assert tuner_of(task_file, encoder).run(configuration(), folder) == (result, True)
@@ -164,13 +159,11 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     weights = jax.tree.map(np.negative, there.params)
     changed = there._replace(bert=there.bert._replace(params=weights))
     other = tuner_from(changed, task_file)
-    with pytest.raises(UserError, match='holds another run .data.init_fingerprint'):
+    with refused('holds another run .data.init_fingerprint'):
         other.run(configuration(), folder)
     with pytest.MonkeyPatch.context() as patch:  # a file system that is mounted to be read
         patch.setattr(evaluation.os, 'access', lambda *_: False)
-        with pytest.raises(
-            UserError, match='cannot be written to, and the results go there: copy it'
-        ):
+        with refused('cannot be written to, and the results go there: copy it'):
             evaluation.evaluate(folder, None, None, None)
 
 
@@ -216,7 +209,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert fine_tuner.compilations == {'init': 1, 'train': 1, 'predict': 1} and compiled == []
-    report = json.loads((tmp_path / 'sweep/sweep.json').read_text())
+    report = read_json(tmp_path / 'sweep/sweep.json')
     assert [row['name'] for row in report['runs']] == [point.name for point in points]
     assert [entry['runs'] for entry in report['summary']] == [3, 1, 1]
     values = [row['metrics']['accuracy'] for row in rows[:3]]
@@ -270,11 +263,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     fresh = tuner_of(task_file, encoder)
     result, done_before = fresh.run(config, str(tmp_path / 'stopped'))
     whole, stopped = (checkpoint.load_params(tmp_path / name)[0] for name in ('whole', 'stopped'))
-    assert (
-        jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
-        and not done_before
-        and result['step'] == 15
-    )
+    assert equal(whole, stopped) and not done_before and result['step'] == 15
     # Trained but not scored: the scores are made up for, without another step.
     (tmp_path / 'stopped/eval/dev.json').unlink()
     again, _ = fresh.run(config, str(tmp_path / 'stopped'))
@@ -287,7 +276,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     again, _ = fresh.run(config, str(tmp_path / 'stopped'))
     assert again['metrics'] == result['metrics'] and again['train_loss'] == result['train_loss']
     last, step = checkpoint.load_params(tmp_path / 'stopped')
-    assert step == 15 and jax.tree.all(jax.tree.map(np.array_equal, whole, last))
+    assert step == 15 and equal(whole, last)
 
     # Stopped at step 6 it tells the same as one that was not, and of each line the rate of its
     # step.
@@ -338,7 +327,7 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encod
         tuner.run(config, str(tmp_path / 'stopped'))
     tuner_of(task_file, str(copy)).run(config, str(tmp_path / 'stopped'))
     stopped, _ = checkpoint.load_params(tmp_path / 'stopped')
-    assert jax.tree.all(jax.tree.map(np.array_equal, params, stopped))
+    assert equal(params, stopped)
 
     # Further tuning, and other programs' formats, need plain weights.
     whole = source.load_source(str(tmp_path / 'whole'))
@@ -346,7 +335,7 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encod
 
     # Without its encoder, or with another in its place, it is refused.
     shutil.move(copy, tmp_path / 'elsewhere')
-    with pytest.raises(UserError, match='weights alone, for the encoder of .*encoder'):
+    with refused('weights alone, for the encoder of .*encoder'):
         source.load_source(str(tmp_path / 'whole'))
     shutil.copytree(tmp_path / 'elsewhere', copy)
     place = (copy / 'checkpoints').iterdir().__next__()
@@ -355,19 +344,19 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encod
     state['encoder']['embeddings']['norm']['bias'] += 1
     with checkpoint.Checkpoints(copy) as checkpoints:
         checkpoints.save(TrainState(state, {}, np.int32(step), np.int32(0)), {'kind': 'pretrain'})
-    with pytest.raises(UserError, match='has other weights now'):
+    with refused('has other weights now'):
         source.load_source(str(tmp_path / 'whole'))
 
 
 def test_consistency_is_refused_where_there_are_no_classes(tmp_path, encoder, own_task_file):
-    task = json.loads(pathlib.Path(own_task_file).read_text())
+    task = read_json(pathlib.Path(own_task_file))
     del task['labels'], task['files']['test']
     (tmp_path / 'score.json').write_text(json.dumps(task | {'kind': 'regression'}))
     for file in tmp_path.glob('*.jsonl'):
         file.write_text(file.read_text().replace('"good"', '1').replace('"bad"', '0'))
     approach = tuner_of(str(tmp_path / 'score.json'), encoder).approach
     approach.check(configuration('tuning.method=adamix'))
-    with pytest.raises(UserError, match='consistency=true compares .* score .regression. has none'):
+    with refused('consistency=true compares .* score .regression. has none'):
         approach.check(configuration('tuning.method=adamix', 'tuning.consistency=true'))
 
 
@@ -382,33 +371,29 @@ def test_the_runtime_settings_are_obeyed(tmp_path, fine_tuner, monkeypatch):
 
     monkeypatch.setattr(finetuner, 'watchdog', watchdog)
     changes = ['epochs=4', 'runtime.checkpoint_every=4', 'score_every=5']
-    fine_tuner.run(
-        configuration(*changes, 'runtime.keep_checkpoints=2', 'runtime.stall_minutes=7'),
-        str(tmp_path / 'two'),
-    )
+    changes += ['runtime.keep_checkpoints=2', 'runtime.stall_minutes=7']
+    fine_tuner.run(configuration(*changes), str(tmp_path / 'two'))
     assert checkpoint.saved_steps(tmp_path / 'two') == [12, 15] and watched == [7]
     assert len(beats) == 15 + 3 + 4  # steps, saves, and batches of dev: at 5, 10, 15 and the end
-    fine_tuner.run(configuration(*changes), str(tmp_path / 'one'))
-    assert checkpoint.saved_steps(tmp_path / 'one') == [15]
 
 
 def test_steps_that_go_on_being_discarded_name_their_examples(tmp_path, fine_tuner):
     changes = ['optimizer.peak_lr=1e37', 'warmup_fraction=0', 'runtime.max_bad_steps=3']
     match = r'in a row, (\d+) to \d+, .*step \1 read the training examples \d+, .*more .from 0'
-    with pytest.raises(UserError, match=match):
+    with refused(match):
         fine_tuner.run(configuration(*changes), str(tmp_path / 'run'))
 
 
 def test_inputs_of_more_segments_than_the_model_knows_are_refused(tmp_path, encoder, own_task_file):
     """jax reads the last row there is, without a word."""
-    pairs = json.loads(pathlib.Path(own_task_file).read_text())
+    pairs = read_json(pathlib.Path(own_task_file))
     pairs |= {'kind': 'pair', 'columns': {'text': 'text', 'text_b': 'text', 'label': 'label'}}
     (tmp_path / 'pairs.json').write_text(json.dumps(pairs))
     there = source.load_source(encoder)
     small = dataclasses.replace(there.model, type_vocab_size=1)
     changed = there._replace(bert=there.bert._replace(config=small))
     match = r'inputs are of 2 segments, and .* knows 1 .type_vocab_size=1'
-    with pytest.raises(UserError, match=match):
+    with refused(match):
         tuner_from(changed, str(tmp_path / 'pairs.json')).run(
             configuration(), str(tmp_path / 'run')
         )
@@ -453,16 +438,16 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
 def test_a_folder_holds_one_run(tmp_path, encoder, own_task_file, fine_tuner):
     folder = str(tmp_path / 'run')
     fine_tuner.run(configuration('epochs=0.5'), folder)
-    with pytest.raises(UserError, match='epochs'):
+    with refused('epochs'):
         fine_tuner.run(configuration('epochs=1'), folder)
     with (tmp_path / 'train.jsonl').open('a') as file:
         file.write('{"text": "a", "label": "bad"}\n')
-    with pytest.raises(UserError, match='examples'):
+    with refused('examples'):
         tuner_of(own_task_file, encoder).run(configuration('epochs=0.5'), folder)
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    'changes, message',
     [
         (['max_seq_length=65'], 'beyond the position table .*use 64'),
         (
@@ -477,7 +462,7 @@ def test_a_folder_holds_one_run(tmp_path, encoder, own_task_file, fine_tuner):
     ],
 )
 def test_settings_that_cannot_be(tmp_path, fine_tuner, changes, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         fine_tuner.run(configuration(*changes), str(tmp_path / 'run'))
     assert not (tmp_path / 'run').exists()
 
@@ -497,7 +482,7 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
     fine_tuner = tuner_of(task_file, encoder)
     changes = ['runtime.checkpoint_every=5', 'score_every=5', 'select=best', 'patience=3']
     result, _ = fine_tuner.run(configuration(*changes), str(tmp_path / 'run'))
-    lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
+    lines = read_jsonl(tmp_path / 'run/metrics.jsonl')
     scores = {line['step']: line['accuracy'] for line in lines if line['split'] == 'dev'}
     best = max(scores, key=lambda step: (scores[step], -step))
     assert result['selected_step'] == best and result['metrics']['accuracy'] == scores[best]
@@ -515,7 +500,7 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
         k: v for k, v in result.items() if k not in ('seconds', 'costs')
     }
     whole, stopped = (checkpoint.load_params(tmp_path / name)[0] for name in ('run', 'stopped'))
-    assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
+    assert equal(whole, stopped)
 
 
 def test_recipes():
@@ -525,9 +510,9 @@ def test_recipes():
         config = recipe(task, 'pair', 'albert')
         total = finetuner.total_steps(examples, config)
         assert (total, int(steps * config.warmup_fraction)) == (steps, warmup)
-    with pytest.raises(UserError, match='--recipe=readme: it has none for cola'):
+    with refused('--recipe=readme: it has none for cola'):
         recipe('cola', 'classification', 'readme')
-    with pytest.raises(UserError, match='set score_every'):
+    with refused('set score_every'):
         configuration('patience=2')
     for config in filter(lambda c: isinstance(c, schema.FinetuneConfig), map(load, presets())):
         config.refuse_unused()
@@ -541,7 +526,7 @@ def test_grids_that_cannot_be():
         'sead=1': "has no 'sead'",
         ' ; ': 'is empty',
     }.items():
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             grid(configuration(), text)
 
 
@@ -554,14 +539,14 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
     assert all(any((folder / f'runs/seed={n}/profile').rglob('*.xplane.pb')) for n in (0, 1))
     second = binary(*command, *arguments)
     assert second.stdout == first.stdout and '2 of 2 runs were done before' in second.stderr
-    wanted = json.loads((folder / 'sweep.json').read_text())['runs'][1]['metrics']
+    wanted = read_json(folder / 'sweep.json')['runs'][1]['metrics']
     predictions = f'--predictions={run}/predictions/dev/predictions.tsv'
     for what in ([f'--workdir={run}'], [f'--task={task_file}', predictions]):
         assert json.loads(binary('evaluate', *what).stdout)['metrics'] == wanted
 
 
 @pytest.mark.parametrize(
-    ('name', 'arguments', 'message'),
+    'name, arguments, message',
     [
         ('finetune', ['--task=mrcp', '--init_from=x', '--workdir=y'], '--task=mrcp: unknown'),
         (
@@ -593,8 +578,4 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
 )
 def test_mistakes_are_one_line(tmp_path, binary, name, arguments, message):
     done = binary(name, *[argument.replace('=y', f'={tmp_path}') for argument in arguments])
-    assert (
-        done.returncode == 2
-        and message in done.stderr
-        and len(done.stderr.strip().splitlines()) == 1
-    )
+    assert message in mistake(done) and len(done.stderr.strip().splitlines()) == 1

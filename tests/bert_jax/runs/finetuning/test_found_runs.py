@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.inference import Predictor
@@ -17,11 +16,13 @@ from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning.finetune import finetune
 from bert_jax.runs.sources import source
 from tests.helpers.encoder import ENCODER_WORDS
+from tests.helpers.files import read_json, write_jsonl
+from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 SETTINGS = [
     'batch_size=16', 'max_seq_length=16', 'epochs=40', 'optimizer.peak_lr=3e-3',
-    'optimizer.algorithm=adamw',
+    'optimizer.algorithm=adamw', 'hidden_dropout=0', 'attention_dropout=0',
 ]  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def write(path, rows):
     for _ in rows:
         words = rng.choice([*labels, *ENCODER_WORDS[6:9]], 2)
         lines.append({'text': ' '.join(words), 'topics': [w for w in labels if w in words]})
-    path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    write_jsonl(path, lines)
     return str(path)
 
 
@@ -51,22 +52,22 @@ def test_a_run_keeps_its_task_and_its_thresholds(trained, encoder):
     [run] = result.runs
     assert run['metrics']['micro_f1'] > 0.8
     assert not run['failed']
-    guess = json.loads((folder / 'run/guessing.json').read_text())['entries'][0]['scores']
+    guess = read_json(folder / 'run/guessing.json')['entries'][0]['scores']
     assert guess['micro_f1'] < run['metrics']['micro_f1']
 
     # The file says what was found; the same call is the same run, and another one is refused.
     kept = folder / f'run/task/{found.name}.json'
-    assert json.loads(kept.read_text()) == found.description
+    assert read_json(kept) == found.description
     again = finetune(found, '', encoder, str(folder / 'run'), config)
     assert again.runs == result.runs
     train = found.description['files']['train']
     other = find(train, train, columns='label=topics')
-    with pytest.raises(UserError, match='another task: .*json differs in files; use another'):
+    with refused('another task: .*json differs in files; use another'):
         finetune(other, '', encoder, str(folder / 'run'), config)
 
     # Evaluated again by its task file, with the thresholds that were chosen, on more splits too.
     assert evaluation.evaluate(str(folder / 'run'))['metrics'] == run['metrics']
-    more = json.loads(kept.read_text())
+    more = read_json(kept)
     more['files']['test'] = write(folder / 'test.jsonl', range(30))
     kept.write_text(json.dumps(more))
     assert evaluation.evaluate(str(folder / 'run'), split='test')['metrics']['micro_f1'] > 0.8
@@ -75,7 +76,7 @@ def test_a_run_keeps_its_task_and_its_thresholds(trained, encoder):
 
 def test_answers_are_the_same_from_a_run_and_from_an_export(trained):
     folder, found, _, _ = trained
-    thresholds = json.loads((folder / 'run/chosen.json').read_text())['thresholds']
+    thresholds = read_json(folder / 'run/chosen.json')['thresholds']
     predictor = Predictor.from_workdir(str(folder / 'run'))
     answers = predictor(['red fox', 'the book'])
     assert answers[0]['labels'] == ['fox', 'red']
@@ -89,7 +90,7 @@ def test_answers_are_the_same_from_a_run_and_from_an_export(trained):
     assert other('red fox')['labels'] == ['fox']
 
     export(str(folder / 'run'), 'huggingface', str(folder / 'hf'))
-    settings = json.loads((folder / 'hf/config.json').read_text())
+    settings = read_json(folder / 'hf/config.json')
     assert settings['problem_type'] == 'multi_label_classification'
     read = source.read_source(str(folder / 'hf'))
     assert read.bert.chosen == {'thresholds': thresholds}

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import sweep
+from tests.helpers.refusals import refused
 
 
 def row(name, score, loss, failed):
@@ -67,7 +67,7 @@ def test_what_methods_take_stands_beside_their_scores():
 
 
 @pytest.mark.parametrize(
-    ('command', 'done'),
+    'command, done',
     [('evaluate', True), ('evaluate', False), ('predict', True), ('export', False)],
 )
 def test_a_command_on_a_sweep_names_its_runs(tmp_path, binary, command, done):
@@ -97,9 +97,7 @@ def test_a_task_without_dev_is_told_that_it_has_no_dev(tmp_path):
         'columns': {'text': 0, 'label': 1},
     }
     (tmp_path / 'mine.json').write_text(json.dumps(settings))
-    with pytest.raises(
-        UserError, match='task mine has no dev split to be scored on, only train: give it one'
-    ):
+    with refused('task mine has no dev split to be scored on, only train: give it one'):
         _ = load_task(str(tmp_path / 'mine.json')).selection_split
     settings['files']['test'] = 'y.tsv'
     (tmp_path / 'mine.json').write_text(json.dumps(settings))

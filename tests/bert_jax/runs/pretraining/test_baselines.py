@@ -12,6 +12,7 @@ import pytest
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.pretraining.baselines import baselines, logged_baselines
+from tests.helpers.files import write_lines
 from tests.helpers.records import encoded
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
@@ -53,7 +54,7 @@ HELD_OUT = [
 def record_folder(tmp_path):
     folder = tmp_path / 'records'
     (folder / 'tokenizer').mkdir(parents=True)
-    (folder / 'tokenizer' / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    write_lines(folder / 'tokenizer' / 'vocab.txt', WORDS)
     (folder / 'tokenizer' / 'tokenizer_config.json').write_text(
         json.dumps(
             {'tokenizer_class': 'BertTokenizer', 'do_lower_case': True, 'strip_accents': None}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import pathlib
 
 import numpy as np
 import pytest
 import scipy.special
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.model import heads
@@ -18,7 +16,11 @@ from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
 from tests.helpers.encoder import ENCODER_WORDS as WORDS
+from tests.helpers.files import read_json
 from tests.helpers.finetuning import trained_on
+from tests.helpers.processes import ok
+from tests.helpers.refusals import refused
+from tests.helpers.texts import documents
 
 
 def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary):
@@ -26,11 +28,7 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
 
     The number of records does not divide by the evaluation's batch.
     """
-    rng = np.random.default_rng(0)
-    sentences = [' '.join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)]
-    (tmp_path / 'text.txt').write_text(
-        '\n\n'.join('\n'.join(sentences[i : i + 6]) for i in range(0, 600, 6)) + '\n'
-    )
+    (tmp_path / 'text.txt').write_text(documents(WORDS, 90))
     records = tmp_path / 'records'
     options = [
         '--seq_len=32',
@@ -46,12 +44,12 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
         f'--output={records}',
         *options,
     )
-    assert made.returncode == 0, made.stderr
+    ok(made)
     found = held_out.evaluate(encoder, str(records), 'eval')
     elsewhere = trained_on(encoder, tmp_path / 'elsewhere', {'fsdp': 16, 'model_parallel': 2})
     there = held_out.evaluate(elsewhere, str(records), 'eval')
     assert there['metrics'] == pytest.approx(found['metrics'], rel=1e-6)
-    with pytest.raises(UserError, match="no records of split 'dev'"):
+    with refused("no records of split 'dev'"):
         held_out.evaluate(encoder, str(records), 'dev')
 
     manifest = Manifest.load(str(records))
@@ -83,6 +81,6 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
     assert (
         found['records']
         == manifest.records('eval')
-        == json.loads(pathlib.Path(encoder, 'eval/eval.json').read_text())['records']
+        == read_json(pathlib.Path(encoder, 'eval/eval.json'))['records']
         > 10
     )

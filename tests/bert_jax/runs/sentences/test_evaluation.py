@@ -12,6 +12,8 @@ from bert_jax.inference import Bert
 from bert_jax.runs.sentences import evaluation
 from tests.helpers import tiny_models
 from tests.helpers.commands import in_process  # noqa: F401
+from tests.helpers.files import read_json, write_jsonl, write_lines
+from tests.helpers.processes import ok
 
 VECTORS = {'q': [1, 0], 'x': [2, 0], 'y': [1, 0], 'z': [0, 1], 'p x': [0, 1]}
 
@@ -20,13 +22,13 @@ def folder(path, qrels: str) -> str:
     (path / 'qrels').mkdir(parents=True)
     (path / 'qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + qrels)
     corpus = ({'_id': name.upper(), 'text': name} for name in 'zxy')
-    (path / 'corpus.jsonl').write_text('\n'.join(map(json.dumps, corpus)) + '\n')
+    write_jsonl(path / 'corpus.jsonl', corpus)
     (path / 'queries.jsonl').write_text('{"_id": "1", "text": "q"}\n{"_id": "2", "text": "q"}\n')
     return str(path)
 
 
 @pytest.mark.parametrize(
-    ('qrels', 'compare', 'reciprocal'),
+    'qrels, compare, reciprocal',
     [
         # x and y are as near as each other: by id, upwards; with grades downwards.
         ('1\tX\t1\n', 'cosine', 1),
@@ -63,12 +65,11 @@ def test_the_command(tmp_path, binary):
     pairs = [(texts[i], texts[j], i + j, (i + j) % 2) for i in range(4) for j in range(4)]
     lines = ['a\tb\tscore\tlabel', *('\t'.join(map(str, pair)) for pair in pairs)]
     (tmp_path / 'pairs.tsv').write_text('\n'.join(lines))
-    (tmp_path / 'texts.txt').write_text('\n'.join(texts) + '\n')
+    write_lines(tmp_path / 'texts.txt', texts)
 
     def report(*arguments) -> dict:
-        done = binary('evaluate', f'--init_from={model}', f'--output={out}', *arguments)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(out.read_text()) == json.loads(done.stdout)
+        done = ok(binary('evaluate', f'--init_from={model}', f'--output={out}', *arguments))
+        assert read_json(out) == json.loads(done.stdout)
         return json.loads(done.stdout)
 
     a, b, scores, _ = zip(*pairs, strict=True)
@@ -99,7 +100,7 @@ def test_the_command(tmp_path, binary):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    'arguments, message',
     [
         (['--sts=x', '--pairs=y'], '--pairs does not go with --sts'),
         (['--retrieval=x', '--predictions=y'], '--init_from does not go with --predictions'),

@@ -10,35 +10,24 @@ import json
 import pathlib
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
-from bert_jax.conversion import google, huggingface
 from bert_jax.inference import export
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.runs.sources import fitting, source
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.checkpoint import load_params
+from tests.helpers.files import read_json, write_lines
+from tests.helpers.refusals import refused
+from tests.helpers.trees import equal
+from tests.helpers.vocabularies import SPECIAL
 
 GOLDEN = pathlib.Path(__file__).parents[3] / 'golden' / 'huggingface'
-WORDS = [
-    '[PAD]',
-    '[UNK]',
-    '[CLS]',
-    '[SEP]',
-    '[MASK]',
-    '[unused0]',
-    '[unused1]',
-    'sea',
-    'farm',
-    '##er',
-    *(f'word{i}' for i in range(30)),
-]
+WORDS = '[unused0] [unused1] sea farm ##er'.split()
+WORDS = [*SPECIAL, *WORDS, *(f'word{i}' for i in range(30))]
 
 
 @pytest.fixture
@@ -48,14 +37,8 @@ def folder(tmp_path) -> pathlib.Path:
     there.mkdir()
     for name in ('config.json', 'model.safetensors'):
         shutil.copyfile(GOLDEN / name, there / name)
-    (there / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    write_lines(there / 'vocab.txt', WORDS)
     return there
-
-
-def equal(a, b) -> bool:
-    return jax.tree.structure(a) == jax.tree.structure(b) and jax.tree.all(
-        jax.tree.map(np.array_equal, a, b)
-    )
 
 
 def test_all_of_a_pretraining_model_is_taken(folder):
@@ -134,23 +117,18 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
 def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
     there = source.read_source(str(folder))
     wanted = dataclasses.replace(there.model, hidden_act='relu', num_heads=8)
-    with pytest.raises(
-        UserError,
-        match='leave those settings out, or give --set model.num_heads=.'
-        ' --set model.hidden_act=gelu_erf$',
+    with refused(
+        'leave those settings out, or give --set model.num_heads=. --set model.hidden_act=gelu_erf$'
     ):
         fitting.for_pretraining(str(folder), there.tokenizer, wanted, seed=1)
     (tmp_path / 'vocab.txt').write_text('\n'.join(WORDS).replace('sea', 'tea') + '\n')
-    with pytest.raises(
-        UserError,
-        match=r"not that of .*there, nor an extension of it: entry 7 is 'sea' there and 'tea' here",
+    with refused(
+        r"not that of .*there, nor an extension of it: entry 7 is 'sea' there and 'tea' here"
     ):
         fitting.for_pretraining(str(folder), Tokenizer.load(tmp_path), there.model, seed=1)
-    with pytest.raises(
-        UserError, match='expected a workdir of bert-pretrain or bert-finetune, a Hugging Face'
-    ):
+    with refused('expected a workdir of bert-pretrain or bert-finetune, a Hugging Face'):
         source.read_source(str(tmp_path))
-    with pytest.raises(UserError, match='nowhere: no such folder'):
+    with refused('nowhere: no such folder'):
         source.read_source(str(tmp_path / 'nowhere'))
 
 
@@ -161,7 +139,7 @@ def padded(folder: pathlib.Path, rows: int) -> None:
         more = rng.normal(3, 1, (rows - len(tensors[name]), *tensors[name].shape[1:]))
         tensors[name] = np.concatenate([tensors[name], more.astype(np.float32)])
     save_file(tensors, folder / 'model.safetensors')
-    config = json.loads((folder / 'config.json').read_text())
+    config = read_json(folder / 'config.json')
     (folder / 'config.json').write_text(json.dumps(config | {'vocab_size': rows}))
 
 
@@ -204,7 +182,7 @@ FINE_TUNED = schema.dumps(schema.FinetuneConfig())
 
 
 @pytest.mark.parametrize(
-    ('config', 'data', 'message'),
+    'config, data, message',
     [
         (FINE_TUNED, None, 'data.json: cannot be read .No such file .*: put it back from a copy'),
         (FINE_TUNED, b'{"model": {', 'data.json: not valid JSON'),
@@ -220,79 +198,25 @@ def test_a_damaged_workdir_is_one_line(tmp_path, config, data, message):
                 bytes(content, 'utf-8') if name == 'config.json' else content
             )
     for read in (lambda: source.read_source(str(tmp_path)), Workdir(tmp_path).model_config):
-        with pytest.raises(UserError, match=message) as caught:
+        with refused(message) as caught:
             read()
-        assert '\n' not in str(caught.value) and str(tmp_path) in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
 
 
 def test_a_source_that_no_file_system_reads_is_one_line(folder, monkeypatch):
-    with pytest.raises(
-        UserError,
-        match='xx://a/b: cannot be read .no such kind of address is known.: correct the address',
+    with refused(
+        'xx://a/b: cannot be read .no such kind of address is known.: correct the address'
     ):
         source.read_source('xx://a/b')
-    with pytest.raises(UserError, match='model.safetensors is a file: name its folder'):
+    with refused('model.safetensors is a file: name its folder'):
         source.read_source(str(folder / 'model.safetensors'))
 
     def gone(*_):
         raise OSError(116, 'Stale file handle')
 
     monkeypatch.setattr(source.huggingface, 'read', gone)
-    with pytest.raises(UserError, match='cannot be read .*Stale file handle.*make it readable'):
+    with refused('cannot be read .*Stale file handle.*make it readable'):
         source.read_source(str(folder))
-
-
-@pytest.mark.slow
-def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
-    """A step from a Google checkpoint, with words of a new text added, on its records."""
-    model = huggingface.read(folder).model
-    there = {'hidden_act': 'gelu_tanh', 'layer_norm_eps': 1e-12}
-    model = model._replace(config=dataclasses.replace(model.config, **there))
-    google.write(tmp_path / 'google', model)
-    shutil.copyfile(folder / 'vocab.txt', tmp_path / 'google' / 'vocab.txt')
-    lines = [f'Farmer sea word{i % 30} farmer seas storm' for i in range(400)]
-    (tmp_path / 'text.txt').write_text('\n\n'.join(map('\n'.join, zip(*[iter(lines)] * 8))))
-
-    def run(name: str, *arguments: str) -> str:
-        done = binary(name, *arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
-    text, vocab = f'--input={tmp_path}/text.txt', f'{tmp_path}/vocab'
-    init_from = f'--init_from={tmp_path}/google'
-    said = run(
-        'train_vocab', f'--extend={tmp_path}/google', text, f'--output={vocab}', '--new_words=3'
-    )
-    assert '3 new words: 2 in [unused] slots, 1 appended; 41 entries' in said
-    assert Tokenizer.load(vocab).tokens([5, 6, 40]) == ['farmer', 'seas', 'storm']
-    shape = ('--seq_len=12', '--max_predictions=2', f'--output={tmp_path}/records')
-    run('preprocess', text, f'--tokenizer={vocab}', *shape)
-
-    # The shape is the source's, though the preset has another; the recipe is the preset's.
-    settings = (
-        'phases.0.seq_len=12', 'phases.0.steps=1', 'phases.0.batch_size=8',
-        'optimizer.peak_lr=1e-6', 'optimizer.warmup_steps=0', 'model.hidden_dropout=0.1',
-    )  # fmt: skip
-    command = ('--config=quickstart', f'--data={tmp_path}/records', f'--workdir={tmp_path}/run')
-    command += tuple(f'--set={setting}' for setting in settings)
-    said = run('pretrain', *command, init_from, '--print_map')
-    assert 'cls/predictions/output_bias  mlm/bias' in said
-    chosen = {'hidden_dropout': 0.1, 'attention_dropout': 0.0, 'initializer_range': 0.05}
-    wanted = dataclasses.replace(model.config, vocab_size=41, **chosen)
-    assert Workdir(tmp_path / 'run').model_config() == wanted
-    found, step = load_params(tmp_path / 'run')
-    grown = fitting.with_vocabulary(
-        source.read_source(str(tmp_path / 'google')), Tokenizer.load(vocab)
-    ).params
-    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), dict(found), grown)
-    # One step of about ten times the rate, without bias correction.
-    assert step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
-
-    # A run that has a checkpoint does not need its source again, and no other source.
-    shutil.rmtree(tmp_path / 'google')
-    assert 'done: 1 steps' in run('pretrain', *command, init_from)
-    other = binary('pretrain', *command, f'--init_from={folder}')
-    assert other.returncode == 2 and 'data.init_from' in other.stderr, other.stderr
 
 
 def test_a_step_is_named_by_its_checkpoint(encoder, tmp_path):
@@ -301,5 +225,5 @@ def test_a_step_is_named_by_its_checkpoint(encoder, tmp_path):
     assert source.read_source(str(step)).step == int(step.name)
     assert source.shape_of(str(step)) == source.shape_of(encoder)
     missing = f'{encoder}/checkpoints/99'
-    with pytest.raises(UserError, match='no checkpoint that can be read'):
+    with refused('no checkpoint that can be read'):
         source.read_source(missing)

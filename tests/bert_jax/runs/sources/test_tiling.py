@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model
 from bert_jax.model import heads, layout
 from bert_jax.runs.sources import fitting, source, tiling
 from bert_jax.train.state import init_params
 from tests.helpers import tiny_models
+from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
 
 # ModernBERT-large's blocks, by the block of base that each is made of.
@@ -48,7 +48,7 @@ def test_a_student_takes_blocks_that_are_evenly_spread():
     for path, array in new.items():
         kept = old[path][[0, 2, 4, 7, 9, 11]] if '/layers/' in path else old[path]
         np.testing.assert_array_equal(array, kept, path)
-    with pytest.raises(UserError, match='12 blocks of its own, and model.num_layers=13 asks'):
+    with refused('12 blocks of its own, and model.num_layers=13 asks'):
         tiling.shallower(start, dataclasses.replace(config, num_layers=13))
 
 
@@ -95,12 +95,12 @@ def test_what_is_no_size_must_be_the_sources(caplog):
         ({'hidden_size': 32, 'hidden_act': 'relu'}, 'model.hidden_act=gelu'),
     ):
         config = dataclasses.replace(model.config, **change)
-        with pytest.raises(UserError, match=said):
+        with refused(said):
             fitting.as_pretraining(start, start.tokenizer, config, 0, 'tiling')
     lstm = start._replace(
         bert=model._replace(config=dataclasses.replace(model.config, bilstm=True))
     )
-    with pytest.raises(UserError, match='--init_by=tiling: small has a BiLSTM'):
+    with refused('--init_by=tiling: small has a BiLSTM'):
         tiling.tiled(lstm, lstm.model)
 
 

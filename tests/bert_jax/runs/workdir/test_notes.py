@@ -6,16 +6,16 @@ import pathlib
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.notes import Guess, command_line, guesses, note_guess, note_start, starts
 from bert_jax.runs.workdir.workdir import Workdir
+from tests.helpers.refusals import refused
 
 LAUNCH = pathlib.Path(notes.__file__).parents[2] / 'launch'
 
 
 @pytest.mark.parametrize(
-    ('argv', 'command'),
+    'argv, command',
     [
         (
             [f'{LAUNCH}/pretrain.py', '--workdir=a b'],
@@ -49,7 +49,7 @@ def test_a_guess_takes_the_place_of_one_from_the_same_step(tmp_path):
 @pytest.mark.parametrize('text', ['[]', '{"entries": [{"a": 1}]}'])
 def test_damaged_notes_are_one_line(tmp_path, text):
     (tmp_path / 'guessing.json').write_text(text)
-    with pytest.raises(UserError, match=r'guessing\.json: .*put it back from a copy'):
+    with refused(r'guessing\.json: .*put it back from a copy'):
         guesses(Workdir(tmp_path))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from bert_jax.configs.errors import UserError
 from bert_jax.inference.predict_file import FileResult
 from bert_jax.runs.workdir.resumable import growing, was_finished
+from tests.helpers.refusals import refused
 
 IDENTITY = {'input': 'a', 'model': 1}
 
@@ -28,9 +26,7 @@ def test_a_killed_process_loses_nothing_and_doubles_nothing(tmp_path):
         files.finish({'more': 1}, lambda: (folder / 'a').rename(output))
     assert (tmp_path / 'out').read_bytes() == b'12345' and not folder.exists()
     assert was_finished(output, IDENTITY)
-    with pytest.raises(
-        UserError, match='is there already, and not from these settings .other model.'
-    ):
+    with refused('is there already, and not from these settings .other model.'):
         was_finished(output, {**IDENTITY, 'model': 2})
 
 
@@ -38,16 +34,16 @@ def test_other_settings_another_process_and_remote_output_are_refused(tmp_path):
     output = str(tmp_path / 'out')
     with growing(output, IDENTITY, ['a']) as files:
         files.append(1, {'a': b'1'})
-        with pytest.raises(UserError, match='--output=.*another process'):
+        with refused('--output=.*another process'):
             with growing(output, IDENTITY, ['a']):
                 pass
-    with pytest.raises(UserError, match=r'the beginning of another run \(other model\)'):
+    with refused(r'the beginning of another run \(other model\)'):
         with growing(output, {**IDENTITY, 'model': 2}, ['a']):
             pass
-    with pytest.raises(UserError, match='remote storage cannot'):
+    with refused('remote storage cannot'):
         with growing('gs://bucket/out', IDENTITY, ['a']):
             pass
-    with pytest.raises(UserError, match='no folder'):
+    with refused('no folder'):
         with growing(str(tmp_path / 'none' / 'out'), IDENTITY, ['a']):
             pass
 
@@ -64,7 +60,7 @@ def test_a_full_disk_is_one_line_and_a_damaged_or_foreign_file_is_never_taken_fo
 
     with monkeypatch.context() as patch:
         patch.setattr('bert_jax.runs.workdir.resumable.os.fsync', full)
-        with pytest.raises(UserError, match='No space left on device: .* goes on after 3 records'):
+        with refused('No space left on device: .* goes on after 3 records'):
             with growing(output, IDENTITY, ['a']) as files:
                 files.append(1, {'a': b'4'})
     with growing(output, IDENTITY, ['a']) as files:
@@ -72,15 +68,15 @@ def test_a_full_disk_is_one_line_and_a_damaged_or_foreign_file_is_never_taken_fo
         assert (files.records, files.bad) == (3, 1)
         assert counted == '3 answers, 1 of them bad records'
         (files.folder / 'a').write_bytes(b'1')
-    with pytest.raises(UserError, match='is shorter than it was'):
+    with refused('is shorter than it was'):
         with growing(output, IDENTITY, ['a']):
             pass
     (files.folder / 'progress.json').write_text('{"rec')
-    with pytest.raises(UserError, match=f'progress.json: not valid JSON .*: remove {files.folder}'):
+    with refused(f'progress.json: not valid JSON .*: remove {files.folder}'):
         with growing(output, IDENTITY, ['a']):
             pass
     (tmp_path / 'out').write_text('mine')
     for content in ('[1]', '{', '{"identity": 3}'):
         (tmp_path / 'out.json').write_text(content)
-        with pytest.raises(UserError, match='is there already'):
+        with refused('is there already'):
             was_finished(output, IDENTITY)

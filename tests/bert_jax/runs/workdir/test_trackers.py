@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.runs.workdir import trackers
 from bert_jax.runs.workdir.metrics import Writers
 from bert_jax.runs.workdir.trackers import MlflowWriter, WandbWriter
 from bert_jax.train.loop import LogEntry
+from tests.helpers.refusals import refused
 
 LINES = [
     LogEntry(5, {'split': 'train', 'loss': 2.0, 'phase': 0, 'grad_norm': float('nan')}, 10, 1.0),
@@ -40,9 +40,7 @@ def test_a_tracker_by_name(monkeypatch):
         first, other, again = (run for _, run, *_ in made)
         assert first == again != other and first.startswith('run-')
         monkeypatch.setattr('importlib.util.find_spec', lambda module: None)
-        with pytest.raises(
-            UserError, match=f'--track={name}: {name} is not installed: pip install'
-        ):
+        with refused(f'--track={name}: {name} is not installed: pip install'):
             trackers.writers_of(name, 'run')
 
 

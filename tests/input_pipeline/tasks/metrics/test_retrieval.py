@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.files import beir
 from bert_jax.input_pipeline.tasks.metrics import retrieval
+from tests.helpers.refusals import refused
 
 TEN = [f'd{n}' for n in range(10)]
 
@@ -43,21 +43,21 @@ def test_scores_of_grades():
     assert found['map@100'] == pytest.approx((1 + 1 + 3 / 4) / 3, abs=1e-12)
 
 
-@pytest.mark.parametrize(('grade', 'relevant'), [(1, 100), (2, 150)])
+@pytest.mark.parametrize('grade, relevant', [(1, 100), (2, 150)])
 def test_map_divides_by_its_depth_without_grades_and_by_all_with_them(grade, relevant):
     grades = {'q': {f'd{n}': grade for n in range(150)}}
     assert means({'q': TEN}, grades)['map@100'] == pytest.approx(10 / relevant)
 
 
 @pytest.mark.parametrize(
-    ('ranking', 'grades', 'message'),
+    'ranking, grades, message',
     [
         (['a', 'b', 'a'], {'a': 1}, "query 'q': document 'a' is twice in its ranking"),
         (['a'], {'a': 0}, "query 'q' has no relevant document"),
     ],
 )
 def test_rankings_that_are_refused(ranking, grades, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         retrieval.scores({'q': ranking}, {'q': grades})
 
 
@@ -83,7 +83,7 @@ def test_a_folder_of_beir_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('name', 'added', 'message'),
+    'name, added, message',
     [
         ('qrels/test.tsv', 'q1\td3\t1\n', r"test.tsv:4: document 'd3' is not in .*corpus.jsonl"),
         ('qrels/test.tsv', 'q2\td1\t0.5\n', r"test.tsv:4: score '0.5' is not a whole number"),
@@ -92,7 +92,7 @@ def test_a_folder_of_beir_is_read(tmp_path):
     ],
 )
 def test_folders_that_are_refused(tmp_path, name, added, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         beir.read(write(tmp_path, **{name: FILES[name] + added}))
 
 
@@ -106,7 +106,7 @@ def test_a_run_is_ranked_by_its_scores_in_float32(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('line', 'message'),
+    'line, message',
     [
         ('q Q0 a 2 1 me', r"run:2: query 'q' and document 'a' again"),
         ('q b 2', r'run:2: 3 columns where a run has six'),
@@ -114,5 +114,5 @@ def test_a_run_is_ranked_by_its_scores_in_float32(tmp_path):
 )
 def test_runs_that_are_refused(tmp_path, line, message):
     (tmp_path / 'run').write_text(f'q Q0 a 1 2 me\n{line}\n')
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         beir.read_run(str(tmp_path / 'run'))
