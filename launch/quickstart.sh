@@ -14,4 +14,6 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 what='.[tensorflow]'
 case " $*" in *' --corpus'*) what='.' ;; esac
 (cd "$root" && source launch/install.sh "$what")
+# What Python compiles of the packages is kept, whatever is set outside: install.sh leaves it to Python.
+unset PYTHONDONTWRITEBYTECODE
 exec "$root/.venv/bin/bert-quickstart" "$@"  # where the user stands: paths are theirs
