@@ -132,7 +132,7 @@ def _notes(init_from: str, output: str) -> Notes:
             ('task', epath.Path(data.get('task', '')).stem),
             ('begun from', base or epath.Path(data['init_from']).name),
             ('batch', config.batch_size),
-            ('epochs', f'{config.epochs:g}'),
+            *([] if config.steps else [('epochs', f'{config.epochs:g}')]),
             ('longest row in training', config.max_seq_length),
         ]
     if isinstance(config, FinetuneConfig | PretrainConfig):

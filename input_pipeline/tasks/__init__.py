@@ -51,9 +51,14 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
     if task_file.is_task_file(name_or_json):
         return _load_json(name_or_json, data_dir)
     if name_or_json not in BY_NAME:
+        of_run = (
+            ' of a task file, such as a run keeps of a table as task/NAME.json'
+            if os.path.splitext(name_or_json)[1]
+            else ''
+        )
         raise UserError(
             f'--task={name_or_json}: unknown; use one of {", ".join(BY_NAME)}, or a path ending in'
-            f' .json{did_you_mean(name_or_json, BY_NAME)}'
+            f' .json{of_run}{did_you_mean(name_or_json, BY_NAME)}'
         )
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')

@@ -9,6 +9,7 @@ a character like any other, a row is a line); CSV has RFC 4180 quoting.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -124,10 +125,18 @@ def _tsv(
 def _csv(
     lines: Iterable[tuple[int, Any]], path: str
 ) -> Iterator[tuple[int, list[str] | BadRecord]]:
-    """Yield (number of its first line, cells) of each row that is not empty, by RFC 4180."""
+    """Yield (number of its first line, cells) of each row that is not empty, by RFC 4180.
+
+    Cells are parted by semicolons where the first line has those and no comma, as spreadsheets
+    write them in most of Europe.
+    """
     # The library's own limit of 128 KiB a cell would refuse long contexts.
     csv.field_size_limit(2**31 - 1)
-    rows, begin = csv.reader((f'{line}\n' for _, line in lines), strict=True), 1
+    lines = iter(lines)
+    first = list(itertools.islice(lines, 1))
+    is_european = all(';' in str(line) and ',' not in str(line) for _, line in first)
+    texts = (f'{line}\n' for _, line in itertools.chain(first, lines))
+    rows, begin = csv.reader(texts, delimiter=';' if is_european else ',', strict=True), 1
     try:
         for cells in rows:
             if cells:

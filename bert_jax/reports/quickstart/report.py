@@ -127,9 +127,10 @@ def conclusions(results: dict[str, Any]) -> list[str]:
     if gained > 0.05:
         lines = [f'Pre-training gained {gained:.2f} nats a masked token over the unigram baseline.']
     else:
+        what = 'less than' if gained < 0 else 'hardly more than'
         lines = [
-            f'Pre-training learned hardly more than how frequent tokens are ({gained:+.2f} nats'
-            ' over the unigram baseline): it needs more steps.'
+            f'Pre-training learned {what} how frequent tokens are ({gained:+.2f} nats over the'
+            ' unigram baseline): it needs more steps.'
         ]
     if final['nsp_accuracy'] < guess['nsp_accuracy'] + 0.02:
         lines.append('Next sentence prediction was not learned: it is at chance.')

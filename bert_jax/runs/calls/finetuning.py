@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
@@ -76,7 +76,7 @@ def finetune(
     *,
     dev: Path = '',
     kind: str = '',
-    columns: str = '',
+    columns: str | Mapping[str, str | int] = '',
     header: bool | None = None,
     data_dir: Path = '',
     config: str | schema.FinetuneConfig | None = None,
@@ -102,7 +102,8 @@ def finetune(
       workdir: folder of the run, or of all runs of a sweep.
       dev: of a table: the dev split, which is scored; '': a tenth of the rows, drawn.
       kind: of a table: classification, pair, ...; '': as the labels look.
-      columns: of a table: which is what, as 'text=review,label=stars'; '': as they are called.
+      columns: of a table: which is what, as 'text=review,label=stars' or {'text': 'review'}; '': as
+        they are called.
       header: of a table: whether its first line names the columns; None: as it looks.
       data_dir: the folder that holds the files of a task that has a name.
       config: a preset's name, a Python file or a saved config.json, or the settings themselves;
@@ -121,6 +122,8 @@ def finetune(
     Raises:
       UserError: task, settings, source or folder do not fit, in one line.
     """
+    if isinstance(columns, Mapping):
+        columns = ','.join(f'{role}={column}' for role, column in columns.items())
     which = TaskOptions(os.fspath(task), os.fspath(dev), kind, columns, header, os.fspath(data_dir))
     with called():
         common = FinetuneFlags(

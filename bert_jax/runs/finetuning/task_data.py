@@ -52,7 +52,9 @@ def keep(task: FoundTask, workdir: Workdir) -> str:
       UserError: the folder holds a run on another task.
     """
     file = workdir.task_file(task.name)
-    if (workdir.config_file.exists() or workdir.swept()) and file.exists():
+    if workdir.config_file.exists() or workdir.swept():
+        if not file.exists():
+            raise UserError(f'--workdir={workdir} holds a run on another task; use another folder')
         # More splits may have been added to it, to be scored.
         kept = read_object(file)
         ours = set(task.description['files'])

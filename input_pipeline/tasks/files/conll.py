@@ -69,7 +69,8 @@ def is_column_file(path: str) -> bool:
     lines = [line for _, line in itertools.islice(_lines(path), _LOOKED_AT)]
     words = [line for line in lines if line.strip() and not line.startswith('-DOCSTART-')]
     tagged = (len(cells := line.split()) > 1 and _TAG.fullmatch(cells[-1]) for line in words)
-    return '' in map(str.strip, lines[:-1]) and bool(words) and all(tagged)
+    # Blank lines at the end part no sentences.
+    return '\n\n' in '\n'.join(map(str.strip, lines)).strip() and bool(words) and all(tagged)
 
 
 def read(table: Table, comment: str, untagged: bool) -> Iterator[tuple[Sentence, dict[str, Any]]]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import BY_KIND, Task
+from bert_jax.input_pipeline.tasks.files import word_columns
 from bert_jax.input_pipeline.text.record_files import parse_columns
 from bert_jax.input_pipeline.text.sources import hub
 from bert_jax.input_pipeline.text.tables import SUFFIXES, Table
@@ -199,11 +200,22 @@ def find(
     task = FoundTask(_name(train), entry).task
     if task.labels and 'labels' not in entry:
         entry['labels'] = list(task.labels)
-    if not dev and (count := len(task.examples('dev'))) < _FEWEST:
+    if dev:
+        task.examples('dev')  # what is wrong with it is said before a run begins
+    elif (count := _count(task, 'dev')) < _FEWEST:
         raise UserError(
             f'{train}: {count} of its rows would be its dev split: too few; name a file with --dev'
         )
     return FoundTask(_name(train), entry)
+
+
+def _count(task: Task, split: str) -> int:
+    """Return how many examples a drawn split has, which may be none of few rows."""
+    try:
+        return len(task.examples(split))
+    except UserError:
+        task.examples('train')  # raises what is wrong with the file
+        return 0
 
 
 def _entries(
@@ -255,7 +267,9 @@ def _columns(table: Table, header: bool | None) -> tuple[list[Cells], bool]:
     others = [row for row in rows[1:] if len(row) == len(first)]
     if len(first) < 2:
         other = next((s for s in (';', ',', '\t', '|') if s in first[0]), None)
-        hint = f'its first row has {other!r}' if other else 'a text and its label are two'
+        hint = 'a text and its label are two'
+        if other:
+            hint = f'its first row has {other!r}: save it with tabs as .tsv, or with commas as .csv'
         raise UserError(f'{table.path}: it has one column as it is read: {hint}')
     others = others[:: -(-len(others) // _ROWS)] if others else []
     below = [Cells(i, [row[i] for row in others]) for i in range(len(first))]
@@ -339,7 +353,14 @@ def _label(path: str, columns: Sequence[Cells], named: Mapping[str, str | int]) 
         return likely[0].key
     shown = ', '.join(map(str, likely or columns))[:200]
     what = 'may each be the label' if likely else 'do not look like labels'
-    raise UserError(f'{path}: columns {shown} {what}: say which, as in {_OPTION}')
+    raise UserError(f'{path}: columns {shown} {what}: say which, as in {_option(columns)}')
+
+
+def _option(columns: Sequence[Cells]) -> str:
+    """Return the option that names columns; of a table without texts also that for words."""
+    if any(cells.are_texts for cells in columns):
+        return _OPTION
+    return f'{_OPTION}, or {word_columns.OPTION} where each row is a word'
 
 
 def _texts(path: str, columns: Sequence[Cells]) -> dict[str, str | int]:
@@ -371,7 +392,7 @@ def _texts(path: str, columns: Sequence[Cells]) -> dict[str, str | int]:
             ' one alone'
         )
     what = 'are all texts' if texts else 'do not look like texts'
-    raise UserError(f'{path}: columns {shown} {what}: say which, as in {_OPTION}')
+    raise UserError(f'{path}: columns {shown} {what}: say which, as in {_option(columns)}')
 
 
 def _is_pair(first: str, second: str) -> bool:

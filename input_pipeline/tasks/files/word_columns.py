@@ -26,6 +26,7 @@ _NAMES = {
         'pos',
     ),
 }  # fmt: skip
+OPTION = '--columns=sentence=NAME,tokens=NAME,tags=NAME'
 _ROLES = {'text': 'tokens', 'label': 'tags'}  # the names that every table's columns have
 
 
@@ -56,6 +57,8 @@ def find_columns(
         return _entries(path, roles)
     if named and not asked:
         return None
+    # Names that say nothing are passed over where what is in the columns leaves no doubt.
+    is_clear = asked or not any(cells.are_texts for cells in columns)
     roles = dict(named)
     for role, fits, what in (
         ('sentence', _parts_sentences, 'holds the same for all words of a sentence'),
@@ -64,15 +67,14 @@ def find_columns(
     ):
         if role in roles:
             continue
-        likely = {c.name: c for c in free if fits(c)}
+        likely = {c.name or str(c.key): c for c in free if fits(c)}
         chosen = [likely[name] for name in _NAMES[role] if name in likely]
-        if asked and not chosen and len(likely) == 1:
+        if is_clear and not chosen and len(likely) == 1:
             chosen = list(likely.values())
         if asked and not chosen:
             shown = ', '.join(map(str, columns))[:200]
             raise UserError(
-                f'{path}: which of its columns {shown} {what}? Say {role}=NAME in'
-                ' --columns=sentence=NAME,tokens=NAME,tags=NAME'
+                f'{path}: which of its columns {shown} {what}? Say {role}=NAME in {OPTION}'
             )
         if not chosen:
             return None
@@ -128,10 +130,11 @@ def _parts_sentences(cells: Cells) -> bool:
     """Tell whether a column can number sentences: its values come in runs, and none twice.
 
     Below the first word of a sentence cells may be empty. Of a long table only some rows are looked
-    at, where a short run is a single cell: a number is enough there.
+    at, where a short run is a single cell: a number is enough there under a name that says it.
     """
     values = [str(value).strip() for value in cells.values if value not in (None, '')]
     firsts = [value for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
     if len(set(firsts)) < len(firsts) or len(firsts) < 2:
         return False
-    return len(firsts) < len(cells.values) / 1.5 or (cells.are_numbers and bool(cells.name))
+    is_named = cells.name in _NAMES['sentence']
+    return len(firsts) < len(cells.values) / 1.5 or (cells.are_numbers and is_named)

@@ -84,6 +84,14 @@ CLEAR = {
             'format': 'tsv',
         },
     ),
+    'words.csv with semicolons and unknown names': (
+        '\ufeff' + table(WHICH, WORDS, TAGS, header='Satz Wort Marke', separator=';'),
+        {'kind': 'tagging', 'columns': {'sentence': 'Satz', 'tags': 'Marke', 'tokens': 'Wort'}},
+    ),
+    'words without names': (
+        table(WHICH, WORDS, TAGS),
+        {'columns': {'sentence': 0, 'tags': 2, 'tokens': 1}, 'header': False},
+    ),
     'words and tags with blanks between': (
         table(TEXTS, ['O B-LOC O O O O O'] * N, header='tokens tags'),
         {'kind': 'tagging', 'columns': {'tokens': 'tokens', 'tags': 'tags'}, 'format': 'tsv'},
@@ -141,7 +149,9 @@ UNCLEAR = {
         {},
     ),
     'one column': (
-        table(TEXTS, MOODS, separator=';'), "one column as it is read: its first row has ';'", {}
+        table(TEXTS, MOODS, separator=';'),
+        "one column as it is read: its first row has ';': save it with tabs as .tsv, or with",
+        {},
     ),
     'one label': (
         table(TEXTS, ['good'] * N, header='text label'), "it has the label 'good' alone", {}
@@ -151,10 +161,15 @@ UNCLEAR = {
         "mine.tsv:3: label 'Pos', and 'pos' at .*spell them alike",
         {},
     ),
-    'sentence and word of unknown names': (
-        table(WHICH, WORDS, TAGS, header='Satz Wort Marke'),
-        "'Satz', 'Marke' may each be the label: say which",
-        {'kind': 'tagging'},
+    'numbers of sentences that come again': (
+        table([i // 4 % 9 for i in range(4 * N)], WORDS, TAGS, header='sentence word tag'),
+        "'sentence', 'tag' may each be the label: .*, or --columns=sentence=NAME,tokens=NAME,tags=NA",
+        {'columns': 'sentence=sentence,tokens=word,tags=tag'},
+    ),
+    'one sentence of a number': (
+        table([0] * 4, WORDS[:4], TAGS[:4], header='sentence word tag'),
+        'or --columns=sentence=NAME,tokens=NAME,tags=NAME where each row is a word',
+        {},
     ),
     'nothing': ('', 'mine.tsv: no examples', {}),
     'names alone': ('text\tlabel\n', 'mine.tsv: no examples below the names of its columns', {}),
