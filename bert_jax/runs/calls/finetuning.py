@@ -29,7 +29,7 @@ class TaskOptions(NamedTuple):
     task: str
     dev: str = ''
     kind: str = ''
-    columns: str = ''
+    columns: str | Mapping[str, str | int] = ''
     header: bool | None = None
     data_dir: str = ''
 
@@ -37,7 +37,11 @@ class TaskOptions(NamedTuple):
         """Return the task as `finetune` takes it. UserError where arguments do not go together."""
         from bert_jax.input_pipeline.tasks.files import found
 
-        of_table = {name: getattr(self, name) for name in ('dev', 'kind', 'columns', 'header')}
+        columns = self.columns
+        if isinstance(columns, Mapping):
+            columns = ','.join(f'{role}={column}' for role, column in columns.items())
+        of_table = {name: getattr(self, name) for name in ('dev', 'kind', 'header')}
+        of_table['columns'] = columns
         if found.is_table(self.task):
             if self.data_dir:
                 raise UserError('--data_dir goes with the name of a task: name a table by its path')
@@ -102,8 +106,7 @@ def finetune(
       workdir: folder of the run, or of all runs of a sweep.
       dev: of a table: the dev split, which is scored; '': a tenth of the rows, drawn.
       kind: of a table: classification, pair, ...; '': as the labels look.
-      columns: of a table: which is what, as 'text=review,label=stars' or {'text': 'review'}; '': as
-        they are called.
+      columns: of a table: which is what, as {'text': 'review'} or 'text=review'; '': as found.
       header: of a table: whether its first line names the columns; None: as it looks.
       data_dir: the folder that holds the files of a task that has a name.
       config: a preset's name, a Python file or a saved config.json, or the settings themselves;
@@ -122,8 +125,6 @@ def finetune(
     Raises:
       UserError: task, settings, source or folder do not fit, in one line.
     """
-    if isinstance(columns, Mapping):
-        columns = ','.join(f'{role}={column}' for role, column in columns.items())
     which = TaskOptions(os.fspath(task), os.fspath(dev), kind, columns, header, os.fspath(data_dir))
     with called():
         common = FinetuneFlags(

@@ -133,26 +133,24 @@ def finetune(
         )  # fmt: skip
 
         # Shared by all runs: the task's features, the mesh, compiled programs.
-        data = TaskData(
-            loaded, encoder, task_identity(loaded, task, data_dir), str(folder.features)
-        )
+        identity = task_identity(loaded, task, data_dir)
+        data = TaskData(loaded, encoder, identity, str(folder.features))
         ready = machine.ready(points[0].config.runtime, encoder.model)
         runners = _runners(data, ready, on_features, profile_steps)
 
-        of_task = {'head': loaded.head, 'columns': _columns(loaded)}
         # One run into the folder itself, or a grid into its runs/.
         if isinstance(runs, FinetuneConfig):
             result, done_before = runners[on_features].run(runs, workdir)
             of_classes = evaluation.report(loaded, data.split, data.scored, folder)
             text = sweep.describe(result, done_before)
-            finished = FinetuneResult(workdir, [result], text, of_classes, **of_task)
+            finished = FinetuneResult(workdir, [result], text, of_classes)
         else:
             pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)
             text = sweep.table(rows, loaded.metric)
-            finished = FinetuneResult(workdir, rows, text, **of_task)
+            finished = FinetuneResult(workdir, rows, text)
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
-    return finished
+    return dataclasses.replace(finished, head=loaded.head, columns=_columns(loaded))
 
 
 def _columns(task: Task) -> str:

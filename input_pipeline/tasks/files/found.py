@@ -161,18 +161,10 @@ def find(
     Raises:
       UserError: a file cannot be read, or is not clear; the line says which option to give.
     """
-    hooks = {'looks_like', 'find_columns'}
-    families = [family for family in dict.fromkeys(BY_KIND.values()) if hooks & set(dir(family))]
-    kinds = [kind for family in families for kind in family.KINDS]
-    if kind and kind not in kinds:
-        raise UserError(
-            f'--kind={kind}: of a table it is one of {", ".join(kinds)}; others are described in'
-            ' JSON'
-        )
+    families = _families(kind)
     if not hub.is_meant(train) and located(train) is None:
         raise UserError(f'--task={train}: no such file')
     files = {'train': _lasting(train)} | ({'dev': _lasting(dev)} if dev else {})
-
     drawn = {} if dev else {'dev_share': _DEV_SHARE, 'dev_seed': 0}
 
     # A file that is no table has no columns to be found.
@@ -207,6 +199,19 @@ def find(
             f'{train}: {count} of its rows would be its dev split: too few; name a file with --dev'
         )
     return FoundTask(_name(train), entry)
+
+
+def _families(kind: str) -> list[Any]:
+    """Return the families whose tasks are found; UserError where `kind` is of none of them."""
+    hooks = {'looks_like', 'find_columns'}
+    families = [family for family in dict.fromkeys(BY_KIND.values()) if hooks & set(dir(family))]
+    kinds = [kind for family in families for kind in family.KINDS]
+    if kind and kind not in kinds:
+        raise UserError(
+            f'--kind={kind}: of a table it is one of {", ".join(kinds)}; others are described in'
+            ' JSON'
+        )
+    return families
 
 
 def _count(task: Task, split: str) -> int:

@@ -163,7 +163,7 @@ UNCLEAR = {
     ),
     'numbers of sentences that come again': (
         table([i // 4 % 9 for i in range(4 * N)], WORDS, TAGS, header='sentence word tag'),
-        "'sentence', 'tag' may each be the label: .*, or --columns=sentence=NAME,tokens=NAME,tags=NA",
+        "'sentence', 'tag' may each be the label: .*, or --columns=sentence=NAME,tokens=NAME,",
         {'columns': 'sentence=sentence,tokens=word,tags=tag'},
     ),
     'one sentence of a number': (

@@ -18,6 +18,7 @@ import pytest
 
 import bert_jax
 from bert_jax.configs.errors import UserError
+from bert_jax.runs.calls.finetuning import TaskOptions
 from bert_jax.runs.workdir import trackers
 from bert_jax.train import metrics_accumulator
 from tests.helpers import commands, mood
@@ -140,6 +141,14 @@ def run_as_printed(result, texts: str = '', **filled: object) -> list[str]:
         assert done.returncode == 0, f'{line}\n{done.stderr}'
         outputs.append(done.stdout)
     return outputs
+
+
+def test_columns_of_a_table_are_a_mapping_or_text(task):
+    table, roles = str(task.parent / 'train.jsonl'), {'text': 'text', 'text_b': 'text_b'}
+    found = [
+        TaskOptions(table, columns=given).load() for given in (roles, 'text=text,text_b=text_b')
+    ]
+    assert found[0].description == found[1].description and found[0].task.kind == 'pair'
 
 
 @pytest.mark.slow
