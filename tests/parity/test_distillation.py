@@ -13,8 +13,8 @@ torch = pytest.importorskip('torch', reason='torch is not installed: launch/test
 
 
 def test_distilbert_has_the_losses_of_its_program():
-    rows, student, teacher = batch(), model_of('bert', 0), model_of('bert', 1)
-    value, _, _ = learnt('distilbert', student, teacher, rows)
+    rows, student, teacher = batch(), model_of(0, num_layers=1), model_of(1, num_layers=1)
+    value, _ = learnt('distilbert', student[0], teacher, rows)[0](student[1])
     rows |= METHODS['distilbert'](DistillationConfig()).columns(*teacher, rows)
     ours = Outputs(*student, rows)
     of = lambda array: torch.from_numpy(np.array(array))
