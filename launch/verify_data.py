@@ -45,7 +45,10 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.input_pipeline.records import shards
 
     if len(argv) != 2:
-        raise UserError('name one records directory: bert-preprocess verify RECORDS')
+        raise UserError(
+            f'name one records directory, not {" ".join(argv[1:]) or "none"}: bert-preprocess verify'
+            ' RECORDS'
+        )
     if texts := flags.read(Options).show:
         tokenizer = tokenizer_in(argv[1])
         print('\n\n'.join(cut_of(tokenizer, text) for text in texts))
