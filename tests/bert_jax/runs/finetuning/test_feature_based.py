@@ -25,7 +25,7 @@ from bert_jax.train import checkpoint
 from tests.helpers import tiny_models
 from tests.helpers.files import read_json
 from tests.helpers.numpy_bert import numpy_bilstm, numpy_forward
-from tests.helpers.processes import ok
+from tests.helpers.processes import mistake, ok
 from tests.helpers.refusals import refused
 
 TASK = TaggingTask('names', ('O', 'B-X', 'I-X'), ('entity_f1',), {}, document_context=True)
@@ -217,10 +217,10 @@ def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
     assert len({file.relative_to(tmp_path).parts[2] for file in traced}) == 4
     again = binary(*command, *small, '--approaches=finetune,last')
     assert again.stdout == run.stdout and 'compilations: none' in again.stderr
-    for mistake, message in {
+    for wrong, message in {
         '--approaches=first': "--approaches: 'first' is none of finetune, embeddings",
         '--seeds=0,0': '--seeds=0,0: write different numbers',
         '--set=lstm_width=8': 'lstm_width',
     }.items():
-        bad = binary(*command, *small[mistake.startswith('--seeds') :], mistake)
+        bad = binary(*command, *small[wrong.startswith('--seeds') :], wrong)
         assert message in mistake(bad)
