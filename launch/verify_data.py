@@ -46,8 +46,8 @@ def main(argv: Sequence[str]) -> int:
 
     if len(argv) != 2:
         raise UserError(
-            f'name one records directory, not {" ".join(argv[1:]) or "none"}: bert-preprocess verify'
-            ' RECORDS'
+            f'name one records directory, not {" ".join(argv[1:]) or "none"}:'
+            ' bert-preprocess verify RECORDS'
         )
     if texts := flags.read(Options).show:
         tokenizer = tokenizer_in(argv[1])
