@@ -40,6 +40,7 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
         handler.setStream(stream)
         for number, before_it in handlers.items():
             signal.signal(number, before_it)
+        flags.FLAGS.set_gnu_getopt(True)  # bert-jax supervise has turned it off
         # The flags of the next command may have the same names; those of libraries stay.
         for flag in list(flags.FLAGS):
             module = str(flags.FLAGS.find_module_defining_flag(flag))
