@@ -202,13 +202,11 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
 
 
 def _classifier(task: Any, config: Any) -> Any:
-    """Make transformers' model with the run's dropouts; without a setting the encoder's own."""
+    """Make transformers' model with the run's dropouts."""
     import transformers
 
-    rates = {
-        'hidden_dropout_prob': config.hidden_dropout,
-        'attention_probs_dropout_prob': config.attention_dropout,
-    }
+    from benchmarks.sentence_training import dropout_rates
+
     problem = {'problem_type': 'regression'} if task.kind == 'regression' else {}
     return transformers.AutoModelForSequenceClassification.from_pretrained(
         _INIT_FROM.value,
@@ -217,7 +215,7 @@ def _classifier(task: Any, config: Any) -> Any:
         attn_implementation='sdpa',
         num_labels=task.num_outputs,
         **problem,
-        **{name: rate for name, rate in rates.items() if rate is not None},
+        **dropout_rates(config),
     )
 
 

@@ -10,6 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def dropout_rates(config: Any) -> dict[str, float]:
+    """Return a run's dropouts as transformers names them; without a setting the encoder's own."""
+    rates = {
+        'hidden_dropout_prob': config.hidden_dropout,
+        'attention_probs_dropout_prob': config.attention_dropout,
+    }
+    return {name: rate for name, rate in rates.items() if rate is not None}
+
+
 def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
     """Train with the settings of one of our runs; return the dev scores after the last step.
 
@@ -24,13 +33,7 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
     from bert_jax.input_pipeline.tasks.batching import subset
     from bert_jax.runs.finetuning.finetuner import total_steps
 
-    rates = {
-        'hidden_dropout_prob': config.hidden_dropout,
-        'attention_probs_dropout_prob': config.attention_dropout,
-    }
-    # Without a setting the encoder's own.
-    given = {name: rate for name, rate in rates.items() if rate is not None}
-    model = SentenceTransformer(init_from, device='cpu', config_kwargs=given)
+    model = SentenceTransformer(init_from, device='cpu', config_kwargs=dropout_rates(config))
     model.max_seq_length = config.max_seq_length
     loss = {'cosent': losses.CoSENTLoss, 'cosine': losses.CosineSimilarityLoss}[
         config.embedding.loss
