@@ -21,20 +21,21 @@ from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
-from tests.helpers.files import write_lines
 from tests.helpers.numpy_bert import mlm_loss
 from tests.helpers.pretraining import pretrain
 from tests.helpers.processes import mistake, ok
 from tests.helpers.records import encoded, example_columns
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
+from tests.helpers.vocabularies import SPECIAL, write_vocabulary
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
-ENTRIES = [
-    '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'good', 'fine', 'great', 'bad', 'poor', 'dull',
+WORDS = [
+    'good', 'fine', 'great', 'bad', 'poor', 'dull',
     'film', 'book', 'the', 'was', '##ly', 'ooo', 'oooo', *'abcdefghijklmnopqrstuvwxyz',
     *(f'##{letter}' for letter in 'abcdefghijklmnopqrstuvwxyz'),
 ]  # fmt: skip
+ENTRIES = [*SPECIAL, *WORDS]
 MODEL = tiny_config(
     vocab_size=len(ENTRIES),
     hidden_size=24,
@@ -46,18 +47,11 @@ MODEL = tiny_config(
 )
 
 
-def write_vocabulary(folder: pathlib.Path, entries: list[str]) -> Tokenizer:
-    folder.mkdir(parents=True)
-    write_lines(folder / 'vocab.txt', entries)
-    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    return Tokenizer.load(folder)
-
-
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory) -> pathlib.Path:
     """A folder with records, and `pre`: six steps of pre-training on them."""
     folder, spec = tmp_path_factory.mktemp('hashed'), RecordSpec(16, 4, 'static')
-    tokenizer = write_vocabulary(folder / 'vocabulary', ENTRIES)
+    tokenizer = Tokenizer.load(write_vocabulary(folder / 'vocabulary', WORDS))
     (folder / 'records').mkdir()
     infos = []
     for name, count in (('train-00000-of-00001', 96), ('eval-00000-of-00001', 24)):
@@ -92,7 +86,7 @@ def test_another_vocabulary_is_refused(folder, tmp_path):
     changed = tmp_path / 'pre'
     shutil.copytree(folder / 'pre', changed)
     shutil.rmtree(changed / 'tokenizer')
-    write_vocabulary(changed / 'tokenizer', [*ENTRIES[:-1], '##é'])
+    write_vocabulary(changed / 'tokenizer', [*WORDS[:-1], '##é'])
     for use in (
         lambda: source.load_source(str(changed)),
         lambda: held_out.evaluate(str(changed), str(folder / 'records'), 'eval'),
