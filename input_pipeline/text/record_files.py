@@ -198,12 +198,14 @@ def _decoded(line: bytes, number: int, errors: str) -> str | BadRecord:
         return BadRecord(f'byte {error.start} of the line is not UTF-8')
 
 
-def parse_columns(text: str) -> dict[str, str | int]:
-    """Return {'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1'.
+def parse_columns(text: str | Mapping[str, str | int]) -> dict[str, str | int]:
+    """Return {'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1', or of itself.
 
     Raises:
       UserError: it is anything else.
     """
+    if isinstance(text, Mapping):
+        return dict(text)
     columns: dict[str, str | int] = {}
     for part in filter(None, text.split(',')):
         role, equals, column = part.partition('=')

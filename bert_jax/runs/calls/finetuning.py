@@ -37,16 +37,12 @@ class TaskOptions(NamedTuple):
         """Return the task as `finetune` takes it. UserError where arguments do not go together."""
         from bert_jax.input_pipeline.tasks.files import found
 
-        columns = self.columns
-        if isinstance(columns, Mapping):
-            columns = ','.join(f'{role}={column}' for role, column in columns.items())
-        of_table = {name: getattr(self, name) for name in ('dev', 'kind', 'header')}
-        of_table['columns'] = columns
+        of_table = {name: getattr(self, name) for name in ('dev', 'kind', 'columns', 'header')}
         if found.is_table(self.task):
             if self.data_dir:
                 raise UserError('--data_dir goes with the name of a task: name a table by its path')
             return found.find(self.task, **of_table)
-        if strange := [name for name, value in of_table.items() if value not in (None, '')]:
+        if strange := [name for name, value in of_table.items() if value not in (None, '', {})]:
             raise UserError(f'--{strange[0]} is for a table, and --task={self.task} is none')
         return self.task
 

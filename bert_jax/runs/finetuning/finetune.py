@@ -29,11 +29,12 @@ from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.results import RunResult, following, numbers
 from bert_jax.runs.workdir.workdir import Workdir
 
-# What is done with a model, by its head: the command behind its folder, and what that does.
+# What is done with a model, by its head: the command, with places for the folder and the flags for
+# its columns, and what that does.
 _USES = {
     'embedding': ('bert-nearest --workdir={} --input=FILE', 'asks for texts, finds those near'),
     '': (
-        'bert-predict --workdir={} --input=FILE --output=answers.jsonl',
+        'bert-predict --workdir={} --input=FILE --output=answers.jsonl{}',
         'answers texts of your own',
     ),
 }
@@ -86,9 +87,8 @@ class FinetuneResult(RunResult):
         lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
         name = shlex.quote(str(folder))
         command, does = _USES.get(self.head, _USES[''])
-        command += self.columns if 'bert-predict' in command else ''
         export = f'bert-export --init_from={name} --output=DIR'
-        commands = {command.format(name): does, export: 'takes it to other programs'}
+        commands = {command.format(name, self.columns): does, export: 'takes it to other programs'}
         return lines + following(commands)
 
 

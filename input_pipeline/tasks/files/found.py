@@ -147,7 +147,11 @@ def is_table(name: str) -> bool:
 
 
 def find(
-    train: str, dev: str = '', kind: str = '', columns: str = '', header: bool | None = None
+    train: str,
+    dev: str = '',
+    kind: str = '',
+    columns: str | Mapping[str, str | int] = '',
+    header: bool | None = None,
 ) -> FoundTask:
     """Find the task that a table is of.
 
@@ -155,7 +159,7 @@ def find(
       train: the table to train on: TSV, CSV, JSON lines, parquet, or hf:NAME:SPLIT of the Hub.
       dev: the one to score on; '' for a part of the training rows.
       kind: the kind of task; '' for the one that the labels show.
-      columns: ROLE=COLUMN,..., of those that are not to be found.
+      columns: role -> column or 'ROLE=COLUMN,...', of those that are not to be found.
       header: whether the first row names the columns; None: as it looks.
 
     Raises:

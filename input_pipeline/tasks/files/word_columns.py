@@ -96,9 +96,9 @@ def _of_sentences(
     keys = {c.name: c.key for c in free}
     roles = dict(named)
     for role in ('tokens', 'tags'):
-        likely = [keys[name] for name in _NAMES[role] if name in keys]
         if role in roles:
             continue
+        likely = [keys[name] for name in _NAMES[role] if name in keys]
         if not likely:
             return None
         roles[role] = likely[0]
