@@ -8,9 +8,11 @@ computes.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -45,6 +47,9 @@ _FEW = {'cpu': 4, 'gpu': 8, 'tpu': 8}
 Resident: TypeAlias = dict[Any, tuple[np.ndarray, jax.Array]]
 # Of a whole batch. What a CPU computes of a few hundred tokens stays in its caches.
 _TOKENS = {'cpu': 512, 'gpu': 32768, 'tpu': 32768}
+
+# Batches that a CPU works on at once: while one of them uses a single core another has the others.
+_AT_ONCE = 2
 
 _process: list[int] = []  # the one that the devices were first used in
 
@@ -92,6 +97,11 @@ def placed(
     params = layout.separate(params)
     shards = partition.shardings(params, mesh)
     return jax.tree_util.tree_map_with_path(place, params, shards), added
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, 'inference')
 
 
 class InferenceEngine:
@@ -142,7 +152,7 @@ class InferenceEngine:
         lengths = _FINE if self._backend == 'cpu' else LENGTHS
         self._lengths = np.array([n for n in lengths if n < max_length] + [max_length])
 
-    def __call__(self, rows: Arrays) -> list[Result]:
+    def __call__(self, rows: Arrays) -> Iterable[Result]:
         """Start the function on all rows, without waiting for it; `gather` does.
 
         rows: INPUT_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.
@@ -150,8 +160,17 @@ class InferenceEngine:
         check_process()
 
         # A list, so that all batches are sent before anyone waits for the first.
-        plan = self._plan(rows['input_mask'].sum(axis=1))
-        return list(run(self._function, self._params, rows, plan, self._collate))
+        plan = list(self._plan(rows['input_mask'].sum(axis=1)))
+        if len(plan) == 1 or self._backend != 'cpu' or self._collate.mesh.size > 1:
+            return list(run(self._function, self._params, rows, plan, self._collate))
+        started = [_pool().submit(self._answer, rows, planned) for planned in plan]
+        return (future.result() for future in started)
+
+    def _answer(self, rows: Arrays, planned: PlannedBatch) -> Result:
+        """Run the function on a batch in a thread of its own, and wait for it."""
+        # Where two threads meet a new shape, jax makes one program.
+        (result,) = run(self._function, self._params, rows, [planned], self._collate)
+        return Result(result.rows, jax.block_until_ready(result.outputs))
 
     def _plan(self, lengths: np.ndarray) -> Iterator[PlannedBatch]:
         """Plan batches of rows with these many tokens [N], longer ones first."""

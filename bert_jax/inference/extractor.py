@@ -163,7 +163,7 @@ class Extractor:
         if rows:
             yield lines, rows
 
-    def _start(self, rows: list[Row]) -> list[Result]:
+    def _start(self, rows: list[Row]) -> Iterable[Result]:
         # To the longest length; the engine cuts each row to the shortest that holds it.
         shape = len(rows), self.max_seq_length
         batch = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
@@ -175,7 +175,7 @@ class Extractor:
             batch['input_mask'][number, :length] = 1
         return self._engine(batch)
 
-    def _finish(self, lines: list[int], rows: list[Row], results: list[Result]) -> Part:
+    def _finish(self, lines: list[int], rows: list[Row], results: Iterable[Result]) -> Part:
         # Batches come by length; each value is put back at its row's place.
         by_row: list[np.ndarray] = [np.empty(0)] * len(rows)
         for numbers, outputs in results:

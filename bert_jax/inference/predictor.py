@@ -80,7 +80,7 @@ class _Started(NamedTuple):
     faults: dict[int, str]
     records: Sequence[Mapping[str, Any]]
     rows: Arrays
-    results: list[Result]
+    results: Iterable[Result]
 
 
 class Predictor:
