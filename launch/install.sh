@@ -56,8 +56,15 @@ fi
 # What it was made from is noted after the install, so that one which broke off is done again.
 wanted="$1 $(cat setup.cfg pyproject.toml "$constraints" | cksum)"
 if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
-  echo "installing $1 into $venv (some minutes)"
+  echo "installing $1 into $venv (a minute or more)"
+  # uv takes a tenth of pip's time. Of pip's settings it is told the index alone, so pip is tried where it fails.
+  index=${PIP_INDEX_URL:-$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
   # Most of what is installed is never imported: what is, Python compiles then.
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -c "$constraints" -e "$1"
+  pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile)
+  if ! { "${pip[@]}" uv && env ${index:+"UV_DEFAULT_INDEX=$index"} "$venv/bin/python" -m uv pip install --quiet \
+    --python "$venv/bin/python" -c "$constraints" -e "$1"; }; then
+    echo "uv could not: pip installs it (some minutes)"
+    "${pip[@]}" -c "$constraints" -e "$1"
+  fi
   echo "$wanted" > "$venv/installed"
 fi

@@ -15,8 +15,11 @@ TOOLS = 'bash cat cksum dirname env grep head ln ls mkdir mktemp rm sed sleep so
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
   *platform*) echo {version} ;;
-  *venv*) rm -rf "${{@: -1}}"; mkdir -p "${{@: -1}}/bin"; ln -sf "$0" "${{@: -1}}/bin/python" ;;
-  *) echo "$*" >> installs ;;
+  *'-m venv'*) bin="${{@: -1}}/bin"; rm -rf "$bin"; mkdir -p "$bin"; ln -sf "$0" "$bin/python" ;;
+  *config*) ;;
+  *)
+    echo "$UV_DEFAULT_INDEX $*" >> installs
+    [[ "$*" != *'uv pip'* ]] || exit "${{UV_FAILS:-0}}" ;;
 esac
 """
 SHIM = '#!/usr/bin/env bash\necho "pyenv: command not found" >&2\nexit 127\n'
@@ -90,7 +93,16 @@ def test_an_environment_that_works_is_kept_and_any_other_is_made_again_in_a_line
     assert ' with Python 3.13.0 in place of one that does not work\n' in install(here).stdout
     (here / 'setup.cfg').write_text('other')
     assert install(here).stdout.startswith('installing .')
-    assert len((here / 'installs').read_text().splitlines()) == 4
+    assert (here / 'installs').read_text().count(' -e .') == 4
+
+
+def test_uv_installs_from_the_index_of_pip_and_where_it_cannot_pip_does(here):
+    python(here, 'bin/python3.13', '3.13.0')
+    assert 'pip installs' not in install(here, PIP_INDEX_URL='mirror').stdout
+    assert 'uv could not: pip installs it' in install(here, '.venv-a', UV_FAILS='2').stdout
+    lines = (here / 'installs').read_text().splitlines()
+    made = [line.partition(' --')[0] for line in lines if ' -e .' in line]
+    assert made == ['mirror -m uv pip install', ' -m uv pip install', ' -m pip install']
 
 
 @pytest.mark.parametrize(
