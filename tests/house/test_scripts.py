@@ -15,7 +15,7 @@ TOOLS = 'bash cat cksum dirname env grep head ln ls mkdir mktemp rm sed sleep so
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
   *platform*) echo {version} ;;
-  *'-m venv'*) bin="${{@: -1}}/bin"; rm -rf "$bin"; mkdir -p "$bin"; ln -sf "$0" "$bin/python" ;;
+  *'-m venv'*) to="${{@: -1}}"; rm -rf "$to"; mkdir -p "$to/bin"; ln -sf "$0" "$to/bin/python" ;;
   *config*) ;;
   *)
     echo "$UV_DEFAULT_INDEX $*" >> installs
