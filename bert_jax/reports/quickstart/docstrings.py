@@ -35,6 +35,8 @@ MIN_SENTENCES = 3
 MIN_WORDS = 4
 MAX_SENTENCE_CHARS = 600
 
+_OPTIONS = TextOptions(segment=True)  # its fields are checked each time that it is made
+
 
 @dataclasses.dataclass(frozen=True)
 class Package:
@@ -223,7 +225,7 @@ def to_sentences(docstring: str) -> list[str]:
     paragraphs = re.split(r'\n\s*\n', text)
     for pattern, replacement in _INLINE:
         paragraphs = [pattern.sub(replacement, paragraph) for paragraph in paragraphs]
-    reader = Text('', TextOptions(segment=True), Report(), segment=True)
+    reader = Text('', _OPTIONS, Report(), segment=True)
     return [sentence for sentence in reader.document('\n'.join(paragraphs)) if _is_prose(sentence)]
 
 
