@@ -29,6 +29,6 @@ case "${1:-}" in
 esac
 
 source launch/install.sh ".[$extras]" "$venv" "$versions"
-# Cut over two processes, file by file; the other suites compile on all cores, or start processes themselves.
-[ "$venv" != .venv ] || set -- -n 2 --dist loadfile --no-loadscope-reorder "$@"
+# Cut over two processes, file by file; the suites without have a single file.
+[[ "$venv" =~ -(beam|docs|plan)$ ]] || set -- -n 2 --dist loadfile --no-loadscope-reorder "$@"
 "$venv/bin/python" -m pytest -q --durations=10 "$@"
