@@ -102,18 +102,14 @@ def library_task(
     remove = NameRemover(document.label for document in documents)
 
     # By side, then by label: a class must have enough on both sides.
-    sides = [defaultdict[str, list[Example]](list) for _ in range(2)]
+    sides = [defaultdict[str, list[Document]](list) for _ in range(2)]
     for document in documents:
-        # Names go after sentences with an import have gone.
-        prose = (remove(s) for s in document.sentences if not _IMPORT.search(s))
-        source = f'{document.group} {document.name}'
-        example = Example(' '.join(filter(None, prose)), document.label, source)
-        sides[document.held_out][document.label].append(example)
+        sides[document.held_out][document.label].append(document)
     train, held_out = sides
     enough = [
         label
-        for label, examples in train.items()
-        if len(examples) >= min_train and len(held_out[label]) >= min_held_out
+        for label, of_label in train.items()
+        if len(of_label) >= min_train and len(held_out[label]) >= min_held_out
     ]
 
     # The largest classes; the order of the labels is then the alphabet's, which tells nothing.
@@ -127,13 +123,18 @@ def library_task(
     for split, side, limit in (('train', train, MAX_TRAIN), ('dev', held_out, MAX_HELD_OUT)):
         # As many of each class, so that the commonest label is no answer.
         size = min(limit // len(classes), *(len(side[label]) for label in classes))
-        chosen = [e for label in classes for e in sorted(side[label], key=_order)[:size]]
+        chosen = [d for label in classes for d in sorted(side[label], key=_order)[:size]]
 
         # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
-        splits[split] = [
-            example._asdict() for example in sorted(chosen, key=_order) if example.text
-        ]
+        examples = (_example(document, remove) for document in sorted(chosen, key=_order))
+        splits[split] = [example._asdict() for example in examples if example.text]
     return write(folder, splits, classes)
+
+
+def _example(document: Document, remove: NameRemover) -> Example:
+    """Return a docstring without names of libraries, and without sentences that import one."""
+    prose = (remove(s) for s in document.sentences if not _IMPORT.search(s))
+    return Example(' '.join(filter(None, prose)), document.label, document.source)
 
 
 # --- is a passage whole, or mixed with another? ----------------------------------------
@@ -214,7 +215,7 @@ class Example(NamedTuple):
     source: str
 
 
-def _order(example: Example) -> float:
+def _order(example: Example | Document) -> float:
     """Return the key of an example in a shuffle that depends on its source alone."""
     return hashed(f'task {example.source}')
 

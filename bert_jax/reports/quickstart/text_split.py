@@ -39,6 +39,11 @@ class Document:
     sentences: tuple[str, ...]
     held_out: bool = False
 
+    @property
+    def source(self) -> str:
+        """Return what tells it from all others."""
+        return f'{self.group} {self.name}'
+
 
 def hashed(name: str) -> float:
     """Return a number in [0, 1) that depends on the name alone."""
