@@ -217,7 +217,8 @@ def test_settings_by_their_old_names(tmp_path):
         ({'rope_parameters': _ROPE}, 'rope_parameters='),
         ({'norm_bias': True}, 'norm_bias=True is not built here'),
         ({'classifier_activation': 'relu'}, "classifier_activation='relu' is not built here"),
-        ({'local_attention': 0}, 'local_window=0: must be in'),
+        ({'local_attention': 0}, 'local_attention=0: half of it'),
+        ({'local_attention': 1}, 'local_attention=1: half of it'),
         ({'model_type': 'bert'}, 'which is not BERT'),
     ],
 )

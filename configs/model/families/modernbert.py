@@ -81,6 +81,11 @@ def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
         # 4.48 takes null in local layers for the theta of the global ones
         thetas[kind] = thetas[_GLOBAL] if theta is None and thetas else float(theta)
     is_local, has_two = every > 1, thetas[_LOCAL] != thetas[_GLOBAL]
+    if is_local and settings['local_attention'] < 2:
+        raise ValueError(
+            f'local_attention={settings["local_attention"]}: half of it is the window on each side,'
+            ' so it must be 2 or more'
+        )
     rates = [settings[f'{name}_dropout'] for name in ('mlp', 'attention')]
     return {
         'hidden_dropout': rates[0],

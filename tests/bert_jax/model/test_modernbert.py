@@ -136,3 +136,15 @@ def test_tuning_knows_the_gate():
     assert tiny().tuned(TuningConfig('lora', matrices='gate,value')).tuning.rank == 8
     with pytest.raises(UserError, match='there is no gate with'):
         ModelConfig().tuned(TuningConfig('lora', matrices='gate'))
+
+
+@pytest.mark.parametrize('name,tokens', [('modernbert_base', 3e9), ('modernbert_large', 2e9)])
+def test_the_rate_warms_up_over_the_published_tokens(name, tokens):
+    """Steps of the growing batch are smaller, so there are more of them."""
+    config = load.load(name)
+    phase = config.phases[0]
+    first, each = phase.batch_warmup_from, phase.batch_warmup_steps
+    sizes = [
+        min(first * (1 + i // each), phase.batch_size) for i in range(config.optimizer.warmup_steps)
+    ]
+    assert abs(1024 * sum(sizes) / tokens - 1) < 0.001

@@ -78,7 +78,7 @@ def run(
     settings: dict[str, Any] = {
         'algorithm': 'stable_adamw',
         'schedule': 'constant',
-        'warmup_steps': round(warmup / (1024 * whole)),
+        'warmup_steps': _steps(warmup, phase),
         'b2': 0.98,
         'decay': 'fully_decoupled',
         'weight_decay': 1e-5,
@@ -91,6 +91,17 @@ def run(
         optimizer=OptimizerConfig(peak_lr=peak_lr, **settings | optimizer),
         runtime=RuntimeConfig(compute_dtype='bfloat16', accumulation=whole // first),
     )
+
+
+def _steps(tokens: float, phase: Phase) -> int:
+    """Return after how many steps of the phase, whose batch grows, so many tokens are read."""
+    first, each, steps = phase.batch_warmup_from or 0, phase.batch_warmup_steps or 0, 0.0
+    for batch_size in range(first, phase.batch_size, first):
+        step = batch_size * phase.seq_len
+        if tokens <= each * step:
+            return round(steps + tokens / step)
+        steps, tokens = steps + each, tokens - each * step
+    return round(steps + tokens / (phase.batch_size * phase.seq_len))
 
 
 def mmbert(name: str, hidden_size: int) -> PretrainConfig:
