@@ -126,8 +126,11 @@ def test_equal_texts_share_no_batch():
     plain = next(training_batches(features, keys, 100, 3))['row']
     assert len(np.unique(numbers[plain])) < 200  # there are some
 
-    few = np.stack([np.arange(100) % 5, np.arange(100)], 1)
-    for few, message in ((few, '5 examples .*: lower it'), (few * 0, '1 .*: add examples of oth')):
+    some = np.stack([np.arange(100) % 5, np.arange(100)], 1)
+    for few, message in (
+        (some, '5 examples .*: lower it'),
+        (some * 0, '1 .*: add examples of oth'),
+    ):
         with refused(f'batch_size=8: texts .* no more than about {message}'):
             list(itertools.islice(training_batches(features, keys, 8, 0, 0, few), 1))
 
