@@ -126,13 +126,15 @@ def card(model: Model, notes: Notes) -> str:
     if of_vectors:
         header['tags'].append('feature-extraction')
     config, sentence = model.config, model.sentence
-    length = (sentence and sentence.max_seq_length) or config.max_position
+    length = config.max_position
+    if sentence is not None and sentence.max_seq_length is not None:
+        length = min(length, sentence.max_seq_length)
     facts = [
         ('family', traits.name),
         ('blocks', config.num_layers),
         ('width', config.hidden_size),
         ('vocabulary', config.vocab_size),
-        ('longest row in word pieces', min(length, config.max_position)),
+        ('longest row in word pieces', length),
     ]
     if model.labels:
         facts.append(('labels', ', '.join(model.labels)))
