@@ -125,19 +125,24 @@ def card(model: Model, notes: Notes) -> str:
     }
     if of_vectors:
         header['tags'].append('feature-extraction')
-    config = model.config
+    config, sentence = model.config, model.sentence
+    length = config.max_position
+    if sentence is not None and sentence.max_seq_length is not None:
+        length = min(length, sentence.max_seq_length)
     facts = [
         ('family', traits.name),
         ('blocks', config.num_layers),
         ('width', config.hidden_size),
         ('vocabulary', config.vocab_size),
-        ('longest row in word pieces', config.max_position),
+        ('longest row in word pieces', length),
     ]
     if model.labels:
         facts.append(('labels', ', '.join(model.labels)))
     facts += [(name, json.dumps(value)) for name, value in model.chosen.items()]
-    if (sentence := model.sentence) is not None:
+    if sentence is not None:
+        facts.append(('numbers of a vector', sentence.truncate_dim or config.hidden_size))
         facts += [('pooling', sentence.pooling), ('vectors of length one', sentence.normalize)]
+        facts.append(('compared by', sentence.similarity))
         facts += [(f'prompt {name}', json.dumps(text)) for name, text in sentence.prompts]
     parts = [
         '\n'.join(['---', *_yaml(header), '---']),

@@ -24,6 +24,7 @@ from bert_jax.inference.extractor import Extractor, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.tasks.metrics.similarity import unit
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
+from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.model.pooling import Pool
 from bert_jax.runs.sources.source import load_source
 
@@ -289,20 +290,22 @@ def mine_file(
     """Write the pairs of a file with hard negatives, as jsonl; return how many pairs, and written.
 
     Args:
-      path: the file, with the columns anchor and positive.
+      path: the file, with the columns anchor and positive; any that a task file may name.
       columns: where these have other names, or places: role -> column.
       output: the file to write.
       embed: as `mine_hard_negatives` takes it.
       mining: which neighbours are chosen.
     """
     mining.check()
+    roles = ('anchor', 'positive')
+    if unknown := [role for role in columns if role not in roles]:
+        raise UserError(f'--columns: {unknown[0]!r} is not among {", ".join(roles)}')
     pairs: list[tuple[str, str]] = []
-    for line, record in Reader(path, ('anchor', 'positive'), (), columns):
-        if isinstance(record, BadRecord):
-            raise UserError(f'{path}:{line}: {record.reason}: mend or delete it')
-        if not (record['anchor'].strip() and record['positive'].strip()):
-            raise UserError(f'{path}:{line}: an empty text: mend or delete the row')
-        pairs.append((record['anchor'], record['positive']))
+    # A training file, and so read as training reads it.
+    for location, row in Table(path, dict(zip(roles, roles)) | dict(columns)).rows():
+        if not (row['anchor'].strip() and row['positive'].strip()):
+            raise UserError(f'{location}: an empty text: mend or delete the row')
+        pairs.append((row['anchor'], row['positive']))
     if not pairs:
         raise UserError(f'{path}: no pair in it')
     rows = list(mine_hard_negatives(pairs, embed, mining))

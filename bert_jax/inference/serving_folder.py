@@ -241,6 +241,9 @@ def write_tokenizer(folder: epath.PathLike, model: Model, tokenizer: Tokenizer) 
     """Write the tokenizer's files with what transformers reads there of the model."""
     folder = epath.Path(folder)
     tokenizer.save(folder)
+    # Programs in Rust and JavaScript read nothing else; transformers builds the rules of BERT's
+    # class by itself.
+    (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
     settings = folder / 'tokenizer_config.json'
     stated = json.loads(settings.read_text())
     # transformers cuts longer texts there ...

@@ -119,7 +119,8 @@ def _apart(distinct: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndar
         if fruitless == _TRIES:
             raise UserError(
                 f'batch_size={batch_size}: texts that are equal share no batch, and there are no'
-                f' more than about {len(rows)} examples without one in common: lower it'
+                f' more than about {len(rows)} examples without one in common:'
+                f' {"lower it" if len(rows) > 1 else "add examples of other texts"}'
             )
         if fruitless:
             rows, taken = [], set()

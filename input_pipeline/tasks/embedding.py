@@ -248,7 +248,15 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it."""
-        return prediction_files.read(path, number)
+        is_scored = LAYOUTS[examples[0].layout].metrics == _SCORED
+        return prediction_files.read(path, number if is_scored else _rank)
+
+
+def _rank(text: str, line: str) -> int:
+    """Return the rank that a text spells; `line` is where errors say it is."""
+    if not (rank := number(text, line)).is_integer() or rank < 1:
+        raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
+    return int(rank)
 
 
 def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> np.ndarray:

@@ -224,6 +224,14 @@ def test_every_setting_of_a_command_is_one():
     assert sum(config is not None for config in made) > 10
 
 
+def test_every_pre_training_names_its_configuration():
+    # $: flags that a page has above.
+    ours = [command for command in COMMANDS if command.ours and command.ours[0] == 'pretrain']
+    named = ('--config', '--help', '$')
+    assert len(ours) > 10
+    assert not [c for c in ours if not any(word.startswith(named) for word in c.ours[1])]
+
+
 def test_every_block_has_commands_or_says_what_it_is():
     unknown, used = [], set()
     for page in pages.PAGES:

@@ -5,6 +5,7 @@ Owns what the files say, and that they fit each other. It must not know models o
 
 from __future__ import annotations
 
+import math
 import os
 from typing import NamedTuple
 
@@ -90,6 +91,8 @@ def read_run(path: str) -> dict[str, dict[str, float]]:
             raise UserError(f'{path}:{number}: query {query!r} and document {document!r} again')
         try:
             scores[query][document] = float(score)
+            if math.isnan(scores[query][document]):  # it has no place in an order
+                raise ValueError
         except ValueError:
             raise UserError(f'{path}:{number}: score {score!r} is not a number') from None
     return scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import tokenizers
 from etils import epath
 
 from bert_jax.configs.errors import UserError
@@ -111,6 +112,23 @@ def test_an_exported_directory_is_a_source_of_a_sentence_encoder(tmp_path):
     bert = sources.read_source(out).bert
     assert bert.sentence == PLAIN
     assert bert.head == 'embedding'
+
+
+@pytest.mark.parametrize('form', ['huggingface', 'sentence_transformers'])
+def test_a_directory_has_the_tokenizer_for_programs_that_read_json_alone(form, tmp_path):
+    ours = tiny_models.tokenizer()
+    export.write(tiny_models.model('BertModel'), ours, form, str(tmp_path / 'out'))
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / 'out' / 'tokenizer.json'))
+    text = 'Unables, who? FRANCE.Paris is  unseen'
+    assert theirs.encode(text).ids == [ours.cls_id, *ours.encode(text), ours.sep_id]
+    assert sources.read_source(str(tmp_path / 'out')).tokenizer.fingerprint == ours.fingerprint
+
+
+def test_a_card_says_what_vectors_are_as_they_are_cut():
+    sentence = SentenceConfig('cls', True, 4, max_seq_length=30, similarity='dot')
+    card = model_card.card(tiny_models.model('BertModel')._replace(sentence=sentence), Notes('a'))
+    for row in ('numbers of a vector | 4', 'longest row in word pieces | 30', 'compared by | dot'):
+        assert f'| {row} |' in card
 
 
 @pytest.mark.parametrize('head', HEADS)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.extractor import Extractor
@@ -98,12 +100,20 @@ def test_hard_negatives_are_mined_from_a_file_to_a_file(tmp_path):
     assert mine_file(*arguments, Mining(3, 2, 11, 0.05)) == (12, len(rows))
     read = [json.loads(line) for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
     assert read == rows
+    # And it may have any form that a task's file has.
+    table = pa.table({'anchor': [q for q, _ in pairs], 'positive': [d for _, d in pairs]})
+    parquet.write_table(table, tmp_path / 'pairs.parquet')
+    out = str(tmp_path / 'out.jsonl')
+    found = mine_file(str(tmp_path / 'pairs.parquet'), {}, out, embed, Mining(3, 2, 11, 0.05))
+    assert found == (12, len(rows))
     with pytest.raises(UserError, match='no pair has 1 hard negatives of these ranks and this mar'):
         mine_file(*arguments, Mining(1, 50, 60))
     with pytest.raises(UserError, match='--mine_ranks=5,6: these are fewer than --negatives=2'):
         mine_file(*arguments, Mining(2, 5, 6))
     with pytest.raises(UserError, match='--mine_ranks=-1,5: write two numbers'):
         Mining.of(1, '-1,5', None)
+    with pytest.raises(UserError, match="--columns: 'text' is not among anchor, positive"):
+        mine_file(arguments[0], {'text': 'q'}, *arguments[2:], Mining())
     (tmp_path / 'pairs.jsonl').write_text(json.dumps({'q': 'a', 'positive': ' '}) + '\n')
     with pytest.raises(UserError, match='pairs.jsonl:1: an empty text'):
         mine_file(*arguments, Mining())

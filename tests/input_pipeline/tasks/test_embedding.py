@@ -92,6 +92,11 @@ def test_scores_by_hand(task_of, tmp_path):
     assert task.score(examples, found) == pytest.approx(
         {'accuracy': 0.75, 'mrr': 0.25 * (3 + 1 / 3)}
     )
+    for rank in ('0', '0.5', '-1'):
+        (tmp_path / 'ranks').write_text(f'index\tprediction\n0\t{rank}\n')
+        with refused(f"ranks:2: the rank '{rank}' is not a whole number from 1"):
+            task.read_predictions(str(tmp_path / 'ranks'), examples)
+
     # A model that tells nothing apart ranks nothing first.
     alike = task.decode(examples, features, vectors(*[(right, right)] * 4))
     assert min(alike.answers.values()) > 1
@@ -121,9 +126,13 @@ def test_equal_texts_share_no_batch():
     plain = next(training_batches(features, keys, 100, 3))['row']
     assert len(np.unique(numbers[plain])) < 200  # there are some
 
-    few = np.stack([np.arange(100) % 5, np.arange(100)], 1)
-    with refused('batch_size=8: texts .* no more than about 5 examples'):
-        list(itertools.islice(training_batches(features, keys, 8, 0, 0, few), 1))
+    some = np.stack([np.arange(100) % 5, np.arange(100)], 1)
+    for few, message in (
+        (some, '5 examples .*: lower it'),
+        (some * 0, '1 .*: add examples of oth'),
+    ):
+        with refused(f'batch_size=8: texts .* no more than about {message}'):
+            list(itertools.islice(training_batches(features, keys, 8, 0, 0, few), 1))
 
 
 ROW = {'q': 'a', 'd': 'b', 'no': ['c'], 'a': 'a', 'b': 'b', 's': 2}

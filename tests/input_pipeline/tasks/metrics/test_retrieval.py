@@ -110,6 +110,7 @@ def test_a_run_is_ranked_by_its_scores_in_float32(tmp_path):
     [
         ('q Q0 a 2 1 me', r"run:2: query 'q' and document 'a' again"),
         ('q b 2', r'run:2: 3 columns where a run has six'),
+        ('q Q0 b 2 nan me', r"run:2: score 'nan' is not a number"),
     ],
 )
 def test_runs_that_are_refused(tmp_path, line, message):
