@@ -38,6 +38,8 @@ os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 # Compiling is most of what the tests do. The test with kills in tests/launch/test_end_to_end.py
 # compiles as users do.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+# No test reads from which line of Python an operation is; to write that down is a tenth of it.
+os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
 # launch/install.sh leaves it to Python to keep what it has compiled of the packages, once; where
 # the environment forbids that, every process that a test starts would compile all it imports.
