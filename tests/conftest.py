@@ -38,6 +38,8 @@ os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 # Compiling is most of what the tests do. The test with kills in tests/launch/test_end_to_end.py
 # compiles as users do.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+# No test reads from which line of Python an operation is; to write that down is a tenth of it.
+os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
 # launch/install.sh leaves it to Python to keep what it has compiled of the packages, once; where
 # the environment forbids that, every process that a test starts would compile all it imports.
@@ -103,16 +105,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
 
 
+def _forget() -> None:
+    """Frees what is compiled, which the next test seldom runs; the disk has it."""
+    if jax := sys.modules.get('jax'):
+        jax.clear_caches()
+        gc.collect()
+        # Freed memory lies scattered, and what comes next would take more instead of it.
+        if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
+            trim(0)
+
+
 @pytest.fixture(scope='module', autouse=True)
 def programs_of_one_file() -> Iterator[None]:
     """Forgets what a file has compiled: no other file runs it, and a run would hold gigabytes."""
     yield
-    if jax := sys.modules.get('jax'):
-        jax.clear_caches()
-        gc.collect()
-        # Freed memory lies scattered, and the next file would take more instead of it.
-        if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
-            trim(0)
+    _forget()
+
+
+_forgot_at = 0.0  # GB
+
+
+@pytest.fixture(autouse=True)
+def memory_of_few_tests() -> Iterator[None]:
+    """Forgets what is compiled after a test by which the peak is 0.1 GB above the one before."""
+    yield
+    global _forgot_at
+    if (peak := _peak()[0]) > _forgot_at + 0.1:
+        _forgot_at = peak
+        _forget()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -43,14 +44,17 @@ def noisy_params(model, seed: int = 0):
     def draw(path, leaf):
         return (path[-1].key == 'scale') + rng.normal(0, 0.1, leaf.shape).astype(np.float32)
 
-    params = jax.tree_util.tree_map_with_path(
-        draw, jax.eval_shape(lambda: init_params(model, seed))
-    )
+    params = jax.tree_util.tree_map_with_path(draw, _shapes(model))
     if 'word' in (tables := params.get('encoder', {}).get('embeddings', {})):
         tables['word'][model.config.vocab_size :] = 0
     if 'bias' in (head := params.get('mlm', {})):
         head['bias'][model.config.vocab_size :] = 0
     return params
+
+
+@functools.cache  # many tests of a file draw parameters of one model
+def _shapes(model):
+    return jax.eval_shape(lambda: init_params(model, 0))
 
 
 ACTIVATION = {

@@ -5,6 +5,7 @@ Nor do they depend on padding; programs are compiled once.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -30,6 +31,7 @@ from tests.helpers.numpy_bert import dense, numpy_encode, numpy_forward
 TEXTS = ['paris', 'who is unable?', 'the capital of france, a good film.', '', 'what ' * 40]
 
 
+@functools.cache  # what it has compiled serves all tests
 def predictor(architecture: str, **options) -> Predictor:
     return Predictor(
         Source(tiny_models.model(architecture), tiny_models.tokenizer(), '', 0), 64, options
@@ -61,10 +63,8 @@ def logits(model, *texts: str) -> np.ndarray:
 
 
 def test_classes_whatever_stands_beside_a_text(caplog):
-    serve, model = (
-        predictor('BertForSequenceClassification'),
-        tiny_models.model('BertForSequenceClassification'),
-    )
+    architecture = 'BertForSequenceClassification'
+    serve, model = predictor.__wrapped__(architecture), tiny_models.model(architecture)
     pairs = [(a, b) for a in TEXTS[1:3] for b in TEXTS[:2]]
     answers = serve([*TEXTS, *pairs])
     for texts, answer in zip([*((t,) for t in TEXTS), *pairs], answers, strict=True):

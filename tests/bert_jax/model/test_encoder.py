@@ -21,10 +21,9 @@ from tests.helpers.tiny import tiny_config
     ('changes', 'scan'),
     [
         ({}, False),
-        ({'hidden_act': 'gelu_erf'}, False),
         ({'norm': 'pre', 'use_bias': False, 'positions': 'none'}, True),
-        ({'attention': 'left_to_right'}, False),
-        ({'embedding': 'hashed'}, False),
+        # Three settings of three parts, in one program.
+        ({'hidden_act': 'gelu_erf', 'attention': 'left_to_right', 'embedding': 'hashed'}, False),
         ({'num_layers': 4, 'family': 'albert', 'embedding_size': 6, 'num_groups': 2}, False),
     ],
     ids=str,

@@ -20,6 +20,7 @@ from bert_jax.reports.page.runs import open_all
 from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
+from tests.helpers import commands
 from tests.helpers.files import write_jsonl, write_lines
 from tests.helpers.refusals import refused
 
@@ -362,12 +363,12 @@ def test_what_is_no_run_is_one_line_and_leaves_no_page(tmp_path):
         write_report([])
 
 
-def test_the_command_takes_folders_among_its_flags(tmp_path, binary):
+def test_the_command_takes_folders_among_its_flags(tmp_path):
     one, other = pretraining_run(tmp_path / 'one'), pretraining_run(tmp_path / 'two words')
     page = tmp_path / 'pages/all.html'
-    run = binary('report', '--samples=0', f'--output={page}', f'--workdir={one}', other)
+    run = commands.run('report', '--samples=0', f'--output={page}', f'--workdir={one}', other)
     assert (run.returncode, run.stdout) == (0, f'wrote {page}\n'), run.stderr
     assert 'two words' in Page(page).text
-    refused = binary('report', one, f'--output={tmp_path}')
+    refused = commands.run('report', one, f'--output={tmp_path}')
     assert (refused.returncode, refused.stderr.count('\n')) == (2, 1), refused.stderr
     assert 'that is a folder' in refused.stderr

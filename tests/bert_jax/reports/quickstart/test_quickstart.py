@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.reports.quickstart.corpus import Corpus
+from tests.helpers import commands
 from tests.helpers.files import read_json
 from tests.helpers.processes import mistake, ok
 
@@ -50,11 +51,11 @@ def test_quickstart(tmp_path, binary):
     page = (tmp_path / 'run' / 'report.html').read_text()
     assert '<html' in page and len(results['samples']['texts']) == page.count('<mark>') == 6
     assert 'next: ' not in first.stderr  # of its stages
-    commands = first.stdout.split('What to do next')[1].splitlines()
-    commands = [line.strip() for line in commands if ' -m bert_jax.launch.' in line]
-    assert len(commands) == 4
+    lines = first.stdout.split('What to do next')[1].splitlines()
+    lines = [line.strip() for line in lines if ' -m bert_jax.launch.' in line]
+    assert len(lines) == 4
     root = pathlib.Path(__file__).parents[4]
-    for command in commands:
+    for command in lines:
         done = subprocess.run(
             command, shell=True, cwd=root, capture_output=True, text=True, check=False
         )
@@ -68,7 +69,7 @@ def test_quickstart(tmp_path, binary):
     assert first.stdout.split('\nPre-training on')[1] == second.stdout.split('\nPre-training on')[1]
 
 
-def test_mistakes(tmp_path, binary):
+def test_mistakes(tmp_path):
     (tmp_path / 'one.txt').write_text('A document. Of two sentences.\n')
     (tmp_path / 'two.txt').write_text('Another. One.\n')
     both = [f'--corpus={tmp_path}/one.txt', f'--corpus={tmp_path}/two.txt']
@@ -77,7 +78,7 @@ def test_mistakes(tmp_path, binary):
         (both, 'the text has 1 documents to learn from and 1 to hold out'),
         (['--train_examples=0'], '--train_examples=0: must be whole numbers above 0'),
     ):
-        failed = binary('quickstart', f'--workdir={tmp_path}/run/mine', *flags)
+        failed = commands.run('quickstart', f'--workdir={tmp_path}/run/mine', *flags)
         assert message in mistake(failed)
         assert failed.stderr.count('\n') == 1
         assert not (tmp_path / 'run').exists()

@@ -14,7 +14,7 @@ from bert_jax.reports.studies import estimate, inputs, table
 from bert_jax.reports.studies.inputs import Input, Inputs
 from bert_jax.reports.studies.plan import Plan, identity
 from bert_jax.reports.studies.steps import Folder
-from tests.helpers import pages
+from tests.helpers import commands, pages
 from tests.helpers.files import write_lines
 from tests.helpers.refusals import refused
 
@@ -189,9 +189,9 @@ def test_two_files_of_one_name_do_not_share_a_table(tmp_path):
     table.check_own(tmp_path / 'tables', named['other'])
 
 
-def test_flags_that_do_not_go_together_are_one_line(binary):
+def test_flags_that_do_not_go_together_are_one_line():
     flags = ('--study=masking', '--scale=cpu', '--workdir=x', '--table', '--seeds=0')
-    result = binary('study', *flags)
+    result = commands.run('study', *flags)
     line = 'study: error: --table has all that is there: leave --seeds out\n'
     assert (result.returncode, result.stderr) == (2, line)
 

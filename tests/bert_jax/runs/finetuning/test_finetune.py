@@ -85,6 +85,9 @@ SETTINGS = [
     'optimizer.peak_lr=3e-3',
     'optimizer.algorithm=adamw',
     'runtime.log_every=10',
+    # To draw what is dropped is most of what a small model compiles.
+    'hidden_dropout=0',
+    'attention_dropout=0',
 ]
 
 
@@ -250,7 +253,7 @@ def test_what_a_seed_and_the_source_decide(tmp_path, encoder, fine_tuner):
 
 def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     """Taken up by another process, the weights are those of an undisturbed run, to the bit."""
-    config = configuration('epochs=4', 'runtime.checkpoint_every=4')
+    config = configuration('epochs=4', 'runtime.checkpoint_every=4', 'hidden_dropout=0.1')
     fine_tuner = tuner_of(task_file, encoder)  # a stopped one stays so
     fine_tuner.run(config, str(tmp_path / 'whole'))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped) as stopped:

@@ -127,7 +127,7 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     The last checkpoint is whole, and what there is is drawn.
     """
     changes = ['optimizer.peak_lr=1e37', 'optimizer.warmup_steps=0', 'optimizer.schedule=constant']
-    changes += ['runtime.log_every=5', 'runtime.checkpoint_every=5']
+    changes += ['runtime.log_every=5', 'runtime.checkpoint_every=5', *UNDROPPED]
     (said,), log = pretrain(folder, (0, 'burnt', changes))
     assert '10 steps in a row, 2 to 11, had a non-finite loss or gradient' in said
     assert (
@@ -246,6 +246,7 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
 
 def test_a_phase_that_is_a_run_of_its_own_goes_on_with_weights_and_moments(folder):
     short = ['optimizer.algorithm=stable_adamw', 'optimizer.warmup_steps=1', 'phases.0.steps=2']
+    short += UNDROPPED
     flags = [f'--init_from={folder}/first', '--init_by=weights_and_moments']
     said, log = pretrain(
         folder, (0, 'first', short), (0, 'second', short + flags), (0, 'second', short + flags[:1])
