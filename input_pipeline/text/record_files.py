@@ -74,8 +74,9 @@ class Reader:
         form = self.form or _SUFFIXES.get(suffix, '')
         if form not in FORMATS:
             raise UserError(
-                f'{self.path}: cannot tell the format from the name: add'
-                f' --format={"|".join(FORMATS)}'
+                f'{self.path}: cannot tell the format from the name: end it in'
+                f' {", ".join(_SUFFIXES)}, or say --format={"|".join(FORMATS)} where the command'
+                ' has it'
             )
         if form == 'text' and len(self.required) > 1:
             raise UserError(
@@ -161,8 +162,9 @@ class Reader:
         if kind != 'text' and not self._form_given:
             form = {'docs': 'WikiExtractor output, and no text a line: write it as jsonl'}
             raise UserError(
-                f'{self.path}: is {form.get(kind) or f"{kind}: add --format={kind.lower()}"}'
-                f' (and --columns={self.required[0]}=NAME, or --format=text to take whole lines)'
+                f'{self.path}: is {form.get(kind) or f"{kind}: end its name in .{kind.lower()}"}'
+                f' (and say --columns={self.required[0]}=NAME), or say --format=text to take whole'
+                ' lines where the command has it'
             )
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Similarity
 from bert_jax.inference.semantic_search import nearest
 from bert_jax.input_pipeline.tasks.files import beir, pairs
@@ -69,10 +70,21 @@ def evaluate_retrieval(
 def evaluate_run(
     path: str, folder: str, split: str = 'test', draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Any]:
-    """Score anyone's ranking, a run in TREC's format; arguments as of `evaluate_retrieval`."""
+    """Score anyone's ranking, a run in TREC's format; arguments as of `evaluate_retrieval`.
+
+    Raises:
+      UserError: as there, or nothing of the ranking is in the folder.
+    """
     given = beir.read(folder, split)
     graded = retrieval.is_graded(given.grades)
     run = beir.read_run(path)
+    documents = {name for scores in run.values() for name in scores}
+    for what, of_run, here in (
+        ('queries', run.keys(), given.queries.keys()),
+        ('documents', documents, given.documents.keys()),
+    ):
+        if of_run.isdisjoint(here):
+            raise UserError(f'{path}: none of its {what} is in {folder}: name a ranking of these')
     rankings = {query: retrieval.ranked(scores, graded) for query, scores in run.items()}
     report = _of_rankings(rankings, given, folder, split, draws, seed)
     return report | {'predictions': path}

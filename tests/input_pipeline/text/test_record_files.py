@@ -89,7 +89,12 @@ def test_a_bad_record_is_one_of_its_own(read, name, content, reason):
             {'required': ('question', 'context')},
             'reads question and context, and a line of text is one',
         ),
-        ('x.txt', '1\tA.\n2\tB.\n3\tC.\n', {}, 'is TSV: add --format=tsv (and --columns=text='),
+        (
+            'x.txt',
+            '1\tA.\n2\tB.\n3\tC.\n',
+            {},
+            'is TSV: end its name in .tsv (and say --columns=text=',
+        ),
         ('x.txt.gz', gzip.compress(b'one\n' * 1000, mtime=0)[:-9], {}, 'damaged gzip file'),
     ],
 )

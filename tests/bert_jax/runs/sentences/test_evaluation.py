@@ -97,6 +97,10 @@ def test_the_command(tmp_path, binary):
     (tmp_path / 'run').write_text('1 Q0 Z 1 2 me\n1 Q0 X 2 1 me\n3 Q0 X 1 1 me\n')
     done = binary('evaluate', f'--predictions={tmp_path}/run', f'--retrieval={at}')
     assert json.loads(done.stdout)['metrics']['mrr@10'] == 1 / 2, done.stderr
+    for line, what in (('9 Q0 X 1 2 me', 'queries'), ('1 Q0 W 1 2 me', 'documents')):
+        (tmp_path / 'run').write_text(line)
+        done = binary('evaluate', f'--predictions={tmp_path}/run', f'--retrieval={at}')
+        assert f'run: none of its {what} is in {at}' in done.stderr
 
 
 @pytest.mark.parametrize(
