@@ -5,6 +5,7 @@ mmBERT and Ettin are encoders of the same family with other sizes and vocabulari
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +88,12 @@ def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
             ' so it must be 2 or more'
         )
     rates = [settings[f'{name}_dropout'] for name in ('mlp', 'attention')]
+    if settings['embedding_dropout'] != rates[0]:
+        logging.getLogger(__name__).warning(
+            'embedding_dropout=%s is not built here: mlp_dropout=%s is taken for embeddings too',
+            settings['embedding_dropout'],
+            rates[0],
+        )
     return {
         'hidden_dropout': rates[0],
         'attention_output_dropout': None if rates[0] == rates[1] else rates[1],

@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.families.modernbert import FAMILY
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.presets.relatives import modernbert
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
@@ -123,6 +124,13 @@ def test_no_mesh_changes_the_loss():
 def test_settings_that_contradict_each_other(changes, said):
     with pytest.raises(UserError, match=said):
         tiny(**changes)
+
+
+def test_a_dropout_that_is_not_built_is_warned_of(caplog):
+    names = FAMILY.transformers
+    for rate, warned in ((0.1, False), (0.2, True)):
+        names.read({**names.defaults, 'embedding_dropout': rate, 'mlp_dropout': 0.1})
+        assert ('embedding_dropout=0.2 is not built here' in caplog.text) == warned
 
 
 def test_local_attention_costs_what_its_window_has():
