@@ -304,6 +304,7 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encod
     # An encoder at random, so that little can be read off it: more of it is trained than usual.
     changes = ['tuning.method=lora', 'tuning.pooler=trained', 'optimizer.peak_lr=5e-3']
     changes += ['runtime.checkpoint_every=20', 'epochs=40', 'tuning.rank=16']
+    changes += ['hidden_dropout=0.1', 'attention_dropout=0.1']  # as its encoder has them
     changes += ['tuning.matrices=query,key,value,attention_output,intermediate,output']
     config, tuner = configuration(*changes), tuner_of(task_file, str(copy))
     result, _ = tuner.run(config, str(tmp_path / 'whole'))
