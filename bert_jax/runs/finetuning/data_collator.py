@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -63,7 +63,7 @@ class DataCollator(NamedTuple):
     mesh: jax.sharding.Mesh
     inputs: Callable[[Arrays], Arrays] = lambda batch: batch
 
-    def __call__(self, features: Arrays, plan: PlannedBatch) -> Mapping[str, Any]:
+    def __call__(self, features: Arrays, plan: PlannedBatch) -> dict[str, Any]:
         """Return the batch of some rows of `features`.
 
         Args:
