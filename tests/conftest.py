@@ -110,34 +110,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
 
 
-def _forget() -> None:
-    """Frees what is compiled, which the next test seldom runs; the disk has it."""
-    if jax := sys.modules.get('jax'):
-        jax.clear_caches()
-        gc.collect()
-        # Freed memory lies scattered, and what comes next would take more instead of it.
-        if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
-            trim(0)
-
-
 @pytest.fixture(scope='module', autouse=True)
 def programs_of_one_file() -> Iterator[None]:
     """Forgets what a file has compiled: no other file runs it, and a run would hold gigabytes."""
     yield
-    _forget()
-
-
-_forgot_at = 0.0  # GB
-
-
-@pytest.fixture(autouse=True)
-def memory_of_few_tests() -> Iterator[None]:
-    """Forgets what is compiled after a test by which the peak is 0.1 GB above the one before."""
-    yield
-    global _forgot_at
-    if (peak := _peak()[0]) > _forgot_at + 0.1:
-        _forgot_at = peak
-        _forget()
+    if jax := sys.modules.get('jax'):
+        jax.clear_caches()
+        gc.collect()
+        # Freed memory lies scattered, and the next file would take more instead of it.
+        if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
+            trim(0)
 
 
 @pytest.fixture
