@@ -126,9 +126,7 @@ def card(model: Model, notes: Notes) -> str:
     if of_vectors:
         header['tags'].append('feature-extraction')
     config, sentence = model.config, model.sentence
-    length = config.max_position
-    if sentence is not None and sentence.max_seq_length is not None:
-        length = min(length, sentence.max_seq_length)
+    length = sentence.longest(config.max_position) if sentence else config.max_position
     facts = [
         ('family', traits.name),
         ('blocks', config.num_layers),

@@ -117,7 +117,7 @@ def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position
         kernel = {'linear.weight': np.eye(dim, width, dtype=np.float32)}
         held = safetensors.numpy.save(kernel, {'format': 'pt'})
         atomic_write(folder / paths['Dense'] / 'model.safetensors', held)
-    length = min(sentence.max_seq_length or max_position, max_position)
+    length = sentence.longest(max_position)
     _write(folder / _LENGTH, {'max_seq_length': length, 'do_lower_case': False})
     settings = {
         '__version__': {'sentence_transformers': _VERSION},

@@ -170,7 +170,7 @@ class InferenceEngine:
         """Run the function on a batch in a thread of its own, and wait for it."""
         # Where two threads meet a new shape, jax makes one program.
         (result,) = run(self._function, self._params, rows, [planned], self._collate)
-        return Result(result.rows, jax.block_until_ready(result.outputs))
+        return jax.block_until_ready(result)
 
     def _plan(self, lengths: np.ndarray) -> Iterator[PlannedBatch]:
         """Plan batches of rows with these many tokens [N], longer ones first."""

@@ -173,10 +173,8 @@ def write(
             f'{bad[0]}: NaN or infinite values: the checkpoint is damaged or its training diverged'
         )
 
-    # The tokenizer in two forms: our own files, and tokenizer.json, which serve.py reads.
-    tokenizer.save(folder)
     folder = Path(folder)
-    (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
+    _save(folder, tokenizer)
 
     # What is computed from the vocabulary is computed where the folder is used; a SavedModel has it
     # among its variables, since no program of ours runs where it is loaded.
@@ -237,13 +235,18 @@ def _write_onnx(
     return {'inputs': {name: axes[name] for name in inputs}, 'outputs': outputs}
 
 
+def _save(folder: epath.Path, tokenizer: Tokenizer) -> None:
+    """Write a tokenizer in two forms: our own files, and tokenizer.json."""
+    tokenizer.save(folder)
+    # serve.py and programs in Rust and JavaScript read it alone; transformers builds the rules of
+    # BERT's class by itself.
+    (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
+
+
 def write_tokenizer(folder: epath.PathLike, model: Model, tokenizer: Tokenizer) -> None:
     """Write the tokenizer's files with what transformers reads there of the model."""
     folder = epath.Path(folder)
-    tokenizer.save(folder)
-    # Programs in Rust and JavaScript read nothing else; transformers builds the rules of BERT's
-    # class by itself.
-    (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
+    _save(folder, tokenizer)
     settings = folder / 'tokenizer_config.json'
     stated = json.loads(settings.read_text())
     # transformers cuts longer texts there ...

@@ -82,6 +82,10 @@ class SentenceConfig:
         """Return the text that goes before those encoded under `name`; '' where there is none."""
         return dict(self.prompts).get(name or '', '')
 
+    def longest(self, limit: int) -> int:
+        """Return the word pieces of the longest row, of an encoder that reads `limit`."""
+        return min(self.max_seq_length or limit, limit)
+
 
 @dataclass(frozen=True)
 class EmbeddingConfig(Section):

@@ -203,7 +203,7 @@ def text_vectors(
 
     sentence = source.bert.sentence or SentenceConfig()
     model = source.bert._replace(sentence=sentence).under('embedding')
-    length = min(sentence.max_seq_length or source.model.max_position, source.model.max_position)
+    length = sentence.longest(source.model.max_position)
     rows = trim(text_rows(texts, [None] * len(texts), source.tokenizer, length))
     inputs = {name: rows[name] for name in INPUT_KEYS}
     logging.info('%d texts through %s', len(texts), source.where)

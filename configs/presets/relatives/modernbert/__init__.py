@@ -66,6 +66,7 @@ def run(
     total, warmup, growth = tokens
     # Each size is kept for as many steps as the others.
     sizes = first * sum(range(1, whole // first))
+    each = round(growth / (1024 * sizes))
     phase = Phase(
         seq_len=1024,
         steps=round(
@@ -73,12 +74,12 @@ def run(
         ),
         batch_size=whole,
         batch_warmup_from=first,
-        batch_warmup_steps=round(growth / (1024 * sizes)),
+        batch_warmup_steps=each,
     )
     settings: dict[str, Any] = {
         'algorithm': 'stable_adamw',
         'schedule': 'constant',
-        'warmup_steps': _steps(warmup, phase),
+        'warmup_steps': _steps(warmup / 1024, first, each, whole),
         'b2': 0.98,
         'decay': 'fully_decoupled',
         'weight_decay': 1e-5,
@@ -93,15 +94,14 @@ def run(
     )
 
 
-def _steps(tokens: float, phase: Phase) -> int:
-    """Return after how many steps of the phase, whose batch grows, so many tokens are read."""
-    first, each, steps = phase.batch_warmup_from or 0, phase.batch_warmup_steps or 0, 0.0
-    for batch_size in range(first, phase.batch_size, first):
-        step = batch_size * phase.seq_len
-        if tokens <= each * step:
-            return round(steps + tokens / step)
-        steps, tokens = steps + each, tokens - each * step
-    return round(steps + tokens / (phase.batch_size * phase.seq_len))
+def _steps(rows: float, first: int, each: int, whole: int) -> int:
+    """Return how many steps read so many rows: `each` of `first` rows, of twice as many, ..."""
+    steps = 0.0
+    for size in range(first, whole, first):
+        if rows <= each * size:
+            return round(steps + rows / size)
+        steps, rows = steps + each, rows - each * size
+    return round(steps + rows / whole)
 
 
 def mmbert(name: str, hidden_size: int) -> PretrainConfig:
