@@ -10,14 +10,20 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 
 MIB, GIB = 2**20, 2**30
 
 
 def held(tree: Any) -> int:
-    """Return the bytes that one device holds of a tree of arrays, by their shardings."""
+    """Return the bytes that one device holds of a tree of arrays, by their shardings.
+
+    An array of numpy has none: a single device holds it whole.
+    """
     return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        leaf.nbytes
+        if isinstance(leaf, np.ndarray)
+        else math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
     )
 

@@ -126,8 +126,13 @@ def local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
     return tuple(merged)
 
 
-def place(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
-    """Put this process's rows of a batch on its devices, as arrays of `batch_size` rows."""
+def place(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, Any]:
+    """Put this process's rows of a batch on its devices, as arrays of `batch_size` rows.
+
+    For a single CPU they stay arrays of numpy: a call takes these in less time than placing takes.
+    """
+    if mesh.size == 1 and mesh.devices.flat[0].platform == 'cpu':
+        return dict(batch)
     # Each process has only its own rows; jax puts them together without any of them moving.
     sharding = batch_sharding(mesh)
     return {

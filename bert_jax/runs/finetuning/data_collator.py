@@ -131,7 +131,7 @@ def bucket_by_length(
             yield PlannedBatch(rows[begin : begin + size], length, size)
 
 
-def place_global(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, jax.Array]:
+def place_global(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, Any]:
     """Put a whole batch of `size` rows on the mesh, each process its own rows on its devices."""
     # Row ranges [a, b) of this process; several where its devices are not neighbours in the mesh.
     ranges = sharding.local_rows(mesh, size)

@@ -242,7 +242,7 @@ class FineTuner:
         rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
 
         # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
-        def place(batch: Arrays) -> dict[str, jax.Array]:
+        def place(batch: Arrays) -> dict[str, Any]:
             inputs = self.approach.inputs(config, 'train', batch)
             return data_collator.place_global(inputs, self._machine.mesh, config.batch_size)
 
