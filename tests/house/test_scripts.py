@@ -140,7 +140,7 @@ def test_ci_ends_with_the_slowest_tests_and_the_memory(here):
 def test_ci_fails_over_what_failed_runs_the_rest_and_names_what_had_no_time(here):
     suites(
         here,
-        '--parity) echo "1 failed in 2.00s"; exit 1 ;;',
+        '--plan | --parity) echo "1 failed in 2.00s"; exit 1 ;;',
         '--slow) echo "...... [ 40%]"; sleep 60 ;;',
     )
     begun = 4138  # two seconds are left
@@ -148,7 +148,7 @@ def test_ci_fails_over_what_failed_runs_the_rest_and_names_what_had_no_time(here
     done = bash(here, '.ci/run', SECONDS=str(begun))
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert lines[-2] == 'FAILED: parity: 1 failed in 2.00s'
+    assert lines[-3:-1] == [f'FAILED: {name}: 1 failed in 2.00s' for name in ('plan', 'parity')]
     assert lines[-1].startswith('NOT FINISHED: slow: stopped after ')
     assert lines[-1].endswith(' seconds: ...... [ 40%]')
 
