@@ -186,9 +186,9 @@ def _points(made: Configured, config: schema.FinetuneConfig, sweep: str) -> list
     methods = {point.config.tuning.method for point in points} or {config.tuning.method}
     for method in sorted(methods & METHODS.keys() - {made.begin.tuning.method}):
         logging.info(
-            'tuning.method=%s brings the settings of %s, before --set and --sweep: %s',
-            method, METHODS[method].source, ', '.join(METHODS[method].settings),
-        )  # fmt: skip
+            f'tuning.method={method} brings the settings of {METHODS[method].source}, before --set'
+            f' and --sweep: {", ".join(METHODS[method].settings)}'
+        )
     return points
 
 

@@ -57,7 +57,7 @@ def find_translations(
     states = {}
     for language, of_language in texts.items():
         states[language] = vectors(extractor, of_language, language)
-        logging.info('%s: %d texts read', language, len(of_language))
+        logging.info(f'{language}: {len(of_language)} texts read')
     return write(output, len(of_language), retrieve(states))
 
 

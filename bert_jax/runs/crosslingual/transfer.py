@@ -140,7 +140,7 @@ def _score(folder: str, language: Language, examples: Sequence[Example]) -> floa
             return earlier['metrics'][metric]
     trained = TaskEvaluator(folder, language.given, language.data_dir, language.split)
     score = trained.record(name, facts)['metrics'][metric]
-    logging.info('%s: %s %s %.4f', folder, name, metric, score)
+    logging.info(f'{folder}: {name} {metric} {score:.4f}')
     return score
 
 

@@ -123,7 +123,7 @@ class WordStates:
             return
 
         # The encoder in float32, over all devices.
-        logging.info('%s: %d rows through %s', self._folder, missing.sum(), self._source.where)
+        logging.info(f'{self._folder}: {missing.sum()} rows through {self._source.where}')
         encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
         params = partition.put(params, mesh)
 
@@ -199,14 +199,14 @@ def text_vectors(
         try:
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            logging.warning('%s is damaged (%s): the vectors are made again', path, error)
+            logging.warning(f'{path} is damaged ({error}): the vectors are made again')
 
     sentence = source.bert.sentence or SentenceConfig()
     model = source.bert._replace(sentence=sentence).under('embedding')
     length = sentence.longest(source.model.max_position)
     rows = trim(text_rows(texts, [None] * len(texts), source.tokenizer, length))
     inputs = {name: rows[name] for name in INPUT_KEYS}
-    logging.info('%d texts through %s', len(texts), source.where)
+    logging.info(f'{len(texts)} texts through {source.where}')
     encode = jax.jit(serving.forward(model), out_shardings=sharding.replicated(mesh))
     params = partition.put(serving.nested(serving.used_weights(model)), mesh)
 
@@ -229,7 +229,7 @@ def text_vectors(
             with atomic_file(path, durable=False) as file:
                 np.save(file, vectors)
         except OSError as error:
-            logging.warning('%s: the vectors are not kept (%s)', path, error.strerror or error)
+            logging.warning(f'{path}: the vectors are not kept ({error.strerror or error})')
     return vectors
 
 

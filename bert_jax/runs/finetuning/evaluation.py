@@ -273,7 +273,7 @@ class TaskEvaluator:
         length, buckets = self.config.max_seq_length, self.config.length_buckets
         features = fitting_features(self.task, self.split, examples, self._source, length, cache)
         predictions = self._predict(self._params, examples, features, buckets, self._inputs)
-        logging.info('compilations: %s', dict(self._compilations))
+        logging.info(f'compilations: {dict(self._compilations)}')
         return predictions
 
     def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:

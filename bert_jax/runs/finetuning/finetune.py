@@ -75,7 +75,7 @@ class FinetuneResult(RunResult):
         if self.signal is not None:
             return 128 + self.signal
         for line in self.summary():
-            logging.info('%s', line)
+            logging.info(line)
         return 0
 
     def summary(self) -> list[str]:
@@ -128,9 +128,9 @@ def finetune(
         load = source.load_source if on_features else source.load_plain
         encoder = load(init_from, print_map)
         logging.info(
-            '%s: encoder of %s, step %d; the %s head is fresh',
-            loaded.name, encoder.where, encoder.step, loaded.head,
-        )  # fmt: skip
+            f'{loaded.name}: encoder of {encoder.where}, step {encoder.step}; the {loaded.head}'
+            ' head is fresh'
+        )
 
         # Shared by all runs: the task's features, the mesh, compiled programs.
         identity = task_identity(loaded, task, data_dir)
@@ -149,7 +149,7 @@ def finetune(
             rows = sweep.run_sweep(pairs, workdir)
             text = sweep.table(rows, loaded.metric)
             finished = FinetuneResult(workdir, rows, text)
-        logging.info('compilations: %s', dict(ready.compilations) or 'none')
+        logging.info(f'compilations: {dict(ready.compilations) or "none"}')
     return dataclasses.replace(finished, head=loaded.head, columns=_columns(loaded))
 
 

@@ -100,9 +100,9 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
         chosen = best[task] = next(run for run in runs if run.result is highest)
         metric = highest['metric']
         logging.info(
-            '%s: %s, the best of %d on dev (%s %.4f)',
-            task, chosen.folder, len(runs), metric, highest['metrics'][metric],
-        )  # fmt: skip
+            f'{task}: {chosen.folder}, the best of {len(runs)} on dev ({metric}'
+            f' {highest["metrics"][metric]:.4f})'
+        )
         if highest.get('failed'):
             line = '%s: %s has learnt nothing (FAILED), and no other run has'
             logging.warning(line, task, chosen.folder)

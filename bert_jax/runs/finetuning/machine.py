@@ -74,7 +74,7 @@ class Machine(NamedTuple):
 def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
     """Make this machine ready for runs with such settings; a signal no longer ends the process."""
     mesh = mesh_of(runtime, model)
-    logging.info('%s', determinism.described(jax.default_backend()))
+    logging.info(determinism.described(jax.default_backend()))
     return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 
@@ -86,5 +86,5 @@ def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sha
 
     # What the mesh leaves whole is no mistake, but costs memory: logged once, not with each run.
     for warning in partition.left_whole(model, runtime):
-        logging.warning('%s', warning)
+        logging.warning(warning)
     return mesh

@@ -51,9 +51,9 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
         text = describe(result, done_before)
-        logging.info('run %d of %d, %s: %s', number, len(runs), point.name, text)
+        logging.info(f'run {number} of {len(runs)}, {point.name}: {text}')
     if reused:
-        logging.info('%d of %d runs were done before and are reused', reused, len(runs))
+        logging.info(f'{reused} of {len(runs)} runs were done before and are reused')
 
     # sweep.json comes last: it is there only when all runs are.
     best = best_of(rows)

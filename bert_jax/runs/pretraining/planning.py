@@ -99,9 +99,9 @@ def make_plan(
         raise UserError(f'--search compiles, and that cannot be done here: {missing}')
     if not missing:
         logging.info(
-            'compiling %d train step(s) for %s: seconds if small, minutes if large',
-            len(config.phases), topology.name,
-        )  # fmt: skip
+            f'compiling {len(config.phases)} train step(s) for {topology.name}: seconds if small,'
+            ' minutes if large'
+        )
 
     # Phase by phase: each has its own length, batch and program.
     predictions = plan.predictions_of(config, options.max_predictions)

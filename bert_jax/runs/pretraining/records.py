@@ -158,7 +158,7 @@ def settings_of_records(
         settings['model.vocab_size'] = entries
     changes = [f'{name}={value}' for name, value in settings.items()]
     if changes:
-        logging.info('of --data: %s', ', '.join(changes))
+        logging.info(f'of --data: {", ".join(changes)}')
     return changes
 
 
@@ -179,7 +179,7 @@ def begun_settings(workdir: str | None) -> list[str]:
         return []
     settings = [f'optimizer.warmup_steps={begun.optimizer.warmup_steps}']
     if begun.record_order != schema.PretrainConfig.record_order:
-        logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
+        logging.info(f'{folder}: goes on with record_order={begun.record_order}, as it began')
         settings.append(f'record_order={begun.record_order}')
     return settings
 

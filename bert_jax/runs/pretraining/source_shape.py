@@ -49,5 +49,5 @@ def shape_settings(
     names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
     chosen = (*fitting.FREE, *tiling.SIZES.get(init_by, ()))
     settings = [f'model.{name}={getattr(shape, name)}' for name in names if name not in chosen]
-    logging.info('%s: %s', init_from, ', '.join(settings))
+    logging.info(f'{init_from}: {", ".join(settings)}')
     return settings

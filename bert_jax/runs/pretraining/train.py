@@ -80,9 +80,9 @@ class PretrainResult(RunResult):
         """Return the exit code of the command, and log what a stopped run goes on from."""
         if self.signal is not None:
             return running.exit_code(self.signal, checkpoint.standing(self.workdir, self.step))
-        logging.info('done: %d steps', self.step)
+        logging.info(f'done: {self.step} steps')
         for line in self.summary():
-            logging.info('%s', line)
+            logging.info(line)
         return 0
 
     def summary(self) -> list[str]:
@@ -118,7 +118,7 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
         )
         attend.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
     for line in departures(config, mesh):
-        logging.warning('%s', line)
+        logging.warning(line)
     return mesh
 
 
@@ -178,7 +178,7 @@ def pretrain(
         with running.opened_for_phases(workdir, fresh, config, mesh, profile_steps) as (run, state):
             if start and not int(state.step):
                 is_new = 'schedule is' if init_by == _WITH_MOMENTS else 'optimizer and schedule are'
-                logging.info('weights of %s at step %d; %s new', start.where, start.step, is_new)
+                logging.info(f'weights of {start.where} at step {start.step}; {is_new} new')
             return _train_phases(config, records, mesh, workdir, run, state, teacher)
 
 
@@ -254,7 +254,7 @@ def _first_state(
 
         if word_network.is_workdir(init_from):
             network = word_network.put_into(state.params, init_from)
-            logging.info('%s: its network of words; all else is fresh', init_from)
+            logging.info(f'{init_from}: its network of words; all else is fresh')
             return state._replace(params=network)
     if state.frozen is not None:
         # Of a source they come with it; else they follow from the vocabulary alone.
@@ -271,13 +271,12 @@ def _log_sizes(
         count += f', of which {config.tuning.method} trains and adds'
         count += f' {parameter_count(state.params, config.model):,},'
     logging.info(
-        '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
-        config.name, count, config.total_steps,
-        jax.device_count(), jax.default_backend(), dict(mesh.shape), workdir,
-    )  # fmt: skip
+        f'{config.name}: {count} parameters, {config.total_steps} steps, {jax.device_count()}'
+        f' {jax.default_backend()} device(s), mesh {dict(mesh.shape)}, workdir {workdir}'
+    )
 
     # With the settings, since whether a run can be repeated to the bit depends on the device.
-    logging.info('%s', determinism.described(jax.default_backend()))
+    logging.info(determinism.described(jax.default_backend()))
 
 
 def _train_phases(
@@ -342,10 +341,10 @@ class PhaseTraining:
 
         train, step = self.stream('train'), int(state.step)
         logging.info(
-            'phase %d: seq_len %d, batch %d, steps %d to %d; compiling',
-            self.number, self.settings.seq_len, self.settings.batch_size, step,
-            self.first + self.settings.steps,
-        )  # fmt: skip
+            f'phase {self.number}: seq_len {self.settings.seq_len}, batch'
+            f' {self.settings.batch_size}, steps {step} to {self.first + self.settings.steps};'
+            ' compiling'
+        )
 
         # The stream counts the phase's steps from 0, the run counts all phases' together.
         def read_by(a: int, b: int) -> str:
@@ -377,7 +376,7 @@ class PhaseTraining:
                 ' preset or fewer --steps'
             )
         if processes.is_lead_process():
-            logging.info('at this rate the run takes %s%s', progress.clock(seconds), smaller)
+            logging.info(f'at this rate the run takes {progress.clock(seconds)}{smaller}')
 
     def evaluation(self, program: PretrainingProgram, run: loop.Run) -> loop.Evaluation | None:
         """Make the evaluation on held-out records, compared with guessing; None without any."""

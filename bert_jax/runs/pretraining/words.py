@@ -165,7 +165,7 @@ def train(
         'typos': forms.share,
         'kinds': list(forms.kinds),
     }
-    logging.info('%d words to train on, %d held out', len(words), len(apart))
+    logging.info(f'{len(words)} words to train on, {len(apart)} held out')
     with own_run(workdir, config, fresh, mesh, tokenizer, reads, profile_steps=profile_steps) as (
         run,
         begin,

@@ -86,7 +86,7 @@ def as_pretraining(
     bare = HEADS['encoder'].of(config.family).parts
     parts = tuple(dict.fromkeys((*bare, *pretraining_head(config).parts)))
     if unused := [part for part in source.bert.parts if part not in parts]:
-        logging.info('%s: its %s is not used', source.where, ', '.join(unused))
+        logging.info(f'{source.where}: its {", ".join(unused)} is not used')
     source = complete(source, parts, seed)
 
     # Only what the program knows: an unused head would not match the state's tree.
@@ -150,13 +150,9 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     slots = sum(entry < old_size for entry in new)
     unspelled = sum(not pieces for pieces in new.values())
     logging.info(
-        '%s: %d new words, %d in [unused] slots, %d appended: a row starts as the mean of the'
-        ' pieces that spelled it (%d: of all rows)',
-        source.where,
-        len(new),
-        slots,
-        len(new) - slots,
-        unspelled,
+        f'{source.where}: {len(new)} new words, {slots} in [unused] slots, {len(new) - slots}'
+        f' appended: a row starts as the mean of the pieces that spelled it ({unspelled}: of all'
+        ' rows)'
     )
     return Source(
         source.bert._replace(config=config, params=params), tokenizer, source.where, source.step
@@ -178,5 +174,5 @@ def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
     settings = {name: getattr(config, name) for name in ('embedding', *config.words.options)}
     model = dataclasses.replace(source.model, **settings)
     params = word_vectors.filled_in(params, model, source.tokenizer)
-    logging.info('%s: its word vectors give way to computed ones', source.where)
+    logging.info(f'{source.where}: its word vectors give way to computed ones')
     return source._replace(bert=source.bert._replace(config=model, params=params))

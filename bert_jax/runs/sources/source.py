@@ -227,7 +227,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
             f' {mend}'
         )
     if more:
-        logging.info('%s: %d rows of its word table are of no entry: kept', name, more)
+        logging.info(f'{name}: {more} rows of its word table are of no entry: kept')
 
     # What is computed from the vocabulary is in no file; of an encoder that was given it is there.
     model = reading.model
@@ -312,7 +312,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     if not lacking:
         return source
     logging.warning(
-        '%s: %s has no %s: made fresh', source.where, source.bert.architecture, ', '.join(lacking)
+        f'{source.where}: {source.bert.architecture} has no {", ".join(lacking)}: made fresh'
     )
 
     # The whole model is made and the missing parts taken from it: compiled, that is fast enough,
@@ -429,14 +429,11 @@ def _say(name: str, reading: Reading, print_map: bool) -> None:
     """Return what was found, in the log and, with print_map, name by name on stdout."""
     model, heads = reading.model, [part for part in reading.model.parts if part != 'pooler']
     logging.info(
-        '%s: %s, %d arrays read; heads: %s',
-        name,
-        model.architecture,
-        len(reading.names),
-        ', '.join(heads) or 'none',
+        f'{name}: {model.architecture}, {len(reading.names)} arrays read; heads:'
+        f' {", ".join(heads) or "none"}'
     )
     for remark in reading.remarks:
-        logging.info('%s: %s', name, remark)
+        logging.info(f'{name}: {remark}')
     if print_map:
         print_names(reading)
 

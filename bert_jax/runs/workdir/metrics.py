@@ -125,7 +125,7 @@ class LogLines:
 
     def write(self, line: LogEntry) -> None:
         """Log what `describe` says."""
-        logging.info('%s', describe(line))
+        logging.info(describe(line))
 
     def close(self) -> None:
         """Do nothing."""
@@ -159,7 +159,7 @@ class _Appended:
             if self._required or not no_room(error):  # a failing write names no file
                 raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
             if len(self._waiting) == 1:  # said once, not with each line
-                logging.warning('%s: %s; lines are kept until there is room', self._path, error)
+                logging.warning(f'{self._path}: {error}; lines are kept until there is room')
         else:
             self._size += sum(map(len, self._waiting))
             self._waiting.clear()
@@ -181,7 +181,7 @@ class _Appended:
             if self._waiting:
                 self.append(b'')
         if self._waiting:
-            logging.warning('%s: its last lines are lost (the disk is full)', self._path)
+            logging.warning(f'{self._path}: its last lines are lost (the disk is full)')
         if self._file:
             self._file.close()
 

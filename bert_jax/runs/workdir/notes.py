@@ -164,4 +164,4 @@ def _add(workdir: Workdir, note: Note, replaces: Callable[[Note], bool]) -> None
         write_note(path, {'entries': entries}, 2)
     # Damaged notes and a full disk alike: a run is worth more than what is noted of it.
     except (OSError, UserError) as error:
-        logging.warning('%s: not written (%s)', path, error)
+        logging.warning(f'{path}: not written ({error})')

@@ -280,7 +280,7 @@ def plot_workdir(folder: epath.PathLike) -> None:
     try:
         plot_run(workdir.metrics_file, workdir.plots)
     except (OSError, UserError) as error:
-        logging.warning('%s: plots are not drawn (%s)', workdir, error)
+        logging.warning(f'{workdir}: plots are not drawn ({error})')
 
 
 def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tuple[int, float]]:
@@ -344,7 +344,7 @@ def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> bool:
             with atomic_file(path, durable=False) as file:
                 made.savefig(file, format='png', dpi=120)
         except OSError as error:
-            logging.warning('%s: not drawn (%s)', path, error)
+            logging.warning(f'{path}: not drawn ({error})')
             return False
     return True
 
@@ -372,4 +372,4 @@ def drawn_quietly(path: epath.PathLike | None = None) -> Iterator[None]:
         warnings.simplefilter('always')
         yield
     if path and any('missing from font' in str(each.message) for each in caught):
-        logging.warning('%s: no font here has the letters of some names: they are boxes', path)
+        logging.warning(f'{path}: no font here has the letters of some names: they are boxes')

@@ -60,7 +60,7 @@ class GrowingOutput:
             file.truncate(sizes.get(name, 0))
             file.seek(0, os.SEEK_END)
         if self.records:
-            logging.info('%s: goes on after %d records', folder, self.records)
+            logging.info(f'{folder}: goes on after {self.records} records')
 
     def append(self, records: int, contents: Mapping[str, bytes], bad: int = 0) -> None:
         """Add what `records` more records came to, which are safe when this returns.

@@ -272,7 +272,7 @@ class Workdir(os.PathLike[str]):
         if not refused:
             for change in changed:
                 logging.info(
-                    'resuming with %s = %r (was %r)', change.name, change.after, change.before
+                    f'resuming with {change.name} = {change.after!r} (was {change.before!r})'
                 )
             return True
 
@@ -286,10 +286,8 @@ class Workdir(os.PathLike[str]):
 
         # There is none: a mistyped setting should not cost a new folder's name.
         logging.info(
-            '%s: a run with other settings (%s) ended there before its first checkpoint; this'
-            ' one takes its place',
-            self,
-            ', '.join(change.name for change in refused),
+            f'{self}: a run with other settings ({", ".join(change.name for change in refused)})'
+            ' ended there before its first checkpoint; this one takes its place'
         )
         if self.tokenizer_folder.exists():  # it belongs to what that run reads
             self.tokenizer_folder.rmtree()
