@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
 from bert_jax.mesh import construction, determinism, program_cache, sharding
 from bert_jax.model import partition
 from bert_jax.runs.supervision.signals import StopSignal
@@ -45,12 +45,12 @@ class Machine(NamedTuple):
       compilations: how often each program (init, train, predict) was compiled.
     """
 
-    runtime: schema.RuntimeConfig
+    runtime: RuntimeConfig
     mesh: jax.sharding.Mesh
     signal: StopSignal
     compilations: collections.Counter[str]
 
-    def check(self, config: schema.FinetuneConfig) -> None:
+    def check(self, config: FinetuneConfig) -> None:
         """Raise UserError where a run of `config` does not go with these devices."""
         # The mesh is made once: a run that asks for another cannot be had in this process.
         for name in _SHARED:
@@ -71,14 +71,14 @@ class Machine(NamedTuple):
             raise Stopped(self.signal.received)
 
 
-def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
+def ready(runtime: RuntimeConfig, model: ModelConfig) -> Machine:
     """Make this machine ready for runs with such settings; a signal no longer ends the process."""
     mesh = mesh_of(runtime, model)
     logging.info(determinism.described(jax.default_backend()))
     return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 
-def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sharding.Mesh:
+def mesh_of(runtime: RuntimeConfig, model: ModelConfig) -> jax.sharding.Mesh:
     """Make the mesh for runs with such settings; UserError where the devices cannot be had so."""
     # Before anything is compiled.
     program_cache.use(runtime.compilation_cache)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from absl import logging
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline import progress
@@ -106,7 +106,7 @@ class PretrainResult(RunResult):
         return uses | {finetune: 'trains it on a task'}
 
 
-def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
+def prepare(config: PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
     """Make the mesh of the run. UserError where settings or records do not fit the devices."""
     # The mesh first, for what follows is checked against it.
     mesh = mesh_of(config.runtime, config.model)
@@ -122,7 +122,7 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
     return mesh
 
 
-def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
+def print_sizes(config: PretrainConfig, records: list[Records]) -> None:
     """Print what a step of each phase takes, one line for each phase."""
     mesh = prepare(config, records)
     for i, phase in enumerate(config.phases):
@@ -130,7 +130,7 @@ def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
 
 
 def pretrain(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     records: list[Records],
     workdir: str,
     *,
@@ -183,7 +183,7 @@ def pretrain(
 
 
 def starting_point(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     tokenizer: Tokenizer,
     workdir: str,
     init_from: str | None,
@@ -231,7 +231,7 @@ def starting_point(
 
 
 def _first_state(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     tokenizer: Tokenizer,
     mesh: jax.sharding.Mesh,
     start: Source | None,
@@ -264,7 +264,7 @@ def _first_state(
 
 
 def _log_sizes(
-    config: schema.PretrainConfig, state: TrainState, mesh: jax.sharding.Mesh, workdir: str
+    config: PretrainConfig, state: TrainState, mesh: jax.sharding.Mesh, workdir: str
 ) -> None:
     count = f'{flops.parameter_count(config.model):,}'
     if config.tuning.method != 'full':
@@ -280,7 +280,7 @@ def _log_sizes(
 
 
 def _train_phases(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     records: list[Records],
     mesh: jax.sharding.Mesh,
     workdir: str,
@@ -303,7 +303,7 @@ def _train_phases(
     return PretrainResult(workdir, int(state.step), signal=signal)
 
 
-def _with_weights(state: TrainState, start: Source, encoder: schema.ModelConfig) -> TrainState:
+def _with_weights(state: TrainState, start: Source, encoder: ModelConfig) -> TrainState:
     """Return `state` with the encoder and both heads of `start`; what tuning adds stays fresh."""
     name = f'--init_from={start.where}'
     state = load_encoder(state, start.params['encoder'], encoder, name)
@@ -317,7 +317,7 @@ def _with_weights(state: TrainState, start: Source, encoder: schema.ModelConfig)
 class PhaseTraining:
     """Phase `number` of the run in `workdir`, whose first step is the run's step `first`."""
 
-    config: schema.PretrainConfig
+    config: PretrainConfig
     number: int
     first: int
     records: Records
@@ -326,7 +326,7 @@ class PhaseTraining:
     teacher: Teacher | None = None
 
     @property
-    def settings(self) -> schema.Phase:
+    def settings(self) -> Phase:
         """Return its length, steps and batch size."""
         return self.config.phases[self.number]
 

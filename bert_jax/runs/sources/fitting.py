@@ -13,9 +13,9 @@ import numpy as np
 from absl import logging
 from flax import traverse_util
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.runs.sources import tiling
@@ -41,7 +41,7 @@ _RESIZED = {'tiling': tiling.tiled, 'layers': tiling.shallower}
 def for_pretraining(
     name: str,
     tokenizer: Tokenizer,
-    config: schema.ModelConfig,
+    config: ModelConfig,
     seed: int,
     print_map: bool = False,
     init_by: InitBy = 'weights',
@@ -60,7 +60,7 @@ def for_pretraining(
 def as_pretraining(
     source: Source,
     tokenizer: Tokenizer,
-    config: schema.ModelConfig,
+    config: ModelConfig,
     seed: int,
     init_by: InitBy = 'weights',
 ) -> Source:
@@ -71,7 +71,7 @@ def as_pretraining(
         source = resize(source, config)
 
     # All differences in one message, in the form in which they can be added to the command.
-    names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
     if differ := [
         f'--set model.{name}={getattr(source.model, name)}'
         for name in names
@@ -159,7 +159,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     )
 
 
-def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
+def with_embedding(source: Source, config: ModelConfig) -> Source:
     """Return a source that computes its word vectors, where `config` does, in place of a table.
 
     The table goes on as the decoder of the masked-LM head, if there is one, so that the head begins

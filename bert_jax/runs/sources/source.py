@@ -29,9 +29,9 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
 from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.conversion.tuned import assembled, folded
@@ -72,7 +72,7 @@ class Source(NamedTuple):
     made: tuple[str, ...] = ()
 
     @property
-    def model(self) -> schema.ModelConfig:
+    def model(self) -> ModelConfig:
         """Return the encoder's shape."""
         return self.bert.config
 
@@ -100,7 +100,7 @@ class Source(NamedTuple):
         return digest.hexdigest()[:24]
 
 
-def shape_of(name: str) -> schema.ModelConfig:
+def shape_of(name: str) -> ModelConfig:
     """Read the shape of a source's encoder, without its weights."""
     with reading(name), _not_within_itself(name):
         if prefix := google.prefix_of(name):
@@ -247,7 +247,7 @@ def _check_whole(workdir: Workdir, model: Model) -> None:
     Here for all commands: what is found missing later would be zeros, or a traceback.
     """
     settings = workdir.config_file
-    if not isinstance(workdir.config(), schema.PretrainConfig):
+    if not isinstance(workdir.config(), PretrainConfig):
         settings = workdir.data_file  # a fine-tuned run has the shape there, and all of its head
         check_parts(model, str(workdir), MEND)
     check_arrays(model, str(workdir), os.fspath(settings))
@@ -342,7 +342,7 @@ def _read_workdir(
     """Read a workdir's newest checkpoint, or that of a named step; return it and its step."""
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
-    if isinstance(config, schema.FeatureConfig):
+    if isinstance(config, FeatureConfig):
         encoder = workdir.data(init_from=str)['init_from']
         raise UserError(
             f'{workdir} holds a BiLSTM for the features of a frozen encoder and no encoder, which'
@@ -359,7 +359,7 @@ def _read_workdir(
     if model.tuning.method != 'full':
         base = (encoder or _encoder_of(workdir)).params['encoder']
         params, model = assembled(base, params, model, workdir.name)
-    if isinstance(config, schema.PretrainConfig):
+    if isinstance(config, PretrainConfig):
         bert = Model(model, params, pretraining_head(model).class_in(model.family))
     else:
         data = workdir.data(head=str, labels=list)

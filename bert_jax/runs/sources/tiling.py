@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from flax import traverse_util
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.heads import Pretraining
 from bert_jax.runs.sources.source import Source
@@ -30,7 +30,7 @@ SIZES = {
 }
 
 
-def tiled(source: Source, config: schema.ModelConfig) -> Source:
+def tiled(source: Source, config: ModelConfig) -> Source:
     """Return the source with the sizes of `config`: its matrices tiled, its blocks repeated.
 
     Of the arrays those of a pre-training model. UserError for a BiLSTM, whose gates share an array.
@@ -55,7 +55,7 @@ def tiled(source: Source, config: schema.ModelConfig) -> Source:
     return source._replace(bert=source.bert._replace(config=model, params=params))
 
 
-def shallower(source: Source, config: schema.ModelConfig) -> Source:
+def shallower(source: Source, config: ModelConfig) -> Source:
     """Return the source with as many of its blocks as `config` has, the first and last among them.
 
     They are as far apart as they can be: 0, 2, 4, 7, 9 and 11 of twelve (transformers' DistilBERT,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs import schema
 from bert_jax.configs.options import NO_VALUE, described
+from bert_jax.configs.schema import Config, PretrainConfig, RuntimeConfig
 
 # What data.json of older runs does not say. It follows from what else they say of their task.
 _SAID_LATER = frozenset({'data.options.texts'})
@@ -20,7 +21,7 @@ _SAID_LATER = frozenset({'data.options.texts'})
 class RunIdentity(NamedTuple):
     """A run as its workdir says it: its configuration, and what it reads (JSON values)."""
 
-    config: schema.Config
+    config: Config
     data: dict[str, Any]
 
 
@@ -58,7 +59,7 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     ]
 
 
-def with_older_defaults(before: schema.RuntimeConfig, after: schema.RuntimeConfig) -> Any:
+def with_older_defaults(before: RuntimeConfig, after: RuntimeConfig) -> Any:
     """Return `after` with the defaults of the run that is there, where newer ones round otherwise.
 
     A default that came later does not change a run that was begun without it: the run keeps its
@@ -66,7 +67,7 @@ def with_older_defaults(before: schema.RuntimeConfig, after: schema.RuntimeConfi
     """
     older = {
         field.name: field.option.later
-        for field in described(schema.RuntimeConfig)
+        for field in described(RuntimeConfig)
         if field.option
         and field.option.later not in (NO_VALUE, field.default)
         and getattr(before, field.name) == field.option.later
@@ -100,16 +101,16 @@ def _kind(name: str, kinds: dict[str, str]) -> str:
     return kinds.get(plain, 'identity')
 
 
-def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
+def _same_past(before: Config, after: Config, done: int) -> bool:
     """Tell whether two runs that differ in steps have the first `done` steps in common.
 
     They do where those steps are of the same phases, and the schedule has not yet looked ahead:
     constant never does, warm-up-stable-decay where its decay begins.
     """
     # Fine-tuning's schedule always spans the whole run, so another length is another past.
-    if not isinstance(before, schema.PretrainConfig):
+    if not isinstance(before, PretrainConfig):
         return False
-    if not isinstance(after, schema.PretrainConfig):
+    if not isinstance(after, PretrainConfig):
         return False
 
     # The phases' ends, no further than the steps that are made: later borders may still move.

@@ -33,13 +33,14 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import write_note
+from bert_jax.configs.schema import Config, ModelConfig, PretrainConfig
 from bert_jax.runs.workdir import folder, metrics
 from bert_jax.runs.workdir.changes import Change, RunIdentity, changes, with_older_defaults
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.tokenizer import Tokenizer
 
-AnyConfig = TypeVar('AnyConfig', bound=schema.Config)
+AnyConfig = TypeVar('AnyConfig', bound=Config)
 # The end of every line about a file that is damaged or gone.
 MEND = 'put it back from a copy, or use another workdir'
 
@@ -186,7 +187,7 @@ class Workdir(os.PathLike[str]):
                 ' another folder'
             )
 
-    def config(self) -> schema.Config:
+    def config(self) -> Config:
         """Return the run's configuration. UserError where this is no workdir, or it is damaged."""
         self.check()
         return schema.from_saved(read_object(self.config_file, MEND), str(self.config_file))
@@ -205,15 +206,15 @@ class Workdir(os.PathLike[str]):
                 )
         return entries
 
-    def model_config(self) -> schema.ModelConfig:
+    def model_config(self) -> ModelConfig:
         """Return the shape of the run's model. UserError where that cannot be read."""
         config = self.config()
-        if isinstance(config, schema.PretrainConfig):
+        if isinstance(config, PretrainConfig):
             return config.encoder
 
         # A fine-tuning configuration holds no shape: that is the encoder's it began with.
         source = self.data(model=dict)['model']
-        return config.encoder(schema.ModelConfig.from_json(source, str(self.data_file)))
+        return config.encoder(ModelConfig.from_json(source, str(self.data_file)))
 
     def as_begun(self, config: AnyConfig) -> AnyConfig:
         """Return `config` with the older defaults of the run that is here, if there is any."""
@@ -222,7 +223,7 @@ class Workdir(os.PathLike[str]):
         runtime = with_older_defaults(self.config().runtime, config.runtime)
         return dataclasses.replace(config, runtime=runtime)
 
-    def create_or_resume(self, config: schema.Config, data: dict[str, Any]) -> bool:
+    def create_or_resume(self, config: Config, data: dict[str, Any]) -> bool:
         """Write config.json and data.json, or check that an old workdir holds the same run.
 
         `data` identifies what the run reads (JSON values). Returns whether the workdir held this
