@@ -162,7 +162,7 @@ class WordStates:
             layers, words, width = self._shape
             for layer in range(layers):
                 of_rows = np.split(states_WKH[:, layer], ends[:-1])
-                for begin, states_wH in zip(begins, of_rows, strict=True):
+                for begin, states_wH in zip(begins, of_rows):
                     vectors_before = layer * words + int(begin)
                     file.seek(vectors_before * width * _DTYPE.itemsize)
                     file.write(states_wH.tobytes())

@@ -460,7 +460,7 @@ def training_loss(folder: str) -> float | None:
 
     # Each line is a mean over its own steps, so it counts by those that were not discarded.
     weights = [line['steps'] - line['discarded_steps'] for line in late]
-    losses = zip((line['loss'] for line in late), weights, strict=True)
+    losses = zip((line['loss'] for line in late), weights)
     return sum(loss * weight for loss, weight in losses) / sum(weights)
 
 

@@ -193,12 +193,12 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
     `left`: the indices of columns that begin at the left, as words do.
     """
     # Columns as wide as their longest cell.
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:
         cells = [
             f'{cell:{"<" if column in left else ">"}{width}}'
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for column, (cell, width) in enumerate(zip(row, widths))
         ]
         lines.append('  '.join(cells).rstrip())
     return lines

@@ -108,7 +108,7 @@ def make_plan(
     refusals: list[UserError] = []
     phases = [
         _planned_phase(config, phase, count, topology, options, not missing, refusals)
-        for phase, count in zip(config.phases, predictions, strict=True)
+        for phase, count in zip(config.phases, predictions)
     ]
     report = _facts(config, topology) | {
         'compiled': not missing,
@@ -127,7 +127,7 @@ def make_plan(
         report['schedule'] = schedule
         # By libtpu's estimate of the steps where there is one, or else by the floors.
         likely = schedule.get('libtpu', schedule['floor'])['phases']
-        for planned, row in zip(phases, likely, strict=True):
+        for planned, row in zip(phases, likely):
             planned['host_reads'] = overheads.reading(
                 planned, topology, report['mesh'], row['step_s']
             )

@@ -61,7 +61,7 @@ def evaluate_retrieval(
     _, indices_QK = nearest(queries, documents, retrieval.DEPTH)
     rankings = {
         query: [ids[index] for index in indices_K]
-        for query, indices_K in zip(given.queries, indices_QK, strict=True)
+        for query, indices_K in zip(given.queries, indices_QK)
     }
     report = _of_rankings(rankings, given, folder, split, draws, seed)
     return report | {'similarity': compare}
@@ -217,7 +217,7 @@ def _of_pairs(
 def _means(metric: str, values: Mapping[str, np.ndarray], draws: int, seed: int) -> dict[str, Any]:
     """Return the means of scores that each example has, and their intervals."""
     names, table_NM = list(values), np.stack(list(values.values()), axis=1).astype(np.float64)
-    mean = lambda rows_NM: dict(zip(names, map(float, rows_NM.mean(axis=0)), strict=True))
+    mean = lambda rows_NM: dict(zip(names, map(float, rows_NM.mean(axis=0))))
     return {
         'metric': metric,
         'metrics': mean(table_NM),

@@ -376,7 +376,7 @@ def _read_workdir(
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
     names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
+    return Reading(bert, dict(zip(names, names)), (), ()), step
 
 
 def _encoder_of(workdir: Workdir) -> Source:

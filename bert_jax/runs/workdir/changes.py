@@ -18,13 +18,6 @@ from bert_jax.configs.schema import Config, PretrainConfig, RuntimeConfig
 _SAID_LATER = frozenset({'data.options.texts'})
 
 
-class RunIdentity(NamedTuple):
-    """A run as its workdir says it: its configuration, and what it reads (JSON values)."""
-
-    config: Config
-    data: dict[str, Any]
-
-
 class Change(NamedTuple):
     """One value, by its dotted name, that is another in the later run; None where there is none."""
 
@@ -34,21 +27,29 @@ class Change(NamedTuple):
     refused: bool
 
 
-def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
+def changes(
+    before: tuple[Config, dict[str, Any]],
+    after: tuple[Config, dict[str, Any]],
+    done: int,
+) -> list[Change]:
     """Return all that changes from the run that is there, sorted by name.
 
     What makes another run of it is `refused`.
+
+    Args:
+      before: the run that is there: its configuration, and what it reads (JSON values).
+      after: the one that would go on.
+      done: the steps of the first.
     """
     # Settings and data as flat names, so that one comparison covers both.
-    kinds = schema.kinds(type(after.config))
+    kinds = schema.kinds(type(after[0]))
     old, new = (
-        leaves(dataclasses.asdict(run.config)) | leaves({'data': run.data})
-        for run in (before, after)
+        leaves({**dataclasses.asdict(config), 'data': data}) for config, data in (before, after)
     )
 
     # What may differ: always how it runs; how long it goes on only while the past is shared.
     free = {'runtime'}
-    if _same_past(before.config, after.config, done):
+    if _same_past(before[0], after[0], done):
         free.add('extendable')
 
     # A name that one side lacks counts as None there, so what is new or dropped shows too.
@@ -78,18 +79,15 @@ def with_older_defaults(before: RuntimeConfig, after: RuntimeConfig) -> Any:
 
 def leaves(data: Any, prefix: str = '') -> dict[str, Any]:
     """Return {dotted name: value} of nested JSON data; of a list the length too."""
+    # The length is a leaf of its own, so that a list which only grows shows as one change more.
+    if isinstance(data, list | tuple):
+        data = {**dict(enumerate(data)), 'length': len(data)}
     if isinstance(data, dict):
         return {
             k: v
             for name, value in data.items()
             for k, v in leaves(value, f'{prefix}{name}.').items()
         }
-
-    # The length is a leaf of its own, so that a list which only grows shows as one change more.
-    if isinstance(data, (list, tuple)):
-        return {
-            k: v for i, value in enumerate(data) for k, v in leaves(value, f'{prefix}{i}.').items()
-        } | {prefix + 'length': len(data)}
     return {prefix[:-1]: data}
 
 
@@ -108,9 +106,7 @@ def _same_past(before: Config, after: Config, done: int) -> bool:
     constant never does, warm-up-stable-decay where its decay begins.
     """
     # Fine-tuning's schedule always spans the whole run, so another length is another past.
-    if not isinstance(before, PretrainConfig):
-        return False
-    if not isinstance(after, PretrainConfig):
+    if not isinstance(before, PretrainConfig) or not isinstance(after, PretrainConfig):
         return False
 
     # The phases' ends, no further than the steps that are made: later borders may still move.
@@ -122,13 +118,10 @@ def _same_past(before: Config, after: Config, done: int) -> bool:
         return False
 
     # The learning rates of those steps: the same where the schedule did not depend on the end.
-    match after.optimizer.schedule:
-        case 'constant':
-            return True
-        case 'wsd':
-            decay = after.optimizer.decay_fraction
-            # The decay is the run's last part; the shorter of both runs begins with it first.
-            return done <= (1 - decay) * min(before.total_steps, after.total_steps)
+    if after.optimizer.schedule == 'wsd':
+        # The decay is the run's last part; the shorter of both runs begins with it first.
+        steps = min(before.total_steps, after.total_steps)
+        return done <= (1 - after.optimizer.decay_fraction) * steps
 
     # Linear and the like fall towards the last step from the start, so another end changes all.
-    return False
+    return after.optimizer.schedule == 'constant'

@@ -111,7 +111,7 @@ class Chart(NamedTuple):
             # A few scores need markers to be seen; on a long curve they would hide it.
             few = len(curve.points) < (50 if curve.kind == 'main' else 2)
             axes.plot(
-                *zip(*curve.points, strict=True),
+                *zip(*curve.points),
                 label=curve.label,
                 color=COMMON if curve.colour is None else COLOURS[curve.colour % len(COLOURS)],
                 marker='o' if curve.kind == 'points' else '.' if few else None,
@@ -172,7 +172,7 @@ class Growth(NamedTuple):
         values = sorted({value for line in self.lines.values() for value, _, _ in line})
         for label, line in self.lines.items():
             colour = COLOURS[self.colours[label] % len(COLOURS)]
-            at, means, sds = zip(*line, strict=True)
+            at, means, sds = zip(*line)
             axes.errorbar(at, means, sds, color=colour, marker='o', ms=4, capsize=3, label=label)
         if self.guess is not None:
             axes.axhline(self.guess, color=COMMON, linestyle=':', label='guessing')
@@ -305,7 +305,7 @@ def figure(width: float, height: float, *drawings: Drawing) -> tuple[Figure, lis
 
     made = Figure(figsize=(width, height), layout='constrained')
     panels = list(made.subplots(len(drawings), squeeze=False)[:, 0])
-    for axes, drawing in zip(panels, drawings, strict=True):
+    for axes, drawing in zip(panels, drawings):
         drawing.draw(axes)
 
         # All in the colours of this file, so that a page can put others in their place.
@@ -334,7 +334,7 @@ def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> bool:
     with drawn_quietly(path):
         made, panels = figure(7, height * len(drawings), *drawings)
         FigureCanvasAgg(made)
-        for axes, drawing in zip(panels, drawings, strict=True):
+        for axes, drawing in zip(panels, drawings):
             axes.set_title(drawing.title)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(frameon=False)

@@ -44,11 +44,10 @@ class Result:
         """
         file = Workdir(self.workdir).metrics_file
         lines = read_metrics(file) if self.workdir and file.exists() else []
-        splits = dict.fromkeys(line.get('split', 'train') for line in lines)
-        return {
-            split: _columns([line for line in lines if line.get('split', 'train') == split])
-            for split in splits
-        }
+        splits: dict[str, list[Any]] = {}
+        for line in lines:
+            splits.setdefault(line.get('split', 'train'), []).append(line)
+        return {split: _columns(of_split) for split, of_split in splits.items()}
 
     @property
     def paths(self) -> dict[str, epath.Path]:
