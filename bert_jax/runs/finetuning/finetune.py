@@ -26,7 +26,7 @@ from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, keep, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
-from bert_jax.runs.workdir.results import RunResult, following, numbers
+from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.runs.workdir.workdir import Workdir
 
 # What is done with a model, by its head: the command, with places for the folder and the flags for
@@ -70,26 +70,16 @@ class FinetuneResult(RunResult):
         name = sweep.best_of(self.runs).get('name') if self.runs else None
         return Workdir(os.path.join(self.workdir, 'runs', name) if name else self.workdir)
 
-    def exit_code(self) -> int:
-        """Return the exit code of the command, and log how a run that is done turned out."""
-        if self.signal is not None:
-            return 128 + self.signal
-        for line in self.summary():
-            logging.info(line)
-        return 0
-
-    def summary(self) -> list[str]:
-        """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
-        lines, folder = [], self.folder
+    def verdict(self) -> str | None:
+        """Say how the score compares with guessing; None where there is none."""
         best = sweep.best_of(self.runs)
-        if best['metrics']:
-            lines.append(notes.verdict(best, notes.guesses(folder)))
-        lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
-        name = shlex.quote(str(folder))
+        return notes.verdict(best, notes.guesses(self.folder)) if best['metrics'] else None
+
+    def uses(self, folder: str) -> dict[str, str]:
+        """Return commands for the model in `folder`, a word of the shell, and what they do."""
         command, does = _USES.get(self.head, _USES[''])
-        export = f'bert-export --init_from={name} --output=DIR'
-        commands = {command.format(name, self.columns): does, export: 'takes it to other programs'}
-        return lines + following(commands)
+        export = f'bert-export --init_from={folder} --output=DIR'
+        return {command.format(folder, self.columns): does, export: 'takes it to other programs'}
 
 
 def finetune(

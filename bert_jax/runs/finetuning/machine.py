@@ -32,7 +32,8 @@ class Stopped(SystemExit):
     def __init__(self, signal_number: int, standing: str = 'stopped'):
         """Log what the run goes on from, in the words of `standing`."""
         self.signal = signal_number
-        super().__init__(running.exit_code(signal_number, standing))
+        running.say_stopped(signal_number, standing)
+        super().__init__(128 + signal_number)
 
 
 class Machine(NamedTuple):

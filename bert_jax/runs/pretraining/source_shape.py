@@ -13,7 +13,6 @@ from absl import logging
 
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.sources import fitting, source, tiling, word_network
 from bert_jax.runs.workdir.workdir import Workdir
@@ -46,8 +45,7 @@ def shape_settings(
         if data and not shape.holds(entries := Manifest.load(data[0]).vocab_size):
             shape = dataclasses.replace(shape, vocab_size=entries)
     # All of them: what a saved file leaves out as a default the preset may have otherwise.
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
     chosen = (*fitting.FREE, *tiling.SIZES.get(init_by, ()))
-    settings = [f'model.{name}={getattr(shape, name)}' for name in names if name not in chosen]
+    settings = [f'model.{name}={v}' for name, v in vars(shape).items() if name not in chosen]
     logging.info(f'{init_from}: {", ".join(settings)}')
     return settings

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,7 @@ from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import notes, running, word_vectors
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.runs.workdir.results import RunResult, following, numbers
-from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
     PretrainingProgram,
@@ -78,29 +76,20 @@ class PretrainResult(RunResult):
 
     def exit_code(self) -> int:
         """Return the exit code of the command, and log what a stopped run goes on from."""
-        if self.signal is not None:
-            return running.exit_code(self.signal, checkpoint.standing(self.workdir, self.step))
-        logging.info(f'done: {self.step} steps')
-        for line in self.summary():
-            logging.info(line)
-        return 0
+        if self.signal is None:
+            logging.info(f'done: {self.step} steps')
+        else:
+            running.say_stopped(self.signal, checkpoint.standing(self.workdir, self.step))
+        return super().exit_code()
 
-    def summary(self) -> list[str]:
-        """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
-        folder = Workdir(self.workdir)
-        history = read_metrics(folder.metrics_file)
-        compared = baselines.verdict(history)
-        lines = [compared] if compared else []
-        lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
-        masked_words = any('mlm_loss' in line for line in history)
-        return lines + following(self.uses(shlex.quote(str(folder)), masked_words))
+    def verdict(self) -> str | None:
+        """Say how the last evaluation compares with guessing; None without one."""
+        return baselines.verdict(read_metrics(self.folder.metrics_file))
 
-    def uses(self, folder: str, masked_words: bool) -> dict[str, str]:
-        """Return commands for the model in `folder`, a word of the shell, and what they do.
-
-        masked_words: whether the run has learnt to fill masks.
-        """
+    def uses(self, folder: str) -> dict[str, str]:
+        """Return commands for the model in `folder`, a word of the shell, and what they do."""
         fill = f'bert-fill-mask --workdir={folder}'
+        masked_words = any('mlm_loss' in line for line in read_metrics(self.folder.metrics_file))
         uses = {fill: 'asks for texts with [MASK], fills it in'} if masked_words else {}
         finetune = f'bert-finetune --task=TASK --init_from={folder} --workdir=DIR'
         return uses | {finetune: 'trains it on a task'}

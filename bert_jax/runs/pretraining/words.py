@@ -40,7 +40,7 @@ _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
 class WordsResult(PretrainResult):
     """How a training of the words' network ended."""
 
-    def uses(self, folder: str, masked_words: bool) -> dict[str, str]:
+    def uses(self, folder: str) -> dict[str, str]:
         """Return the command that trains a model on such words, and what it does."""
         pretrain = f'bert-pretrain --config=retvec_tiny --init_from={folder} --data=RECORDS'
         return {f'{pretrain} --workdir=DIR': 'pre-trains a model that reads its words so'}

@@ -35,9 +35,6 @@ RESETTABLE = ('rope_theta', 'local_rope_theta')
 InitBy = Literal['weights', 'weights_and_moments', 'tiling', 'layers']
 
 
-_RESIZED = {'tiling': tiling.tiled, 'layers': tiling.shallower}
-
-
 def for_pretraining(
     name: str,
     tokenizer: Tokenizer,
@@ -67,15 +64,14 @@ def as_pretraining(
     """Return `for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_embedding(with_vocabulary(source, tokenizer), config)
-    if resize := _RESIZED.get(init_by):
-        source = resize(source, config)
+    if init_by in tiling.SIZES:
+        source = tiling.resized(source, config, init_by)
 
     # All differences in one message, in the form in which they can be added to the command.
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
     if differ := [
-        f'--set model.{name}={getattr(source.model, name)}'
-        for name in names
-        if getattr(source.model, name) != getattr(config, name) and name not in (*FREE, *RESETTABLE)
+        f'--set model.{name}={value}'
+        for name, value in vars(source.model).items()
+        if value != getattr(config, name) and name not in (*FREE, *RESETTABLE)
     ]:
         raise UserError(
             f'--init_from={source.where} is of another model than --set asks for: leave those'
@@ -90,10 +86,8 @@ def as_pretraining(
     source = complete(source, parts, seed)
 
     # Only what the program knows: an unused head would not match the state's tree.
-    return source._replace(
-        bert=source.bert._replace(
-            params={name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
-        )
+    return source.changed(
+        params={name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
     )
 
 
@@ -154,9 +148,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
         f' appended: a row starts as the mean of the pieces that spelled it ({unspelled}: of all'
         ' rows)'
     )
-    return Source(
-        source.bert._replace(config=config, params=params), tokenizer, source.where, source.step
-    )
+    return source.changed(config=config, params=params)._replace(tokenizer=tokenizer, made=())
 
 
 def with_embedding(source: Source, config: ModelConfig) -> Source:
@@ -175,4 +167,4 @@ def with_embedding(source: Source, config: ModelConfig) -> Source:
     model = dataclasses.replace(source.model, **settings)
     params = word_vectors.filled_in(params, model, source.tokenizer)
     logging.info(f'{source.where}: its word vectors give way to computed ones')
-    return source._replace(bert=source.bert._replace(config=model, params=params))
+    return source.changed(config=model, params=params)

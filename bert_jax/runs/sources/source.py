@@ -36,7 +36,7 @@ from bert_jax.conversion import google, hub, huggingface, peft, sentence_transfo
 from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model.heads import Pretraining
 from bert_jax.runs.sources import word_network
 from bert_jax.runs.workdir import word_vectors
@@ -81,6 +81,10 @@ class Source(NamedTuple):
         """Return the encoder's parameters, and those of the heads that are there."""
         return self.bert.params
 
+    def changed(self, **fields: Any) -> Source:
+        """Return the source with other `fields` of its model."""
+        return self._replace(bert=self.bert._replace(**fields))
+
     def fingerprint(self) -> str:
         """Return 24 hex digits that change with any weight, setting, label or entry.
 
@@ -94,8 +98,8 @@ class Source(NamedTuple):
         digest = hashlib.sha256(facts.encode())
 
         # Path, shape and type before the bytes: two layouts of the same bytes are two models.
-        for path, array in jax.tree_util.tree_flatten_with_path(self.params)[0]:
-            digest.update(repr((path_of(path), array.shape, str(array.dtype))).encode())
+        for path, array in by_path(self.params).items():
+            digest.update(repr((path, array.shape, str(array.dtype))).encode())
             digest.update(np.asarray(array).tobytes())
         return digest.hexdigest()[:24]
 
@@ -325,7 +329,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
             params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
         else:
             params[part] = fresh[part]
-    return source._replace(bert=source.bert._replace(params=params), made=(*source.made, *lacking))
+    return source.changed(params=params)._replace(made=(*source.made, *lacking))
 
 
 def at_step(name: str) -> tuple[Workdir, int | None]:
@@ -363,20 +367,19 @@ def _read_workdir(
         bert = Model(model, params, pretraining_head(model).class_in(model.family))
     else:
         data = workdir.data(head=str, labels=list)
-        architecture, problem = data['head'], None  # a head that has no class: by its own name
-        if data['head'] in HEADS:
-            head = HEADS[data['head']]
-            architecture, problem = head.class_in(model.family), head.problem_type
-        of_head = tuple(data['labels']), config.head_dropout, problem
-        bert = Model(model, params, architecture, *of_head)._replace(chosen=workdir.chosen())
+        head = HEADS.get(data['head'])
+        # a head that has no class: by its own name
+        kind = (head.class_in(model.family), head.problem_type) if head else (data['head'], None)
+        bert = Model(
+            model, params, kind[0], tuple(data['labels']), config.head_dropout, kind[1]
+        )._replace(chosen=workdir.chosen())
         if data['head'] == 'embedding':
             prompts = workdir.data(options=dict)['options'].get('prompts', {})
             sentence = config.embedding.sentence(prompts, config.max_seq_length)
             bert = bert._replace(sentence=sentence)
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
-    names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    return Reading(bert, dict(zip(names, names)), (), ()), step
+    return Reading(bert, {name: name for name in by_path(params)}, (), ()), step
 
 
 def _encoder_of(workdir: Workdir) -> Source:
@@ -405,16 +408,15 @@ def _encoder_of(workdir: Workdir) -> Source:
 def fold(source: Source) -> Source:
     """Return the source with tuned weights folded into BERT's own; adapters stay."""
     params, model = folded(source.params, source.model)
-    return source._replace(bert=source.bert._replace(params=params, config=model))
+    return source.changed(params=params, config=model)
 
 
 def plain(source: Source) -> Source:
     """Return the source in BERT's own weights; UserError where it has adapters."""
     source = fold(source)
-    if source.model.tuning.method != 'full':
-        model = source.model
+    if (method := source.model.tuning.method) != 'full':
         raise UserError(
-            f'{source.where} has adapters ({model.tuning.method}), which are no weights of BERT:'
+            f'{source.where} has adapters ({method}), which are no weights of BERT:'
             ' this takes a model without, or with lora, ia3, spafit or bitfit, which fold into them'
         )
     return source

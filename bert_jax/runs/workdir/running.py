@@ -268,12 +268,11 @@ def own_run(
             yield run_and_state
 
 
-def exit_code(signal_number: int, standing: str) -> int:
-    """Log what a run that a signal stopped goes on from; return the exit code, 128 + signal.
+def say_stopped(signal_number: int, standing: str) -> None:
+    """Log what a run that a signal stopped goes on from.
 
     Args:
       signal_number: the signal.
       standing: what of the run is on the disk, in words (checkpoint.standing).
     """
     logging.info(f'signal {signal_number}: {standing}; the same command goes on from there')
-    return 128 + signal_number
