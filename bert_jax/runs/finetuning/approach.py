@@ -65,12 +65,13 @@ class Approach:
                 f' {task.kind}: leave it out'
             )
         # Where it is not set it is left out for such tasks; asked for, it would be ignored.
-        if config.tuning.consistency and task_heads.passes(task.head, encoder) == 1:
+        is_compared = task_heads.passes(task.head, encoder) > 1
+        if config.tuning.consistency and not is_compared:
             raise UserError(
                 'tuning.consistency=true compares answers that are classes or choices, and'
                 f' {task.name} ({task.kind}) has none: leave it out'
             )
-        self.check_targets(config, task_heads.passes(task.head, encoder) > 1)
+        self.check_targets(config, is_compared)
         if 'pooler' in task_heads.HEADS[task.head].of(encoder.family).parts:
             check_pooler(self.data.source, config.tuning)
 

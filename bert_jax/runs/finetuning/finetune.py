@@ -159,7 +159,5 @@ def _runners(
     data: TaskData, ready: machine.Machine, on_features: bool, profile_steps: int
 ) -> dict[bool, FineTuner]:
     """Return {whether the encoder is frozen: what carries out such runs}."""
-    approaches: dict[bool, Approach] = {False: Approach(data, ready)}
-    if on_features:
-        approaches[True] = FeatureBased(data, ready)
-    return {key: FineTuner(each, ready, profile_steps) for key, each in approaches.items()}
+    kinds = {False: Approach} | ({True: FeatureBased} if on_features else {})
+    return {key: FineTuner(kind(data, ready), ready, profile_steps) for key, kind in kinds.items()}

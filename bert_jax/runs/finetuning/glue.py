@@ -24,6 +24,8 @@ from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning.sweep import aligned, best_of
 from bert_jax.runs.workdir.workdir import Workdir
 
+# What eval/SPLIT.json says.
+Result = dict[str, Any]
 # Column of the paper's Table 1 -> task, split and metric of each number in it.
 _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     'MNLI-(m/mm)': (('mnli', 'dev', 'accuracy'), ('mnli', 'dev_mismatched', 'accuracy')),
@@ -51,9 +53,8 @@ _FILES = {
     'WNLI': ('wnli', 'test', 146),
 }
 _SIMILARITY = (0.0, 5.0)  # what the site takes for STS-B
-# Tasks of which there must be a run; AX and WNLI are answered without one.
-_NEEDED = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
-_FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}  # as the GLUE download names them
+# Tasks that are answered without a run: their folders as the GLUE download names them.
+_FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}
 
 
 class TaskRun(NamedTuple):
@@ -66,7 +67,7 @@ class TaskRun(NamedTuple):
     """
 
     folder: str
-    result: dict[str, Any]
+    result: Result
     data_dir: str
 
 
@@ -151,7 +152,7 @@ def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
     for name, (task, split, _) in _FILES.items():
         # WNLI without a run: the majority, as the paper submits it.
         if task == 'wnli' and task not in runs:
-            answers: dict[str, Any] = dict.fromkeys(
+            answers: Result = dict.fromkeys(
                 (example.id for example in examples[name]), majority(folders['wnli'])
             )
         else:
@@ -185,7 +186,8 @@ def _test_examples(
 ) -> dict[str, list[Any]]:
     """Read the examples of each file of a submission; UserError names all that is missing."""
     # One message of all that is wrong: a download that takes hours is best done once.
-    missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
+    needed = dict.fromkeys(task for task, _, _ in _FILES.values() if task not in _FOLDERS)
+    missing = [f'a run of {task}' for task in needed if task not in runs]
     missing += [
         f'the folder {_FOLDERS[task][0]} in {_parent(runs, glue) or "the GLUE folder (--data_dir)"}'
         for task, folder in folders.items()
@@ -263,7 +265,7 @@ def majority(folder: str) -> str:
 
 def _result(
     run: TaskRun, split: str, task: str | None = None, data_dir: str | None = None
-) -> dict[str, Any]:
+) -> Result:
     """Return eval/SPLIT.json of a run, made now where it is not there or is of other weights.
 
     With `task`, of another task's split in `data_dir`.
@@ -278,7 +280,7 @@ def _result(
     return evaluation.evaluate(run.folder, task, data_dir, split)
 
 
-def _answers(run: TaskRun, task: str, split: str, other_data: str | None) -> dict[str, Any]:
+def _answers(run: TaskRun, task: str, split: str, other_data: str | None) -> Result:
     """Return {example id: answer} of a run for a split of its task.
 
     With `other_data`, a folder, of another task.

@@ -149,9 +149,8 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
     """
     # Put the hidden tokens back first: counted as they stand, [MASK] would be the most frequent.
     counts = np.zeros(tokenizer.vocab_size, np.int64)
-    for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation(
-        -(-examples // _BATCH)
-    ):
+    stream = RecordStream(directory, 'train', _BATCH, 0, 'numpy')
+    for batch in stream.evaluation(-(-examples // _BATCH)):
         ids = batch['input_ids'].copy()
         if 'masked_lm_weights' in batch:  # else the train step masks
             rows, places = np.nonzero(batch['masked_lm_weights'])

@@ -284,9 +284,8 @@ def _train_phases(
     # A phase that was done before the resume is passed over; one that was cut is gone on with.
     for number, phase in enumerate(config.phases):
         if int(state.step) < first + phase.steps and signal is None:
-            of_phase = number, first, records[number], mesh, workdir, teacher
-            phase_training = PhaseTraining(config, *of_phase)
-            ended = phase_training.train(run, state)
+            of_phase = PhaseTraining(config, number, first, records[number], mesh, workdir, teacher)
+            ended = of_phase.train(run, state)
             state, signal = ended.state, ended.signal
         first += phase.steps
     return PretrainResult(workdir, int(state.step), signal=signal)
@@ -337,9 +336,8 @@ class PhaseTraining:
 
         # The stream counts the phase's steps from 0, the run counts all phases' together.
         def read_by(a: int, b: int) -> str:
-            return (
-                f'; they read {train.read_by(max(a - 1, self.first) - self.first, b - self.first)}'
-            )
+            rows = train.read_by(max(a - 1, self.first) - self.first, b - self.first)
+            return f'; they read {rows}'
 
         # prefetch: the next batch is read and placed while the device works on this one.
         return loop.train(

@@ -185,12 +185,12 @@ class Growth(NamedTuple):
 
 def quantity(name: str) -> Quantity:
     """Return what a metric is called; one that is not known here keeps its name."""
-    return QUANTITIES.get(name) or Quantity(name, '')
+    return QUANTITIES.get(name, Quantity(name, ''))
 
 
 def loss_unit(data: Mapping[str, Any]) -> str:
     """Return the unit of `loss` of a run; `data`: what its data.json says."""
-    return 'squared error' if 'head' in data and data['head'] == 'regressor' else 'nats'
+    return 'squared error' if data.get('head') == 'regressor' else 'nats'
 
 
 def in_unit(name: str, points: Points) -> list[tuple[float, float]]:
