@@ -120,7 +120,6 @@ def test_rows_and_what_they_are_trained_on(tmp_path):
         (('en=E', 'en=E'), (), 'en is named twice'),
         (('en=E', 'de=D'), ('fr',), "--train=fr: no --task is named 'fr': there are en, de"),
         (('en=E', 'de=D'), ('en+en',), '--train=en+en: names a language twice'),
-        (('en=E', 'de=D'), ('en', 'en'), '--train=en: names a language twice'),
         (('en=E', 'de=D'), ('de',), 'of de has no train split'),
         (('de=D',), (), 'no language has a train split'),
         (('en=E', 'de=O'), (), 'are not those of en'),

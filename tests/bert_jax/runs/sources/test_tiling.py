@@ -97,9 +97,7 @@ def test_what_is_no_size_must_be_the_sources(caplog):
         config = dataclasses.replace(model.config, **change)
         with refused(said):
             fitting.as_pretraining(start, start.tokenizer, config, 0, 'tiling')
-    lstm = start._replace(
-        bert=model._replace(config=dataclasses.replace(model.config, bilstm=True))
-    )
+    lstm = start.changed(config=dataclasses.replace(model.config, bilstm=True))
     with refused('--init_by=tiling: small has a BiLSTM'):
         tiling.resized(lstm, lstm.model, 'tiling')
 
