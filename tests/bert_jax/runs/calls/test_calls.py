@@ -232,7 +232,8 @@ def test_epochs_and_steps_are_one_or_the_other(task, encoder, tmp_path):
 
 
 def test_the_package_alone_imports_nothing_heavy():
-    code = "import bert_jax, sys; bert_jax.pretrain, bert_jax.evaluate; assert 'jax' not in sys.modules"
+    code = 'import bert_jax, sys; bert_jax.pretrain, bert_jax.evaluate\n'
+    code += "assert 'jax' not in sys.modules"
     assert python('-c', code).returncode == 0
 
 
