@@ -206,7 +206,7 @@ def _fitting(recipe: FinetuneConfig, init_from: str, only_printed: bool) -> Fine
     if recipe.max_seq_length <= limit:
         return recipe
     logging.info(
-        "%s reads %d positions: max_seq_length=%d, in place of the recipe's %d",
-        *(init_from, limit, limit, recipe.max_seq_length),
+        f'{init_from} reads {limit} positions: max_seq_length={limit}, in place of the'
+        f" recipe's {recipe.max_seq_length}"
     )
     return dataclasses.replace(recipe, max_seq_length=limit)

@@ -150,7 +150,7 @@ def configuration(asked: Asked) -> PretrainConfig:
         before += settings_of_records(config, asked.data, bool(asked.init_from))
     before += begun_settings(asked.workdir)
     if asked.init_from:
-        from bert_jax.runs.pretraining.source_shape import shape_settings
+        from bert_jax.runs.sources.fitting import shape_settings
 
         before += shape_settings(asked.init_from, asked.data, asked.workdir, asked.init_by)
     before += asked.common.settings(config, asked.settings)

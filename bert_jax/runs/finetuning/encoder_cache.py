@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jax.sharding import Mesh
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
@@ -99,9 +100,7 @@ class WordStates:
         states = np.memmap(self._states, _DTYPE, 'r', shape=self._shape)
         return np.stack([states[layer][words] for layer in layers], axis=-2)
 
-    def need(
-        self, examples: Sequence[int], mesh: jax.sharding.Mesh, between: Callable[[], None]
-    ) -> None:
+    def need(self, examples: Sequence[int], mesh: Mesh, between: Callable[[], None]) -> None:
         """Compute the states of these sentences as far as they are not there.
 
         Args:
@@ -169,7 +168,7 @@ def text_vectors(
     folder: str,
     source: Source,
     texts: Sequence[str],
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     between: Callable[[], None],
 ) -> np.ndarray:
     """Return the vectors [N, D] float32 that a model gives of texts, from a file or made now.
@@ -251,7 +250,7 @@ def narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
 
 
 @functools.cache
-def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[str, jax.Array]]:
+def _encoder(model: ModelConfig, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
     """Make function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, by float32."""
     # All layers, whatever is asked now: another choice of layers then costs nothing.
     function = make_features(

@@ -206,11 +206,11 @@ def _memory(phase: Plan, chip: Plan) -> Iterator[str]:
         yield from _refused(phase)
         return
     yield f'  estimated      {_parts(phase["estimate"])}'
-    if phase['likely_change'] != {}:
-        yield (
-            f'  WARNING        that is more than {size(chip["hbm_usable"])};'
-            f' {_likely(phase["likely_change"])}'
-        )
+    if (change := phase['likely_change']) != {}:
+        likely = 'no change of these settings is enough'
+        if change is not None:
+            likely = f'by estimate this fits: {search.settings(change)}'
+        yield f'  WARNING        that is more than {size(chip["hbm_usable"])}; {likely}'
 
 
 def _floors(phase: Plan, chip: Plan) -> Iterator[str]:
@@ -254,14 +254,6 @@ def _refused(phase: Plan) -> Iterator[str]:
     yield from (f'    {search.describe(row)}' for row in phase['changes'])
     if not any(row['fits'] for row in phase['changes']):
         yield '    none of them fits: give more --tries, more chips or a smaller batch_size'
-
-
-def _likely(change: Plan | None) -> str:
-    return (
-        'no change of these settings is enough'
-        if change is None
-        else f'by estimate this fits: {search.settings(change)}'
-    )
 
 
 def _parts(estimate: dict[str, float]) -> str:

@@ -188,7 +188,7 @@ def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
 
     abstract = plan.abstract_mesh(config, topology)
     warnings = partition.left_whole(config.model, config.runtime), departures(config, abstract)
-    chip = ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')
+    chip = 'name peak_flops hbm hbm_usable hbm_bandwidth ici source'.split()
     return {
         'config': config.name,
         'topology': topology.name,

@@ -28,14 +28,15 @@ FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_
 # Paths of records and text, which each host may have in a place of its own.
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
 # Another version may compute another number from the same program.
-_LIBRARIES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+_LIBRARIES = 'jax jaxlib libtpu flax optax orbax-checkpoint numpy'.split()
 # Where a process is, and what it keeps or prints on its own host.
-_FREE_VARIABLES = (
-    'JAX_COORDINATOR_', 'JAX_LOCAL_DEVICE_IDS', 'JAX_PROCESS_', 'JAX_NUM_PROCESSES',
-    'JAX_COMPILATION_CACHE_', 'JAX_ENABLE_COMPILATION_CACHE', 'JAX_PERSISTENT_CACHE_',
-    'JAX_DUMP_', 'JAX_LOG', 'JAX_DEBUG_LOG', 'JAX_TRACEBACK_FILTERING',
-    'JAX_CUDA_VISIBLE_DEVICES', 'JAX_ROCM_VISIBLE_DEVICES',
-)  # fmt: skip
+_FREE_VARIABLES = tuple(
+    (
+        'JAX_COORDINATOR_ JAX_LOCAL_DEVICE_IDS JAX_PROCESS_ JAX_NUM_PROCESSES JAX_LOG JAX_DUMP_'
+        ' JAX_COMPILATION_CACHE_ JAX_ENABLE_COMPILATION_CACHE JAX_PERSISTENT_CACHE_'
+        ' JAX_DEBUG_LOG JAX_TRACEBACK_FILTERING JAX_CUDA_VISIBLE_DEVICES JAX_ROCM_VISIBLE_DEVICES'
+    ).split()
+)
 
 
 def description(config: schema.Config, records: Iterable[Any], named: Facts) -> Facts:

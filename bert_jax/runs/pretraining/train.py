@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from absl import logging
+from jax.sharding import Mesh
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
@@ -95,7 +96,7 @@ class PretrainResult(RunResult):
         return uses | {finetune: 'trains it on a task'}
 
 
-def prepare(config: PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
+def prepare(config: PretrainConfig, records: list[Records]) -> Mesh:
     """Make the mesh of the run. UserError where settings or records do not fit the devices."""
     # The mesh first, for what follows is checked against it.
     mesh = mesh_of(config.runtime, config.model)
@@ -222,7 +223,7 @@ def starting_point(
 def _first_state(
     config: PretrainConfig,
     tokenizer: Tokenizer,
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     start: Source | None,
     workdir: str,
     init_from: str | None,
@@ -252,9 +253,7 @@ def _first_state(
     return state
 
 
-def _log_sizes(
-    config: PretrainConfig, state: TrainState, mesh: jax.sharding.Mesh, workdir: str
-) -> None:
+def _log_sizes(config: PretrainConfig, state: TrainState, mesh: Mesh, workdir: str) -> None:
     count = f'{flops.parameter_count(config.model):,}'
     if config.tuning.method != 'full':
         count += f', of which {config.tuning.method} trains and adds'
@@ -271,7 +270,7 @@ def _log_sizes(
 def _train_phases(
     config: PretrainConfig,
     records: list[Records],
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     workdir: str,
     run: loop.Run,
     state: TrainState,
@@ -309,7 +308,7 @@ class PhaseTraining:
     number: int
     first: int
     records: Records
-    mesh: jax.sharding.Mesh
+    mesh: Mesh
     workdir: str
     teacher: Teacher | None = None
 

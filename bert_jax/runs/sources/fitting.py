@@ -1,4 +1,4 @@
-"""A source made to fit a run: its shape compared, its heads and words made what the run asks for.
+"""A source made to fit a run: its shape, and heads and words as the run asks for them.
 
 Owns what training may ask of a model that it starts from. How a source is read, and how a part that
 it lacks is made, is source.py's.
@@ -7,6 +7,7 @@ it lacks is made, is source.py's.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,13 +15,17 @@ from absl import logging
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.runs.sources import tiling
-from bert_jax.runs.sources.source import Source, complete, plain, read_source
+from bert_jax.runs.sources import tiling, word_network
+from bert_jax.runs.sources.source import Source, complete, plain, read_source, shape_of
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train.checkpoint import saved_steps
 from bert_jax.train.optimizer import OF_VOCABULARY
 from bert_jax.train.task_heads import HEADS, pretraining_head
 
@@ -33,6 +38,38 @@ FREE = (
 RESETTABLE = ('rope_theta', 'local_rope_theta')
 # How weights are made of a source's (`--init_by`).
 InitBy = Literal['weights', 'weights_and_moments', 'tiling', 'layers']
+
+
+def shape_settings(
+    init_from: str,
+    data: Sequence[str],
+    workdir: str | None,
+    init_by: InitBy = 'weights',
+) -> list[str]:
+    """Return the model of `init_from` as changes of a configuration, its vocabulary that of `data`.
+
+    Dropouts and initializer_range are not among them, nor are the sizes that `init_by` makes.
+    A run with a checkpoint in `workdir` keeps the model that it has.
+
+    UserError where `init_from` names no model that can be read.
+    """
+    # A checkpoint is further than the source, which may be gone by now.
+    if workdir and saved_steps(workdir):
+        shape = Workdir(workdir).model_config().tuned(TuningConfig())
+    elif word_network.is_workdir(init_from):
+        # It has no encoder: all but the kind of word vectors is the preset's.
+        vocabulary = [f'model.vocab_size={Manifest.load(data[0]).vocab_size}'] if data else []
+        return [f'model.embedding={OF_WORDS}', *vocabulary]
+    else:
+        shape = shape_of(init_from)
+        # Rows beyond the vocabulary, which only pad the source's word table, stay.
+        if data and not shape.holds(entries := Manifest.load(data[0]).vocab_size):
+            shape = dataclasses.replace(shape, vocab_size=entries)
+    # All of them: what a saved file leaves out as a default the preset may have otherwise.
+    chosen = (*FREE, *tiling.SIZES.get(init_by, ()))
+    settings = [f'model.{name}={v}' for name, v in vars(shape).items() if name not in chosen]
+    logging.info(f'{init_from}: {", ".join(settings)}')
+    return settings
 
 
 def for_pretraining(

@@ -27,7 +27,7 @@ from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 
 # Whose versions may change a number.
-PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+PACKAGES = 'jax jaxlib flax optax orbax-checkpoint numpy'.split()
 
 
 @dataclasses.dataclass(frozen=True)

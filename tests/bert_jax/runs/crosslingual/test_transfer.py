@@ -8,9 +8,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.runs.crosslingual import matrix
 from bert_jax.runs.crosslingual.languages import languages_of, rows_of, training_examples
-from bert_jax.runs.crosslingual.transfer import Cell
+from bert_jax.runs.crosslingual.transfer import Cell, table
 from tests.helpers.files import read_json, write_lines
 from tests.helpers.processes import ok
 from tests.helpers.refusals import refused
@@ -146,7 +145,7 @@ def test_the_table_names_spreads_guesses_and_failures():
         Cell(('en',), 'en', 'dev', 9, {0: 0.5, 1: 0.7}, 1, 0.5, 0.4),
         Cell(('en',), 'de', 'dev', 9, {0: 0.25, 1: 0.25}, 1, 0.125, 0.3),
     ]
-    assert matrix.table('accuracy', cells).splitlines() == [
+    assert table('accuracy', cells).splitlines() == [
         'accuracy, mean ± sd of 2 seeds',
         '',
         '| fine-tuned on | en | de |',
