@@ -307,7 +307,6 @@ def evaluate(
     """
     trained = TaskEvaluator(workdir, task, data_dir, split, doc_stride)
     facts: dict[str, Any] = {'step': trained.step, 'config_hash': config_hash(trained.config)}
-
     facts |= {'doc_stride': doc_stride} if doc_stride else {}
 
     # Another task's results do not take the place of its own; what fine-tuning noted of its own

@@ -11,7 +11,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from absl import logging
 from etils import epath
@@ -70,17 +70,6 @@ PICTURES = {
     ),
     'learning_rate.png': ('Learning rate', '', 'train', ('learning_rate',)),
 }
-
-
-class Drawing(Protocol):
-    """What fills a pair of axes; the title is put above them by others."""
-
-    @property
-    def title(self) -> str:
-        """Return what is written above it."""
-
-    def draw(self, axes: Axes) -> None:
-        """Draw on the axes."""
 
 
 class Curve(NamedTuple):
@@ -181,6 +170,10 @@ class Growth(NamedTuple):
         axes.set_xticks(values, [f'{value:,g}' for value in values])
         axes.minorticks_off()
         axes.set(xlabel=self.across, ylabel=self.unit or 'score')
+
+
+# What fills a pair of axes; the title is put above them by others.
+Drawing = Chart | Spread | Growth
 
 
 def quantity(name: str) -> Quantity:
