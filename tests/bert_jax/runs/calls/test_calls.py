@@ -19,9 +19,9 @@ import bert_jax
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.calls.finetuning import TaskOptions
 from bert_jax.runs.workdir import trackers
-from bert_jax.train import metrics_accumulator
 from tests.helpers import commands, mood
 from tests.helpers.encoder import ENCODER_WORDS
+from tests.helpers.finetuning import stopping_after
 from tests.helpers.processes import python
 from tests.helpers.records import write_meaningless
 from tests.helpers.refusals import refused
@@ -86,14 +86,8 @@ def test_pretraining_within_a_running_event_loop(records, tmp_path):
 
 
 def test_a_signal_stops_a_call_and_the_same_call_goes_on(records, tmp_path):
-    after = metrics_accumulator.Profile.after
-
-    def stopping(self, step, metrics):
-        after(self, step, metrics)
-        if step == 2:
-            signal.raise_signal(signal.SIGINT)
-
-    with mock.patch.object(metrics_accumulator.Profile, 'after', stopping):
+    with pytest.MonkeyPatch.context() as patch:
+        stopping_after(2, patch, signal.SIGINT)
         stopped = pretrain(records, tmp_path / 'run', 4)
     assert (stopped.signal, stopped.step) == (signal.SIGINT, 2)
 

@@ -11,11 +11,9 @@ from sklearn.decomposition import PCA
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.inference import Bert, Predictor
-from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.runs.finetuning import encoder_cache, evaluation, finetuner, machine
-from bert_jax.runs.finetuning.approach import Approach
-from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.runs.finetuning import encoder_cache, evaluation
 from bert_jax.runs.sources import source
+from tests.helpers import finetuning
 from tests.helpers.encoder import ENCODER_WORDS
 from tests.helpers.refusals import refused
 
@@ -63,10 +61,7 @@ def configuration(*changes):
 
 
 def tuner_of(task_file, encoder):
-    task = load_task(str(task_file))
-    data = TaskData(task, source.load_source(encoder), task_identity(task, str(task_file), ''))
-    ready = machine.ready(configuration().runtime, data.source.model)
-    return finetuner.FineTuner(Approach(data, ready), ready)
+    return finetuning.tuner_of(task_file, encoder, configuration().runtime)
 
 
 def test_a_run_learns_and_is_used(folder, encoder):

@@ -23,11 +23,8 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.configs.sweep import grid
 from bert_jax.inference import Predictor
-from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
-from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
-from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.metrics import read_metrics
@@ -37,7 +34,7 @@ from bert_jax.train.state import TrainState
 from tests.helpers import mood
 from tests.helpers.encoder import ENCODER_WORDS
 from tests.helpers.files import read_json, read_jsonl, write_jsonl
-from tests.helpers.finetuning import stopping_after, trained_on
+from tests.helpers.finetuning import stopping_after, trained_on, tuner_of
 from tests.helpers.processes import mistake
 from tests.helpers.refusals import refused
 from tests.helpers.trees import equal
@@ -87,17 +84,6 @@ SETTINGS = (
 
 def configuration(*changes):
     return apply(recipe('mood'), [*SETTINGS, *changes])
-
-
-def tuner_of(task_name, encoder, runtime=None):
-    return tuner_from(source.load_source(encoder), task_name, runtime)
-
-
-def tuner_from(encoder, task_name, runtime=None, profile_steps=0):
-    task = load_task(task_name)
-    data = TaskData(task, encoder, task_identity(task, task_name, ''))
-    ready = machine.ready(runtime or configuration().runtime, encoder.model)
-    return finetuner.FineTuner(Approach(data, ready), ready, profile_steps)
 
 
 def run_sweep(fine_tuner, points, folder):
@@ -154,7 +140,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     there = source.load_source(encoder)
     # Other weights in the same place: the old scores are not theirs.
     weights = jax.tree.map(np.negative, there.params)
-    other = tuner_from(there.changed(params=weights), task_file)
+    other = tuner_of(task_file, there.changed(params=weights))
     with refused('holds another run .data.init_fingerprint'):
         other.run(configuration(), folder)
     with pytest.MonkeyPatch.context() as patch:  # a file system that is mounted to be read
@@ -391,9 +377,7 @@ def test_inputs_of_more_segments_than_the_model_knows_are_refused(tmp_path, enco
     changed = there.changed(config=small)
     match = r'inputs are of 2 segments, and .* knows 1 .type_vocab_size=1'
     with refused(match):
-        tuner_from(changed, str(tmp_path / 'pairs.json')).run(
-            configuration(), str(tmp_path / 'run')
-        )
+        tuner_of(str(tmp_path / 'pairs.json'), changed).run(configuration(), str(tmp_path / 'run'))
     assert not (tmp_path / 'run').exists()
 
 

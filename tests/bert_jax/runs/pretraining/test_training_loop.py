@@ -9,8 +9,6 @@ import dataclasses
 import pathlib
 import re
 import shutil
-import signal
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,10 +19,11 @@ from bert_jax.input_pipeline.records import shards
 from bert_jax.runs.pretraining import held_out, records
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.train import checkpoint, metrics_accumulator
+from bert_jax.train import checkpoint
 from tests.helpers import commands
 from tests.helpers.events import points
 from tests.helpers.files import read_json
+from tests.helpers.finetuning import stopping_after
 from tests.helpers.processes import mistake
 from tests.helpers.records import write_meaningless
 from tests.helpers.refusals import refused
@@ -48,17 +47,12 @@ def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[l
     A run is (after which step a signal stops it, name of its workdir, changed settings and other
     flags).
     """
-    ended, log, after = [], '', metrics_accumulator.Profile.after
+    ended, log = [], ''
     for stop_at, name, changes in runs:
-
-        def stopping(self, step, metrics, stop_at=stop_at):
-            after(self, step, metrics)
-            if step == stop_at:
-                signal.raise_signal(signal.SIGTERM)
-
         arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/{name}']
         arguments += [c if c.startswith('--') else f'--set={c}' for c in (*SETTINGS, *changes)]
-        with mock.patch.object(metrics_accumulator.Profile, 'after', stopping):
+        with pytest.MonkeyPatch.context() as patch:
+            stopping_after(stop_at, patch)
             done = commands.run('pretrain', *arguments)
         ended.append(f'{done.returncode}')
         if done.returncode == 2:
