@@ -18,7 +18,7 @@ from absl import logging
 from jax.sharding import Mesh
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
+from bert_jax.configs.schema import Phase, PretrainConfig
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline import progress
@@ -233,7 +233,13 @@ def _first_state(
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state = fresh_state(config, mesh)
     if start:
-        state = _with_weights(state, start, config.encoder)
+        # The encoder and both heads; what tuning adds stays fresh.
+        name = f'--init_from={start.where}'
+        state = load_encoder(state, start.params['encoder'], config.encoder, name)
+        params = state.params
+        for head in start.params.keys() - {'encoder'}:
+            params = load_params_into(params, start.params, name, head)
+        state = state._replace(params=params)
         if init_by == _WITH_MOMENTS:
             from bert_jax.runs.sources import moments
 
@@ -288,16 +294,6 @@ def _train_phases(
             state, signal = ended.state, ended.signal
         first += phase.steps
     return PretrainResult(workdir, int(state.step), signal=signal)
-
-
-def _with_weights(state: TrainState, start: Source, encoder: ModelConfig) -> TrainState:
-    """Return `state` with the encoder and both heads of `start`; what tuning adds stays fresh."""
-    name = f'--init_from={start.where}'
-    state = load_encoder(state, start.params['encoder'], encoder, name)
-    params = state.params
-    for head in start.params.keys() - {'encoder'}:
-        params = load_params_into(params, start.params, name, head)
-    return state._replace(params=params)
 
 
 @dataclasses.dataclass(frozen=True)
