@@ -369,10 +369,10 @@ def _read_workdir(
         data = workdir.data(head=str, labels=list)
         head = HEADS.get(data['head'])
         # a head that has no class: by its own name
-        kind = (head.class_in(model.family), head.problem_type) if head else (data['head'], None)
-        bert = Model(
-            model, params, kind[0], tuple(data['labels']), config.head_dropout, kind[1]
-        )._replace(chosen=workdir.chosen())
+        architecture = head.class_in(model.family) if head else data['head']
+        problem = head.problem_type if head else None
+        of_head = tuple(data['labels']), config.head_dropout, problem
+        bert = Model(model, params, architecture, *of_head, chosen=workdir.chosen())
         if data['head'] == 'embedding':
             prompts = workdir.data(options=dict)['options'].get('prompts', {})
             sentence = config.embedding.sentence(prompts, config.max_seq_length)
