@@ -26,16 +26,10 @@ from tests.helpers.processes import python
 from tests.helpers.records import write_meaningless
 from tests.helpers.refusals import refused
 
-SETTINGS = {
-    'model.hidden_size': 16,
-    'model.num_layers': 1,
-    'model.num_heads': 2,
-    'model.intermediate_size': 32,
-    'model.hidden_dropout': 0,
-    'model.attention_dropout': 0,
-    'runtime.log_every': 2,
-    'optimizer.warmup_steps': 1,
-}
+SETTINGS = (
+    'model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.intermediate_size=32'
+    ' model.hidden_dropout=0 model.attention_dropout=0 runtime.log_every=2 optimizer.warmup_steps=1'
+).split()
 TUNED = {'max_seq_length': 24, 'optimizer.algorithm': 'adamw', 'runtime.log_every': 4}
 TUNED |= {'hidden_dropout': 0, 'attention_dropout': 0}
 
