@@ -53,8 +53,9 @@ _FILES = {
     'WNLI': ('wnli', 'test', 146),
 }
 _SIMILARITY = (0.0, 5.0)  # what the site takes for STS-B
-# Tasks that are answered without a run: their folders as the GLUE download names them.
-_FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}
+# Tasks of which there must be a run; AX and WNLI are answered without one.
+_NEEDED = 'cola sst2 mrpc stsb qqp mnli qnli rte'.split()
+_FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}  # as the GLUE download names them
 
 
 class TaskRun(NamedTuple):
@@ -186,8 +187,7 @@ def _test_examples(
 ) -> dict[str, list[Any]]:
     """Read the examples of each file of a submission; UserError names all that is missing."""
     # One message of all that is wrong: a download that takes hours is best done once.
-    needed = dict.fromkeys(task for task, _, _ in _FILES.values() if task not in _FOLDERS)
-    missing = [f'a run of {task}' for task in needed if task not in runs]
+    missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
     missing += [
         f'the folder {_FOLDERS[task][0]} in {_parent(runs, glue) or "the GLUE folder (--data_dir)"}'
         for task, folder in folders.items()
