@@ -23,11 +23,17 @@ def finetune(
     init_from: pathlib.Path, task_file: pathlib.Path, workdir: pathlib.Path, *changes: str
 ) -> dict:
     """The result of one run, in `workdir`, of the paper's recipe with these changes."""
-    config, encoder = apply(recipe('mood'), changes), source.load_source(str(init_from))
+    config = apply(recipe('mood'), changes)
+    return tuner_of(task_file, str(init_from), config.runtime).run(config, str(workdir))[0]
+
+
+def tuner_of(task_file, encoder, runtime=None) -> finetuner.FineTuner:
+    """What fine-tunes an encoder, a source or the name of one, on a task."""
     task = load_task(str(task_file))
-    data = TaskData(task, encoder, task_identity(task, str(task_file), ''))
-    ready = machine.ready(config.runtime, encoder.model)
-    return finetuner.FineTuner(Approach(data, ready), ready).run(config, str(workdir))[0]
+    there = source.load_source(encoder) if isinstance(encoder, str) else encoder
+    data = TaskData(task, there, task_identity(task, str(task_file), ''))
+    ready = machine.ready(runtime or recipe('mood').runtime, there.model)
+    return finetuner.FineTuner(Approach(data, ready), ready)
 
 
 def trained_on(folder, copy, mesh):
@@ -39,13 +45,13 @@ def trained_on(folder, copy, mesh):
     return str(copy)
 
 
-def stopping_after(step, patch):
+def stopping_after(step, patch, number=signal.SIGTERM):
     """A signal to stop arrives after so many steps of the next run."""
     after = metrics_accumulator.Profile.after
 
-    def stopping(self, number, metrics):
-        after(self, number, metrics)
-        if number == step:
-            signal.raise_signal(signal.SIGTERM)
+    def stopping(self, done, metrics):
+        after(self, done, metrics)
+        if done == step:
+            signal.raise_signal(number)
 
     patch.setattr(metrics_accumulator.Profile, 'after', stopping)

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.calls import Path, called
-from bert_jax.runs.calls.vectors import KINDS, VectorOptions
+from bert_jax.runs.calls.vectors import KINDS, READ_BY, VectorOptions
 
 if TYPE_CHECKING:
     from bert_jax.runs.workdir.results import EvaluateResult
 
 Suite = Literal['glue']
 
+# What is read for some of what is scored alone.
+_READ_BY: dict[str, tuple[str, ...]] = {
+    **READ_BY,
+    'noise_seed': ('noise',),
+    'output': (*KINDS, 'suite'),
+    'runs': ('suite',),
+    'suite': ('runs',),
+    'init_from': KINDS,
+}
 # What is scored, each with what does not go with it; then vectors, of which there is one kind.
 _APART: dict[str, tuple[str, ...]] = {
     'predictions': ('workdir', 'init_from', 'data', 'noise', 'sts', 'pairs', 'translations'),
@@ -55,14 +64,7 @@ class Asked:
         """Raise UserError for what is missing, or is not read by what is scored."""
         values = vars(self) | vars(vectors)
         given = [*(name for name, value in vars(self).items() if value), *vectors.given()]
-        vectors.check()
-        for flag, readers in {
-            'noise_seed': ('noise',),
-            'output': (*KINDS, 'suite'),
-            'runs': ('suite',),
-            'suite': ('runs',),
-            'init_from': KINDS,
-        }.items():
+        for flag, readers in _READ_BY.items():
             if flag in given and not any(values[reader] for reader in readers):
                 raise UserError(f'--{flag} needs {" or ".join(f"--{r}" for r in readers)}')
         for what, others in _APART.items():

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import logging
 
 from bert_jax.cli.common_flags import FinetuneFlags
-from bert_jax.configs import load, schema
+from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families import RecipeName
 from bert_jax.configs.runtime import Tracker
+from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.runs.calls import Path, Settings, called, changes_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class TaskOptions(NamedTuple):
 class Asked(NamedTuple):
     """What decides the settings of a run."""
 
-    config: str | schema.FinetuneConfig | None
+    config: str | FinetuneConfig | None
     recipe: RecipeName
     common: FinetuneFlags
     settings: list[str]
@@ -65,8 +66,8 @@ class Configured(NamedTuple):
       change: makes the settings of a run of it.
     """
 
-    begin: schema.FinetuneConfig
-    change: Callable[[schema.FinetuneConfig], schema.FinetuneConfig]
+    begin: FinetuneConfig
+    change: Callable[[FinetuneConfig], FinetuneConfig]
 
 
 def finetune(
@@ -79,7 +80,7 @@ def finetune(
     columns: str | Mapping[str, str | int] = '',
     header: bool | None = None,
     data_dir: Path = '',
-    config: str | schema.FinetuneConfig | None = None,
+    config: str | FinetuneConfig | None = None,
     recipe: RecipeName = 'paper',
     steps: int | None = None,
     epochs: float | None = None,
@@ -168,7 +169,7 @@ def configured(
 
     task = load_task(given, data_dir) if isinstance(given, str) else given.task
     of_task = recipe(task.name, task.kind, asked.recipe)
-    begin, _ = load.named(asked.config, schema.FinetuneConfig, of_task)
+    begin, _ = load.named(asked.config, FinetuneConfig, of_task)
     # A method of tuning brings its recipe; over that go the settings, and over them a sweep.
     settings = [*asked.common.settings(begin, asked.settings), *asked.settings]
     change = functools.partial(changed, changes=settings)
@@ -177,7 +178,7 @@ def configured(
     return Configured(begin, change)
 
 
-def _points(made: Configured, config: schema.FinetuneConfig, sweep: str) -> list[Point[Any]]:
+def _points(made: Configured, config: FinetuneConfig, sweep: str) -> list[Point[Any]]:
     """Return the runs of a sweep; none where `sweep` is empty. Log what methods of tuning bring."""
     from bert_jax.configs.presets.finetune import METHODS
     from bert_jax.configs.sweep import grid
@@ -186,15 +187,13 @@ def _points(made: Configured, config: schema.FinetuneConfig, sweep: str) -> list
     methods = {point.config.tuning.method for point in points} or {config.tuning.method}
     for method in sorted(methods & METHODS.keys() - {made.begin.tuning.method}):
         logging.info(
-            'tuning.method=%s brings the settings of %s, before --set and --sweep: %s',
-            method, METHODS[method].source, ', '.join(METHODS[method].settings),
-        )  # fmt: skip
+            f'tuning.method={method} brings the settings of {METHODS[method].source}, before --set'
+            f' and --sweep: {", ".join(METHODS[method].settings)}'
+        )
     return points
 
 
-def _fitting(
-    recipe: schema.FinetuneConfig, init_from: str, only_printed: bool
-) -> schema.FinetuneConfig:
+def _fitting(recipe: FinetuneConfig, init_from: str, only_printed: bool) -> FinetuneConfig:
     """Return a recipe with rows no longer than the encoder reads, and log where that is shorter."""
     from etils import epath
 
@@ -207,7 +206,7 @@ def _fitting(
     if recipe.max_seq_length <= limit:
         return recipe
     logging.info(
-        "%s reads %d positions: max_seq_length=%d, in place of the recipe's %d",
-        *(init_from, limit, limit, recipe.max_seq_length),
+        f'{init_from} reads {limit} positions: max_seq_length={limit}, in place of the'
+        f" recipe's {recipe.max_seq_length}"
     )
     return dataclasses.replace(recipe, max_seq_length=limit)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_jax.cli.common_flags import CommonFlags, configured
-from bert_jax.configs import load, schema
+from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.runtime import Tracker
+from bert_jax.configs.schema import PretrainConfig
 from bert_jax.runs.calls import Path, Settings, called, changes_of, paths
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Asked(NamedTuple):
     """What decides the settings of a run."""
 
-    config: str | schema.PretrainConfig | None
+    config: str | PretrainConfig | None
     data: tuple[str, ...]
     workdir: str | None
     common: CommonFlags
@@ -33,7 +34,7 @@ class Asked(NamedTuple):
 
 
 def pretrain(
-    config: str | schema.PretrainConfig,
+    config: str | PretrainConfig,
     data: Path | Sequence[Path] = (),
     workdir: Path | None = None,
     *,
@@ -115,7 +116,7 @@ def _run(
         )
 
 
-def _checked(asked: Asked, dry_run: bool) -> tuple[schema.PretrainConfig, list[Records]]:
+def _checked(asked: Asked, dry_run: bool) -> tuple[PretrainConfig, list[Records]]:
     """Read what this process was asked for, and check it without jax."""
     from bert_jax.runs.pretraining.records import match_phases
 
@@ -135,7 +136,7 @@ def _checked(asked: Asked, dry_run: bool) -> tuple[schema.PretrainConfig, list[R
     return config, match_phases(config, asked.data)
 
 
-def configuration(asked: Asked) -> schema.PretrainConfig:
+def configuration(asked: Asked) -> PretrainConfig:
     """Return the settings of a run: of its configuration, what the other arguments change in it.
 
     With `init_from` the model is the one there; a preset takes vocabulary and lengths of the
@@ -143,13 +144,13 @@ def configuration(asked: Asked) -> schema.PretrainConfig:
     """
     from bert_jax.runs.pretraining.records import begun_settings, settings_of_records
 
-    config, is_preset = load.named(asked.config, schema.PretrainConfig)
+    config, is_preset = load.named(asked.config, PretrainConfig)
     before = []
     if is_preset:
         before += settings_of_records(config, asked.data, bool(asked.init_from))
     before += begun_settings(asked.workdir)
     if asked.init_from:
-        from bert_jax.runs.pretraining.source_shape import shape_settings
+        from bert_jax.runs.sources.fitting import shape_settings
 
         before += shape_settings(asked.init_from, asked.data, asked.workdir, asked.init_by)
     before += asked.common.settings(config, asked.settings)

@@ -12,7 +12,7 @@ from bert_jax.configs.options import described, option
 
 KINDS = ('retrieval', 'sts', 'pairs', 'translations')
 # What is read for some of them alone.
-_READ_BY = {
+READ_BY = {
     'columns': ('sts', 'pairs'),
     'header': ('sts', 'pairs'),
     'score_range': ('sts',),
@@ -60,13 +60,6 @@ class VectorOptions:
     def given(self) -> list[str]:
         """Return the options whose values are not the defaults."""
         return [f.name for f in described(type(self)) if getattr(self, f.name) != f.default]
-
-    def check(self) -> None:
-        """Raise UserError for an option that what is scored does not read."""
-        for name in self.given():
-            readers = _READ_BY.get(name, ())
-            if readers and not any(getattr(self, reader) for reader in readers):
-                raise UserError(f'--{name} needs {" or ".join(f"--{r}" for r in readers)}')
 
 
 def scores(

@@ -57,7 +57,7 @@ def find_translations(
     states = {}
     for language, of_language in texts.items():
         states[language] = vectors(extractor, of_language, language)
-        logging.info('%s: %d texts read', language, len(of_language))
+        logging.info(f'{language}: {len(of_language)} texts read')
     return write(output, len(of_language), retrieve(states))
 
 
@@ -70,7 +70,7 @@ def vectors(extractor: Extractor, texts: Sequence[str], language: str) -> np.nda
     means, cut = [], np.zeros(4, np.int64)
     for part in extractor(records, language):
         cut += part.cut
-        for row, states_TKH in zip(part.rows, part.features, strict=True):
+        for row, states_TKH in zip(part.rows, part.features):
             words_TKH = states_TKH[row.word_index >= 0]
             # A text without a piece, as a lone control character is, has [CLS] and [SEP] alone.
             pooled_TKH = words_TKH if len(words_TKH) else states_TKH
@@ -96,7 +96,7 @@ def retrieve(vectors_of: Mapping[str, np.ndarray]) -> list[Found]:
     pairs = []
     for of, into in itertools.permutations(vectors_of, 2):
         shifted, plain = [], []
-        for texts_NH, others_NH in zip(vectors_of[of], vectors_of[into], strict=True):
+        for texts_NH, others_NH in zip(vectors_of[of], vectors_of[into]):
             texts, others = texts_NH.astype(np.float64), others_NH.astype(np.float64)
             between = (others - texts).mean(axis=0)
             shifted.append(found_share(texts + between, others))

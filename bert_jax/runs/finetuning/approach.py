@@ -65,12 +65,13 @@ class Approach:
                 f' {task.kind}: leave it out'
             )
         # Where it is not set it is left out for such tasks; asked for, it would be ignored.
-        if config.tuning.consistency and task_heads.passes(task.head, encoder) == 1:
+        is_compared = task_heads.passes(task.head, encoder) > 1
+        if config.tuning.consistency and not is_compared:
             raise UserError(
                 'tuning.consistency=true compares answers that are classes or choices, and'
                 f' {task.name} ({task.kind}) has none: leave it out'
             )
-        self.check_targets(config, task_heads.passes(task.head, encoder) > 1)
+        self.check_targets(config, is_compared)
         if 'pooler' in task_heads.HEADS[task.head].of(encoder.family).parts:
             check_pooler(self.data.source, config.tuning)
 
@@ -194,7 +195,7 @@ class Approach:
         # tree that is loaded, which must be complete.
         name, encoder = f'--init_from={source.where}', source.params['encoder']
         if config.bilstm and not source.model.bilstm:
-            logging.info('%s: its BiLSTM is fresh', folder)
+            logging.info(f'{folder}: its BiLSTM is fresh')
             encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
 
         # Where it is of the task, the pooler is as fresh as the rest of its head.
@@ -207,7 +208,7 @@ class Approach:
         shared = {p: source.params[p] for p in ('head',) if p in parts and p in source.params}
         if 'head' in parts:
             origin = f'that of {source.where}' if shared else 'fresh: the source has none'
-            logging.info('%s: the layer that all heads share is %s', folder, origin)
+            logging.info(f'{folder}: the layer that all heads share is {origin}')
         return load_encoder(state, encoder, config.encoder(source.model), name, shared)
 
     def costs(self, config: FinetuneConfig) -> StepCosts:

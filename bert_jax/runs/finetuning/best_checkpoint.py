@@ -78,7 +78,7 @@ class BestCheckpoint:
         except OSError as error:
             if self._required or not no_room(error):
                 raise
-            logging.warning('%s: the best score is NOT SAVED (%s)', self._folder, error)
+            logging.warning(f'{self._folder}: the best score is NOT SAVED ({error})')
             return
         self.step, self.score = int(state.step), score
 

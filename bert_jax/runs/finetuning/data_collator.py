@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.batching import length_groups
@@ -60,7 +61,7 @@ class DataCollator(NamedTuple):
       inputs: makes what the function reads of a batch of rows, as `word_vectors.inputs` does.
     """
 
-    mesh: jax.sharding.Mesh
+    mesh: Mesh
     inputs: Callable[[Arrays], Arrays] = lambda batch: batch
 
     def __call__(self, features: Arrays, plan: PlannedBatch) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def counted_jit(
     return jax.jit(traced, **options)
 
 
-def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
+def eval_batch_size(mesh: Mesh, length: int, rows: int) -> int:
     """Return the rows, of `length` tokens each, of an evaluation batch of about _EVAL_TOKENS.
 
     It is a multiple of the devices, with as little padding as that allows.
@@ -110,7 +111,7 @@ def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
 
 
 def bucket_by_length(
-    features: Arrays, lengths: int, mesh: jax.sharding.Mesh, wanted: np.ndarray | None = None
+    features: Arrays, lengths: int, mesh: Mesh, wanted: np.ndarray | None = None
 ) -> Iterator[PlannedBatch]:
     """Plan batches of rows of like length, in at most `lengths` lengths, shorter ones first.
 
@@ -131,7 +132,7 @@ def bucket_by_length(
             yield PlannedBatch(rows[begin : begin + size], length, size)
 
 
-def place_global(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, Any]:
+def place_global(batch: Arrays, mesh: Mesh, size: int) -> dict[str, Any]:
     """Put a whole batch of `size` rows on the mesh, each process its own rows on its devices."""
     # Row ranges [a, b) of this process; several where its devices are not neighbours in the mesh.
     ranges = sharding.local_rows(mesh, size)

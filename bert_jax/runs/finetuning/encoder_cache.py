@@ -14,13 +14,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jax.sharding import Mesh
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
@@ -78,10 +79,8 @@ class WordStates:
         self._shape = (source.model.num_layers + 1, int(self._begins[-1]), source.model.hidden_size)
 
         # Two files: a byte a row that says it is done, and the states themselves.
-        self._folder = os.path.join(folder, _digest(source, rows))
-        self._done, self._states = (
-            os.path.join(self._folder, name) for name in ('done', 'states.f16')
-        )
+        self._folder = Path(folder, _digest(source, rows))
+        self._done, self._states = self._folder / 'done', self._folder / 'states.f16'
 
         # Both have their full size from the start (sparse, zeros), so that any row can be written
         # in its place; a file of another size is a damaged one, and all is made again.
@@ -89,13 +88,10 @@ class WordStates:
             self._done: len(rows['input_ids']),
             self._states: int(np.prod(self._shape)) * _DTYPE.itemsize,
         }
-        complete = all(
-            os.path.exists(path) and os.path.getsize(path) == size for path, size in sizes.items()
-        )
-        if not complete:
-            os.makedirs(self._folder, exist_ok=True)
+        if not all(path.exists() and path.stat().st_size == size for path, size in sizes.items()):
+            self._folder.mkdir(parents=True, exist_ok=True)
             for path, size in sizes.items():  # `done` comes first: what it marks must be there
-                with open(path, 'wb') as file:
+                with path.open('wb') as file:
                     file.truncate(size)
 
     def lookup(self, words: np.ndarray, layers: Sequence[int]) -> np.ndarray:
@@ -104,9 +100,7 @@ class WordStates:
         states = np.memmap(self._states, _DTYPE, 'r', shape=self._shape)
         return np.stack([states[layer][words] for layer in layers], axis=-2)
 
-    def need(
-        self, examples: Sequence[int], mesh: jax.sharding.Mesh, between: Callable[[], None]
-    ) -> None:
+    def need(self, examples: Sequence[int], mesh: Mesh, between: Callable[[], None]) -> None:
         """Compute the states of these sentences as far as they are not there.
 
         Args:
@@ -123,26 +117,22 @@ class WordStates:
             return
 
         # The encoder in float32, over all devices.
-        logging.info('%s: %d rows through %s', self._folder, missing.sum(), self._source.where)
+        logging.info(f'{self._folder}: {missing.sum()} rows through {self._source.where}')
         encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
         params = partition.put(params, mesh)
 
         # In the plan of all rows, so that a later call with others compiles nothing new.
-        finished = 0
         inputs = {name: rows[name] for name in INPUT_KEYS}
         plan = bucket_by_length(rows, _LENGTHS, mesh, missing)
 
-        with Progress('encode', int(missing.sum()), 'rows') as progress:
+        results = run(encode, params, inputs, plan, DataCollator(mesh))
+        for batch_rows, outputs in _shown(results, int(missing.sum()), 'rows', between):
             # Cut off what fills the batch up, then pick the first piece of each word.
-            for batch_rows, outputs in run(encode, params, inputs, plan, DataCollator(mesh)):
-                states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
-                is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
+            states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
+            is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
 
-                # Written at once: what a signal interrupts is not lost.
-                self._keep(batch_rows, states_BTKH[is_word])
-                finished += len(batch_rows)
-                progress.update(finished)
-                between()
+            # Written at once: what a signal interrupts is not lost.
+            self._keep(batch_rows, states_BTKH[is_word])
 
     def _keep(self, rows: np.ndarray, states_WKH: np.ndarray) -> None:
         """Write the states of the words of some rows, and then that these are done."""
@@ -158,17 +148,17 @@ class WordStates:
         begins = self._begins[rows]
         ends = np.cumsum(self._begins[rows + 1] - begins)
         # The states must be on the disk before the byte that promises them.
-        with open(self._states, 'r+b') as file:
+        with self._states.open('r+b') as file:
             layers, words, width = self._shape
             for layer in range(layers):
                 of_rows = np.split(states_WKH[:, layer], ends[:-1])
-                for begin, states_wH in zip(begins, of_rows, strict=True):
+                for begin, states_wH in zip(begins, of_rows):
                     vectors_before = layer * words + int(begin)
                     file.seek(vectors_before * width * _DTYPE.itemsize)
                     file.write(states_wH.tobytes())
             file.flush()
             os.fsync(file.fileno())
-        with open(self._done, 'r+b') as file:
+        with self._done.open('r+b') as file:
             for row in rows:
                 file.seek(int(row))
                 file.write(b'\1')
@@ -178,7 +168,7 @@ def text_vectors(
     folder: str,
     source: Source,
     texts: Sequence[str],
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     between: Callable[[], None],
 ) -> np.ndarray:
     """Return the vectors [N, D] float32 that a model gives of texts, from a file or made now.
@@ -199,25 +189,23 @@ def text_vectors(
         try:
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            logging.warning('%s is damaged (%s): the vectors are made again', path, error)
+            logging.warning(f'{path} is damaged ({error}): the vectors are made again')
 
     sentence = source.bert.sentence or SentenceConfig()
     model = source.bert._replace(sentence=sentence).under('embedding')
     length = sentence.longest(source.model.max_position)
     rows = trim(text_rows(texts, [None] * len(texts), source.tokenizer, length))
     inputs = {name: rows[name] for name in INPUT_KEYS}
-    logging.info('%d texts through %s', len(texts), source.where)
+    logging.info(f'{len(texts)} texts through {source.where}')
     encode = jax.jit(serving.forward(model), out_shardings=sharding.replicated(mesh))
     params = partition.put(serving.nested(serving.used_weights(model)), mesh)
 
-    made, finished = list[Result](), 0
     plan = bucket_by_length(inputs, _LENGTHS, mesh)
-    with Progress('encode', len(texts), 'texts') as progress:
-        for result in run(encode, params, inputs, plan, DataCollator(mesh)):
-            made.append(Result(result.rows, jax.device_get(result.outputs)))
-            finished += len(result.rows)
-            progress.update(finished)
-            between()
+    results = run(encode, params, inputs, plan, DataCollator(mesh))
+    made = [
+        Result(rows, jax.device_get(outputs))
+        for rows, outputs in _shown(results, len(texts), 'texts', between)
+    ]
     vectors = gather(made, len(texts))['sentence_embedding']
     if not np.isfinite(vectors).all():
         raise UserError(
@@ -229,8 +217,21 @@ def text_vectors(
             with atomic_file(path, durable=False) as file:
                 np.save(file, vectors)
         except OSError as error:
-            logging.warning('%s: the vectors are not kept (%s)', path, error.strerror or error)
+            logging.warning(f'{path}: the vectors are not kept ({error.strerror or error})')
     return vectors
+
+
+def _shown(
+    results: Iterable[Result], total: int, unit: str, between: Callable[[], None]
+) -> Iterator[Result]:
+    """Yield results, and show how many of all rows they are; `between` is called after each."""
+    finished = 0
+    with Progress('encode', total, unit) as progress:
+        for result in results:
+            yield result
+            finished += len(result.rows)
+            progress.update(finished)
+            between()
 
 
 def narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
@@ -249,7 +250,7 @@ def narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
 
 
 @functools.cache
-def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[str, jax.Array]]:
+def _encoder(model: ModelConfig, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
     """Make function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, by float32."""
     # All layers, whatever is asked now: another choice of layers then costs nothing.
     function = make_features(

@@ -273,7 +273,7 @@ class TaskEvaluator:
         length, buckets = self.config.max_seq_length, self.config.length_buckets
         features = fitting_features(self.task, self.split, examples, self._source, length, cache)
         predictions = self._predict(self._params, examples, features, buckets, self._inputs)
-        logging.info('compilations: %s', dict(self._compilations))
+        logging.info(f'compilations: {dict(self._compilations)}')
         return predictions
 
     def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
@@ -307,7 +307,6 @@ def evaluate(
     """
     trained = TaskEvaluator(workdir, task, data_dir, split, doc_stride)
     facts: dict[str, Any] = {'step': trained.step, 'config_hash': config_hash(trained.config)}
-
     facts |= {'doc_stride': doc_stride} if doc_stride else {}
 
     # Another task's results do not take the place of its own; what fine-tuning noted of its own
@@ -315,7 +314,7 @@ def evaluate(
     before = trained.workdir.result(trained.name)
     if trained.own and before.exists():
         earlier = read_json(str(before))
-        if {name: earlier.get(name) for name in facts} == facts:
+        if facts.items() <= earlier.items():
             facts = earlier | facts
     result = trained.record(trained.name, facts)
     text = report(trained.task, trained.name, trained.examples, trained.workdir)

@@ -56,7 +56,7 @@ class FeatureBased(Approach):
 
         # The same rows as fine-tuning has, so that both read a word in the same context.
         if length not in self._words:
-            rows = zip(('train', data.split), data.features(length), strict=True)
+            rows = zip(('train', data.split), data.features(length))
             self._words[length] = {
                 split: WordStates(data.cache, data.source, of_split) for split, of_split in rows
             }

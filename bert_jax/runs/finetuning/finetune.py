@@ -26,7 +26,7 @@ from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, keep, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
-from bert_jax.runs.workdir.results import RunResult, following, numbers
+from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.runs.workdir.workdir import Workdir
 
 # What is done with a model, by its head: the command, with places for the folder and the flags for
@@ -70,26 +70,16 @@ class FinetuneResult(RunResult):
         name = sweep.best_of(self.runs).get('name') if self.runs else None
         return Workdir(os.path.join(self.workdir, 'runs', name) if name else self.workdir)
 
-    def exit_code(self) -> int:
-        """Return the exit code of the command, and log how a run that is done turned out."""
-        if self.signal is not None:
-            return 128 + self.signal
-        for line in self.summary():
-            logging.info('%s', line)
-        return 0
-
-    def summary(self) -> list[str]:
-        """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
-        lines, folder = [], self.folder
+    def verdict(self) -> str | None:
+        """Say how the score compares with guessing; None where there is none."""
         best = sweep.best_of(self.runs)
-        if best['metrics']:
-            lines.append(notes.verdict(best, notes.guesses(folder)))
-        lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
-        name = shlex.quote(str(folder))
+        return notes.verdict(best, notes.guesses(self.folder)) if best['metrics'] else None
+
+    def uses(self, folder: str) -> dict[str, str]:
+        """Return commands for the model in `folder`, a word of the shell, and what they do."""
         command, does = _USES.get(self.head, _USES[''])
-        export = f'bert-export --init_from={name} --output=DIR'
-        commands = {command.format(name, self.columns): does, export: 'takes it to other programs'}
-        return lines + following(commands)
+        export = f'bert-export --init_from={folder} --output=DIR'
+        return {command.format(folder, self.columns): does, export: 'takes it to other programs'}
 
 
 def finetune(
@@ -128,9 +118,9 @@ def finetune(
         load = source.load_source if on_features else source.load_plain
         encoder = load(init_from, print_map)
         logging.info(
-            '%s: encoder of %s, step %d; the %s head is fresh',
-            loaded.name, encoder.where, encoder.step, loaded.head,
-        )  # fmt: skip
+            f'{loaded.name}: encoder of {encoder.where}, step {encoder.step}; the {loaded.head}'
+            ' head is fresh'
+        )
 
         # Shared by all runs: the task's features, the mesh, compiled programs.
         identity = task_identity(loaded, task, data_dir)
@@ -149,7 +139,7 @@ def finetune(
             rows = sweep.run_sweep(pairs, workdir)
             text = sweep.table(rows, loaded.metric)
             finished = FinetuneResult(workdir, rows, text)
-        logging.info('compilations: %s', dict(ready.compilations) or 'none')
+        logging.info(f'compilations: {dict(ready.compilations) or "none"}')
     return dataclasses.replace(finished, head=loaded.head, columns=_columns(loaded))
 
 
@@ -169,7 +159,5 @@ def _runners(
     data: TaskData, ready: machine.Machine, on_features: bool, profile_steps: int
 ) -> dict[bool, FineTuner]:
     """Return {whether the encoder is frozen: what carries out such runs}."""
-    approaches: dict[bool, Approach] = {False: Approach(data, ready)}
-    if on_features:
-        approaches[True] = FeatureBased(data, ready)
-    return {key: FineTuner(each, ready, profile_steps) for key, each in approaches.items()}
+    kinds = {False: Approach} | ({True: FeatureBased} if on_features else {})
+    return {key: FineTuner(kind(data, ready), ready, profile_steps) for key, kind in kinds.items()}

@@ -276,9 +276,9 @@ class FineTuner:
         params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
         if ended.early and best:
             logging.info(
-                '%s: stopped at step %d of %d, %s is best at step %d',
-                folder, step, steps, self.data.task.metric, best.step,
-            )  # fmt: skip
+                f'{folder}: stopped at step {step} of {steps}, {self.data.task.metric} is best at'
+                f' step {best.step}'
+            )
 
         # The best weights take the place of the last where they are another step's; that is 0 where
         # none could be saved.
@@ -335,7 +335,7 @@ class FineTuner:
         # Seeds come as an argument, so that a sweep over them compiles `init` once.
         mesh, runtime = self._machine.mesh, config.runtime
         for line in self._departures(config):
-            logging.warning('%s', line)
+            logging.warning(line)
         shards = sharding.shards_update(runtime, mesh)
 
         def init(seed: Any) -> TrainState:
@@ -460,7 +460,7 @@ def training_loss(folder: str) -> float | None:
 
     # Each line is a mean over its own steps, so it counts by those that were not discarded.
     weights = [line['steps'] - line['discarded_steps'] for line in late]
-    losses = zip((line['loss'] for line in late), weights, strict=True)
+    losses = zip((line['loss'] for line in late), weights)
     return sum(loss * weight for loss, weight in losses) / sum(weights)
 
 

@@ -24,6 +24,8 @@ from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning.sweep import aligned, best_of
 from bert_jax.runs.workdir.workdir import Workdir
 
+# What eval/SPLIT.json says.
+Result = dict[str, Any]
 # Column of the paper's Table 1 -> task, split and metric of each number in it.
 _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     'MNLI-(m/mm)': (('mnli', 'dev', 'accuracy'), ('mnli', 'dev_mismatched', 'accuracy')),
@@ -52,7 +54,7 @@ _FILES = {
 }
 _SIMILARITY = (0.0, 5.0)  # what the site takes for STS-B
 # Tasks of which there must be a run; AX and WNLI are answered without one.
-_NEEDED = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
+_NEEDED = 'cola sst2 mrpc stsb qqp mnli qnli rte'.split()
 _FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}  # as the GLUE download names them
 
 
@@ -66,7 +68,7 @@ class TaskRun(NamedTuple):
     """
 
     folder: str
-    result: dict[str, Any]
+    result: Result
     data_dir: str
 
 
@@ -100,9 +102,9 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
         chosen = best[task] = next(run for run in runs if run.result is highest)
         metric = highest['metric']
         logging.info(
-            '%s: %s, the best of %d on dev (%s %.4f)',
-            task, chosen.folder, len(runs), metric, highest['metrics'][metric],
-        )  # fmt: skip
+            f'{task}: {chosen.folder}, the best of {len(runs)} on dev ({metric}'
+            f' {highest["metrics"][metric]:.4f})'
+        )
         if highest.get('failed'):
             line = '%s: %s has learnt nothing (FAILED), and no other run has'
             logging.warning(line, task, chosen.folder)
@@ -151,7 +153,7 @@ def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
     for name, (task, split, _) in _FILES.items():
         # WNLI without a run: the majority, as the paper submits it.
         if task == 'wnli' and task not in runs:
-            answers: dict[str, Any] = dict.fromkeys(
+            answers: Result = dict.fromkeys(
                 (example.id for example in examples[name]), majority(folders['wnli'])
             )
         else:
@@ -263,7 +265,7 @@ def majority(folder: str) -> str:
 
 def _result(
     run: TaskRun, split: str, task: str | None = None, data_dir: str | None = None
-) -> dict[str, Any]:
+) -> Result:
     """Return eval/SPLIT.json of a run, made now where it is not there or is of other weights.
 
     With `task`, of another task's split in `data_dir`.
@@ -278,7 +280,7 @@ def _result(
     return evaluation.evaluate(run.folder, task, data_dir, split)
 
 
-def _answers(run: TaskRun, task: str, split: str, other_data: str | None) -> dict[str, Any]:
+def _answers(run: TaskRun, task: str, split: str, other_data: str | None) -> Result:
     """Return {example id: answer} of a run for a split of its task.
 
     With `other_data`, a folder, of another task.

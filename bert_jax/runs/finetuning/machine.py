@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
 from bert_jax.mesh import construction, determinism, program_cache, sharding
 from bert_jax.model import partition
 from bert_jax.runs.supervision.signals import StopSignal
@@ -32,7 +32,8 @@ class Stopped(SystemExit):
     def __init__(self, signal_number: int, standing: str = 'stopped'):
         """Log what the run goes on from, in the words of `standing`."""
         self.signal = signal_number
-        super().__init__(running.exit_code(signal_number, standing))
+        running.say_stopped(signal_number, standing)
+        super().__init__(128 + signal_number)
 
 
 class Machine(NamedTuple):
@@ -45,12 +46,12 @@ class Machine(NamedTuple):
       compilations: how often each program (init, train, predict) was compiled.
     """
 
-    runtime: schema.RuntimeConfig
+    runtime: RuntimeConfig
     mesh: jax.sharding.Mesh
     signal: StopSignal
     compilations: collections.Counter[str]
 
-    def check(self, config: schema.FinetuneConfig) -> None:
+    def check(self, config: FinetuneConfig) -> None:
         """Raise UserError where a run of `config` does not go with these devices."""
         # The mesh is made once: a run that asks for another cannot be had in this process.
         for name in _SHARED:
@@ -71,14 +72,14 @@ class Machine(NamedTuple):
             raise Stopped(self.signal.received)
 
 
-def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
+def ready(runtime: RuntimeConfig, model: ModelConfig) -> Machine:
     """Make this machine ready for runs with such settings; a signal no longer ends the process."""
     mesh = mesh_of(runtime, model)
-    logging.info('%s', determinism.described(jax.default_backend()))
+    logging.info(determinism.described(jax.default_backend()))
     return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 
-def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sharding.Mesh:
+def mesh_of(runtime: RuntimeConfig, model: ModelConfig) -> jax.sharding.Mesh:
     """Make the mesh for runs with such settings; UserError where the devices cannot be had so."""
     # Before anything is compiled.
     program_cache.use(runtime.compilation_cache)
@@ -86,5 +87,5 @@ def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sha
 
     # What the mesh leaves whole is no mistake, but costs memory: logged once, not with each run.
     for warning in partition.left_whole(model, runtime):
-        logging.warning('%s', warning)
+        logging.warning(warning)
     return mesh

@@ -23,6 +23,8 @@ from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.workdir import notes, plots
 from bert_jax.runs.workdir.workdir import Workdir
 
+# What eval/SPLIT.json says of a run; in a sweep with its name and settings.
+Row = dict[str, Any]
 # What a run notes of its costs: the heading in a sweep's table, and how a value is written there.
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     'trained_parameters': ('trained', lambda count: f'{count:,.0f}'),
@@ -35,7 +37,7 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
 _STARTS = {'init=source': 'pre-trained', 'init=random': 'random weights'}
 
 
-def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list[dict[str, Any]]:
+def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list[Row]:
     """Have every point run, or take it as it is where it is done; write and return the rows.
 
     `runs` are the points of the sweep, each with what carries it out.
@@ -51,9 +53,9 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
         text = describe(result, done_before)
-        logging.info('run %d of %d, %s: %s', number, len(runs), point.name, text)
+        logging.info(f'run {number} of {len(runs)}, {point.name}: {text}')
     if reused:
-        logging.info('%d of %d runs were done before and are reused', reused, len(runs))
+        logging.info(f'{reused} of {len(runs)} runs were done before and are reused')
 
     # sweep.json comes last: it is there only when all runs are.
     best = best_of(rows)
@@ -70,25 +72,25 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
     return rows
 
 
-def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def best_of(results: Sequence[Row]) -> Row:
     """Return the run with the highest dev score of those that have learnt something, or of all."""
 
     # First by "has not failed", then by score: False sorts before True, and NaN before all.
-    def rank(result: dict[str, Any]) -> tuple[bool, bool, float]:
+    def rank(result: Row) -> tuple[bool, bool, float]:
         score = result['metrics'][result['metric']]
         return not result.get('failed'), not math.isnan(score), score
 
     return max(results, key=rank)
 
 
-def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarize(rows: Sequence[Row]) -> list[Row]:
     """Return, for settings that differ in the seed alone: runs, failures; mean, sd, max of metrics.
 
     Failed runs, whose training loss stays at what a constant answer has, count in all of them.
     sd is the sample standard deviation, None for a single run.
     """
     # Seeds of the same settings are one group: they are what the spread is taken over.
-    groups: dict[tuple, list[dict[str, Any]]] = {}
+    groups: dict[tuple, list[Row]] = {}
     for row in rows:
         settings = tuple((k, v) for k, v in row['settings'].items() if k != 'seed')
         groups.setdefault(settings, []).append(row)
@@ -113,7 +115,7 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return summary
 
 
-def _costs(members: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+def _costs(members: Sequence[Row]) -> dict[str, float | None]:
     """Return what runs of the same settings took: the largest, of times the median; None: unknown.
 
     Runs of older versions did not note it.
@@ -133,7 +135,7 @@ def in_words(settings: Mapping[str, Any]) -> str:
     return ', '.join(words) or 'all runs'
 
 
-def axis_of(rows: Sequence[dict[str, Any]]) -> str | None:
+def axis_of(rows: Sequence[Row]) -> str | None:
     """Return the setting that scores are drawn over: that alone has three numbers or more."""
     values: dict[str, set[Any]] = {}
     for row in rows:
@@ -151,7 +153,7 @@ def line_of(settings: Mapping[str, Any], axis: str | None) -> str:
 
 
 def spread(
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Row],
     guessed: Sequence[notes.Guess],
     colours: Mapping[str, int] | None = None,
 ) -> plots.Spread | plots.Growth:
@@ -193,18 +195,18 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
     `left`: the indices of columns that begin at the left, as words do.
     """
     # Columns as wide as their longest cell.
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:
         cells = [
             f'{cell:{"<" if column in left else ">"}{width}}'
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for column, (cell, width) in enumerate(zip(row, widths))
         ]
         lines.append('  '.join(cells).rstrip())
     return lines
 
 
-def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
+def table(rows: Sequence[Row], metric: str) -> str:
     """Write the summary of a sweep as text, and its best run by the selecting dev metric.
 
     Where a setting of tuning was swept, what each takes has columns after its score.
@@ -247,7 +249,7 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     return f'{text}\nbest on {best["split"]}: {best["name"]} ({score}){_caveat(rows, best)}'
 
 
-def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
+def _caveat(rows: Sequence[Row], best: Row) -> str:
     """Say what must be said of the best run where runs have failed; '' where nothing must."""
     if best.get('failed'):
         return '; it has FAILED, as all runs have'
@@ -260,7 +262,7 @@ def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
     return f'; {highest["name"]} has {score(highest):.4f} but has failed'
 
 
-def describe(result: dict[str, Any], done_before: bool = False) -> str:
+def describe(result: Row, done_before: bool = False) -> str:
     """Write a result in one line."""
     # 'total' is a count and no score.
     shown = [

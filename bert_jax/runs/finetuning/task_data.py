@@ -71,7 +71,7 @@ def keep(task: FoundTask, workdir: Workdir) -> str:
     else:
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, task.text)
-    logging.info('found this task, kept as %s:\n%s', file, task.text.rstrip())
+    logging.info(f'found this task, kept as {file}:\n{task.text.rstrip()}')
     return os.fspath(file)
 
 
@@ -149,9 +149,9 @@ class TaskData:
         features = fitting_features(self.task, split, examples, self.source, length, self.cache)
         rows, *shape = features['input_ids'].shape
         logging.info(
-            '%s %s: %d examples, %d rows of %s pieces',
-            self.task.name, split, len(examples), rows, ' x '.join(map(str, shape)),
-        )  # fmt: skip
+            f'{self.task.name} {split}: {len(examples)} examples, {rows} rows of'
+            f' {" x ".join(map(str, shape))} pieces'
+        )
         return features
 
 

@@ -101,14 +101,13 @@ def logged_baselines(directory: str, examples: int, tokenizer: Tokenizer, nsp: b
     """
     # As many held-out records as an evaluation reads, or the two would not compare.
     guess = baselines(directory, examples, _TRAIN_EXAMPLES, tokenizer)
-    logging.info(
-        'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f%s',
-        guess.unigram_nll,
-        math.exp(guess.unigram_nll),
-        guess.unigram_accuracy,
+    pairs = (
         f'; most frequent label nsp_accuracy {guess.nsp_accuracy:.3f}, nsp_loss {guess.nsp_nll:.3f}'
-        if nsp
-        else '',
+    )
+    logging.info(
+        f'held out, guessing: unigram mlm_loss {guess.unigram_nll:.3f} (perplexity'
+        f' {math.exp(guess.unigram_nll):.0f}), mlm_accuracy {guess.unigram_accuracy:.3f}'
+        f'{pairs if nsp else ""}'
     )
     return guess
 
@@ -150,9 +149,8 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
     """
     # Put the hidden tokens back first: counted as they stand, [MASK] would be the most frequent.
     counts = np.zeros(tokenizer.vocab_size, np.int64)
-    for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation(
-        -(-examples // _BATCH)
-    ):
+    stream = RecordStream(directory, 'train', _BATCH, 0, 'numpy')
+    for batch in stream.evaluation(-(-examples // _BATCH)):
         ids = batch['input_ids'].copy()
         if 'masked_lm_weights' in batch:  # else the train step masks
             rows, places = np.nonzero(batch['masked_lm_weights'])

@@ -11,7 +11,7 @@ import itertools
 
 import jax
 
-from bert_jax.configs import schema
+from bert_jax.configs.schema import Phase, PretrainConfig
 from bert_jax.costs import flops, memory, overheads
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import sharding
@@ -22,9 +22,7 @@ from bert_jax.train import schedule
 from bert_jax.train.program import pretraining_program
 
 
-def report(
-    config: schema.PretrainConfig, phase: schema.Phase, records: Records, mesh: jax.sharding.Mesh
-) -> str:
+def report(config: PretrainConfig, phase: Phase, records: Records, mesh: jax.sharding.Mesh) -> str:
     """Compile the step of a phase and describe it in a line.
 
     The line has batch, FLOPs, memory of the step on one device, size of a checkpoint.
@@ -55,7 +53,7 @@ def report(
     )
 
 
-def schedule_text(config: schema.PretrainConfig) -> str:
+def schedule_text(config: PretrainConfig) -> str:
     """Return the table of step (from 1, as in the log), phase and learning rate."""
     # Ends of phases are shown too, with the points where the schedule bends.
     optimizer, ends = config.optimizer, list(itertools.accumulate(p.steps for p in config.phases))

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
@@ -128,9 +128,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     return write_result(workdir, split, report)
 
 
-def _checked(
-    workdir: Workdir, data: str, split: str
-) -> tuple[schema.PretrainConfig, Manifest, Tokenizer]:
+def _checked(workdir: Workdir, data: str, split: str) -> tuple[PretrainConfig, Manifest, Tokenizer]:
     """Return the run's settings, the records' manifest, the run's tokenizer.
 
     Raises:
@@ -140,7 +138,7 @@ def _checked(
 
     # Before weights are read: first the kind of workdir ...
     config = workdir.config()
-    if not isinstance(config, schema.PretrainConfig):
+    if not isinstance(config, PretrainConfig):
         raise UserError(
             f'--workdir={workdir} is fine-tuned, and --data is for workdirs of bert-pretrain:'
             ' leave --data out'

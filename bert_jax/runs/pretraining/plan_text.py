@@ -12,10 +12,12 @@ from typing import Any
 from bert_jax.costs import overheads, search
 from bert_jax.costs.memory import size
 
+# A plan as JSON, or a part of it.
+Plan = dict[str, Any]
 _BUFFERS = 5  # of the largest are shown
 
 
-def lines(plan: dict[str, Any]) -> Iterator[str]:
+def lines(plan: Plan) -> Iterator[str]:
     """Yield the lines of the whole plan."""
     # First what is planned and on what: every number below is relative to it.
     chip, mesh = plan['chip'], ' x '.join(f'{axis} {n}' for axis, n in plan['mesh'].items())
@@ -47,7 +49,7 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _between_steps(plan: dict[str, Any]) -> Iterator[str]:
+def _between_steps(plan: Plan) -> Iterator[str]:
     """Yield what is on the disk, what is evaluated, how long the plan itself took."""
     saved = plan['checkpoints']
     yield (
@@ -86,7 +88,7 @@ def _between_steps(plan: dict[str, Any]) -> Iterator[str]:
         yield f'this plan      took {_seconds(plan["planned_in_s"])}'
 
 
-def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
+def _whole_run(plan: Plan) -> Iterator[str]:
     """Yield what the run reads, and its time and price by each guess that is within reach."""
     if 'schedule' not in plan:
         return
@@ -110,13 +112,13 @@ def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _highest_mfu(phase: dict[str, Any], plan: dict[str, Any]) -> float | None:
+def _highest_mfu(phase: Plan, plan: Plan) -> float | None:
     """Return the most MFU that the floors leave; None where --mfu is not beyond that."""
     highest = phase['floor_s']['compute'] / max(phase['floor_s'].values())
     return highest if highest < 0.999 * plan['mfu'] else None
 
 
-def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+def _phase(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
     # The work: counted from the model's shape, and then what the compiler counts.
     yield ''
     yield (
@@ -148,7 +150,7 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         yield from (f'    {search.describe(row)}' for row in phase['search'])
 
 
-def _compiled(phase: dict[str, Any], chips: int) -> Iterator[str]:
+def _compiled(phase: Plan, chips: int) -> Iterator[str]:
     compiler = phase['compiler']
     once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
     total = compiler['flops_per_chip'] * chips
@@ -171,7 +173,7 @@ def _compiled(phase: dict[str, Any], chips: int) -> Iterator[str]:
         yield f'                 without any time for {unpriced or "nothing"}'
 
 
-def _memory(phase: dict[str, Any], chip: dict[str, Any]) -> Iterator[str]:
+def _memory(phase: Plan, chip: Plan) -> Iterator[str]:
     """Yield the memory, in one of three forms: compiled, compiled and refused, or estimated."""
     memory = phase['memory']
     state = (
@@ -204,14 +206,14 @@ def _memory(phase: dict[str, Any], chip: dict[str, Any]) -> Iterator[str]:
         yield from _refused(phase)
         return
     yield f'  estimated      {_parts(phase["estimate"])}'
-    if phase['likely_change'] != {}:
-        yield (
-            f'  WARNING        that is more than {size(chip["hbm_usable"])};'
-            f' {_likely(phase["likely_change"])}'
-        )
+    if (change := phase['likely_change']) != {}:
+        likely = 'no change of these settings is enough'
+        if change is not None:
+            likely = f'by estimate this fits: {search.settings(change)}'
+        yield f'  WARNING        that is more than {size(chip["hbm_usable"])}; {likely}'
 
 
-def _floors(phase: dict[str, Any], chip: dict[str, Any]) -> Iterator[str]:
+def _floors(phase: Plan, chip: Plan) -> Iterator[str]:
     """Yield the floors: no step is faster than its work at the chip's peak in each of the three."""
     rates = {
         'compute': ('peak_flops', 'FLOP'),
@@ -228,7 +230,7 @@ def _floors(phase: dict[str, Any], chip: dict[str, Any]) -> Iterator[str]:
         title = ''
 
 
-def _refused(phase: dict[str, Any]) -> Iterator[str]:
+def _refused(phase: Plan) -> Iterator[str]:
     """Yield what takes the memory of a phase that does not fit, and what was tried."""
     # The two sizes first, then where the memory goes, then what would help.
     yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
@@ -254,14 +256,6 @@ def _refused(phase: dict[str, Any]) -> Iterator[str]:
         yield '    none of them fits: give more --tries, more chips or a smaller batch_size'
 
 
-def _likely(change: dict[str, Any] | None) -> str:
-    return (
-        'no change of these settings is enough'
-        if change is None
-        else f'by estimate this fits: {search.settings(change)}'
-    )
-
-
 def _parts(estimate: dict[str, float]) -> str:
     """Return the estimate's parts, largest first, and their sum."""
     parts = sorted(estimate.items(), key=lambda part: -part[1])
@@ -269,7 +263,7 @@ def _parts(estimate: dict[str, float]) -> str:
     return f'{listed}: about {size(sum(estimate.values()))}'
 
 
-def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+def _times(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
     # The same step by several guesses.
     titles = {
         'floor': 'at the floor',

@@ -99,16 +99,16 @@ def make_plan(
         raise UserError(f'--search compiles, and that cannot be done here: {missing}')
     if not missing:
         logging.info(
-            'compiling %d train step(s) for %s: seconds if small, minutes if large',
-            len(config.phases), topology.name,
-        )  # fmt: skip
+            f'compiling {len(config.phases)} train step(s) for {topology.name}: seconds if small,'
+            ' minutes if large'
+        )
 
     # Phase by phase: each has its own length, batch and program.
     predictions = plan.predictions_of(config, options.max_predictions)
     refusals: list[UserError] = []
     phases = [
         _planned_phase(config, phase, count, topology, options, not missing, refusals)
-        for phase, count in zip(config.phases, predictions, strict=True)
+        for phase, count in zip(config.phases, predictions)
     ]
     report = _facts(config, topology) | {
         'compiled': not missing,
@@ -127,7 +127,7 @@ def make_plan(
         report['schedule'] = schedule
         # By libtpu's estimate of the steps where there is one, or else by the floors.
         likely = schedule.get('libtpu', schedule['floor'])['phases']
-        for planned, row in zip(phases, likely, strict=True):
+        for planned, row in zip(phases, likely):
             planned['host_reads'] = overheads.reading(
                 planned, topology, report['mesh'], row['step_s']
             )
@@ -188,7 +188,7 @@ def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
 
     abstract = plan.abstract_mesh(config, topology)
     warnings = partition.left_whole(config.model, config.runtime), departures(config, abstract)
-    chip = ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')
+    chip = 'name peak_flops hbm hbm_usable hbm_bandwidth ici source'.split()
     return {
         'config': config.name,
         'topology': topology.name,

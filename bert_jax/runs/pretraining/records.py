@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 from etils import epath
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model.embeddings import OF_WORDS
+from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.workdir.workdir import Workdir
@@ -81,7 +81,7 @@ class Records:
         return InputKind(manifest.seq_len, manifest.max_predictions, nsp, packed, masking)
 
 
-def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
+def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Records]:
     """Find the records of each phase, by seq_len.
 
     Raises:
@@ -135,7 +135,7 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
 
 
 def settings_of_records(
-    preset: schema.PretrainConfig, directories: Sequence[str], named_shape: bool
+    preset: PretrainConfig, directories: Sequence[str], named_shape: bool
 ) -> list[str]:
     """Return what a preset takes from its records: vocabulary, lengths and positions.
 
@@ -158,7 +158,7 @@ def settings_of_records(
         settings['model.vocab_size'] = entries
     changes = [f'{name}={value}' for name, value in settings.items()]
     if changes:
-        logging.info('of --data: %s', ', '.join(changes))
+        logging.info(f'of --data: {", ".join(changes)}')
     return changes
 
 
@@ -175,16 +175,16 @@ def begun_settings(workdir: str | None) -> list[str]:
         if not folder.config_file.exists():
             return []
     begun = folder.config()
-    if not isinstance(begun, schema.PretrainConfig) or not folder.newest_step():
+    if not isinstance(begun, PretrainConfig) or not folder.newest_step():
         return []
     settings = [f'optimizer.warmup_steps={begun.optimizer.warmup_steps}']
-    if begun.record_order != schema.PretrainConfig.record_order:
-        logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
+    if begun.record_order != PretrainConfig.record_order:
+        logging.info(f'{folder}: goes on with record_order={begun.record_order}, as it began')
         settings.append(f'record_order={begun.record_order}')
     return settings
 
 
-def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: str) -> None:
+def check_model_reads(model: ModelConfig, manifest: Manifest, directory: str) -> None:
     """Raise UserError where the records have what the model has no place for."""
     flag = f'--data={directory}'
     # several examples a row: each token may see all of its own, and no others

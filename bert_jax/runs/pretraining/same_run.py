@@ -21,24 +21,25 @@ if TYPE_CHECKING:
     from bert_jax.runs.sources.source import Source
     from bert_jax.runs.workdir.workdir import Workdir
 
+# Names and JSON values, which must be alike in all processes.
+Facts = dict[str, Any]
 # How a host reads its records, where it keeps compiled programs, and when it gives itself up.
 FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_minutes')
 # Paths of records and text, which each host may have in a place of its own.
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
 # Another version may compute another number from the same program.
-_LIBRARIES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+_LIBRARIES = 'jax jaxlib libtpu flax optax orbax-checkpoint numpy'.split()
 # Where a process is, and what it keeps or prints on its own host.
-_FREE_VARIABLES = (
-    'JAX_COORDINATOR_', 'JAX_LOCAL_DEVICE_IDS', 'JAX_PROCESS_', 'JAX_NUM_PROCESSES',
-    'JAX_COMPILATION_CACHE_', 'JAX_ENABLE_COMPILATION_CACHE', 'JAX_PERSISTENT_CACHE_',
-    'JAX_DUMP_', 'JAX_LOG', 'JAX_DEBUG_LOG', 'JAX_TRACEBACK_FILTERING',
-    'JAX_CUDA_VISIBLE_DEVICES', 'JAX_ROCM_VISIBLE_DEVICES',
-)  # fmt: skip
+_FREE_VARIABLES = tuple(
+    (
+        'JAX_COORDINATOR_ JAX_LOCAL_DEVICE_IDS JAX_PROCESS_ JAX_NUM_PROCESSES JAX_LOG JAX_DUMP_'
+        ' JAX_COMPILATION_CACHE_ JAX_ENABLE_COMPILATION_CACHE JAX_PERSISTENT_CACHE_'
+        ' JAX_DEBUG_LOG JAX_TRACEBACK_FILTERING JAX_CUDA_VISIBLE_DEVICES JAX_ROCM_VISIBLE_DEVICES'
+    ).split()
+)
 
 
-def description(
-    config: schema.Config, records: Iterable[Any], named: dict[str, Any]
-) -> dict[str, Any]:
+def description(config: schema.Config, records: Iterable[Any], named: Facts) -> Facts:
     """Return {name: JSON value} of all that decides what a process computes.
 
     records: the `Records` of each phase; named: further values, by the flag they come from.
@@ -62,9 +63,9 @@ def description(
     return deciding | _program() | named
 
 
-def _program() -> dict[str, Any]:
+def _program() -> Facts:
     """Our source by file, the versions beneath it, the variables that change what jax compiles."""
-    facts: dict[str, Any] = {}
+    facts: Facts = {}
 
     # By file, so that the message names the file that one host has not updated.
     # Folders that a checkout links are named, for `rglob` follows no links.
@@ -90,11 +91,11 @@ def _program() -> dict[str, Any]:
     return facts
 
 
-def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, Any]:
+def before_the_first_step(workdir: Workdir, start: Source | None) -> Facts:
     """Return {name: JSON value}: from which checkpoint or weights a process is about to go on."""
     from bert_jax.train.checkpoint import fingerprints, saved_steps
 
-    facts: dict[str, Any] = {'checkpoints in --workdir': saved_steps(workdir)}
+    facts: Facts = {'checkpoints in --workdir': saved_steps(workdir)}
 
     # A checksum of fingerprints in place of gigabytes of weights.
     if start:
@@ -103,7 +104,7 @@ def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, A
     return facts
 
 
-def claimed(workdir: Workdir, patience_s: float = 30.0) -> dict[str, Any]:
+def claimed(workdir: Workdir, patience_s: float = 30.0) -> Facts:
     """Return {name: JSON value}: what a process finds in the workdir that the first has claimed.
 
     A file system between hosts may take a while to show it.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
 from bert_jax.conversion.serving import filled_up
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.mesh import sharding
@@ -31,7 +31,7 @@ class Teacher:
 
     def __init__(
         self,
-        config: schema.PretrainConfig,
+        config: PretrainConfig,
         method: Distillation,
         tokenizer: Tokenizer,
         mesh: jax.sharding.Mesh,
@@ -75,7 +75,7 @@ class Teacher:
 
     @classmethod
     def of(
-        cls, config: schema.PretrainConfig, records: Sequence[Records], mesh: jax.sharding.Mesh
+        cls, config: PretrainConfig, records: Sequence[Records], mesh: jax.sharding.Mesh
     ) -> Teacher | None:
         """Return the teacher of a run, on its devices; None where it has none."""
         method = distillation(config.distillation)

@@ -10,15 +10,15 @@ import dataclasses
 import functools
 import itertools
 import math
-import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
 from absl import logging
+from jax.sharding import Mesh
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import Phase, PretrainConfig
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline import progress
@@ -33,8 +33,7 @@ from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import notes, running, word_vectors
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.runs.workdir.results import RunResult, following, numbers
-from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import (
     PretrainingProgram,
@@ -78,35 +77,26 @@ class PretrainResult(RunResult):
 
     def exit_code(self) -> int:
         """Return the exit code of the command, and log what a stopped run goes on from."""
-        if self.signal is not None:
-            return running.exit_code(self.signal, checkpoint.standing(self.workdir, self.step))
-        logging.info('done: %d steps', self.step)
-        for line in self.summary():
-            logging.info('%s', line)
-        return 0
+        if self.signal is None:
+            logging.info(f'done: {self.step} steps')
+        else:
+            running.say_stopped(self.signal, checkpoint.standing(self.workdir, self.step))
+        return super().exit_code()
 
-    def summary(self) -> list[str]:
-        """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
-        folder = Workdir(self.workdir)
-        history = read_metrics(folder.metrics_file)
-        compared = baselines.verdict(history)
-        lines = [compared] if compared else []
-        lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
-        masked_words = any('mlm_loss' in line for line in history)
-        return lines + following(self.uses(shlex.quote(str(folder)), masked_words))
+    def verdict(self) -> str | None:
+        """Say how the last evaluation compares with guessing; None without one."""
+        return baselines.verdict(read_metrics(self.folder.metrics_file))
 
-    def uses(self, folder: str, masked_words: bool) -> dict[str, str]:
-        """Return commands for the model in `folder`, a word of the shell, and what they do.
-
-        masked_words: whether the run has learnt to fill masks.
-        """
+    def uses(self, folder: str) -> dict[str, str]:
+        """Return commands for the model in `folder`, a word of the shell, and what they do."""
         fill = f'bert-fill-mask --workdir={folder}'
+        masked_words = any('mlm_loss' in line for line in read_metrics(self.folder.metrics_file))
         uses = {fill: 'asks for texts with [MASK], fills it in'} if masked_words else {}
         finetune = f'bert-finetune --task=TASK --init_from={folder} --workdir=DIR'
         return uses | {finetune: 'trains it on a task'}
 
 
-def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
+def prepare(config: PretrainConfig, records: list[Records]) -> Mesh:
     """Make the mesh of the run. UserError where settings or records do not fit the devices."""
     # The mesh first, for what follows is checked against it.
     mesh = mesh_of(config.runtime, config.model)
@@ -118,11 +108,11 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
         )
         attend.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
     for line in departures(config, mesh):
-        logging.warning('%s', line)
+        logging.warning(line)
     return mesh
 
 
-def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
+def print_sizes(config: PretrainConfig, records: list[Records]) -> None:
     """Print what a step of each phase takes, one line for each phase."""
     mesh = prepare(config, records)
     for i, phase in enumerate(config.phases):
@@ -130,7 +120,7 @@ def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
 
 
 def pretrain(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     records: list[Records],
     workdir: str,
     *,
@@ -178,12 +168,12 @@ def pretrain(
         with running.opened_for_phases(workdir, fresh, config, mesh, profile_steps) as (run, state):
             if start and not int(state.step):
                 is_new = 'schedule is' if init_by == _WITH_MOMENTS else 'optimizer and schedule are'
-                logging.info('weights of %s at step %d; %s new', start.where, start.step, is_new)
+                logging.info(f'weights of {start.where} at step {start.step}; {is_new} new')
             return _train_phases(config, records, mesh, workdir, run, state, teacher)
 
 
 def starting_point(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     tokenizer: Tokenizer,
     workdir: str,
     init_from: str | None,
@@ -231,9 +221,9 @@ def starting_point(
 
 
 def _first_state(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     tokenizer: Tokenizer,
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     start: Source | None,
     workdir: str,
     init_from: str | None,
@@ -243,7 +233,13 @@ def _first_state(
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state = fresh_state(config, mesh)
     if start:
-        state = _with_weights(state, start, config.encoder)
+        # The encoder and both heads; what tuning adds stays fresh.
+        name = f'--init_from={start.where}'
+        state = load_encoder(state, start.params['encoder'], config.encoder, name)
+        params = state.params
+        for head in start.params.keys() - {'encoder'}:
+            params = load_params_into(params, start.params, name, head)
+        state = state._replace(params=params)
         if init_by == _WITH_MOMENTS:
             from bert_jax.runs.sources import moments
 
@@ -254,7 +250,7 @@ def _first_state(
 
         if word_network.is_workdir(init_from):
             network = word_network.put_into(state.params, init_from)
-            logging.info('%s: its network of words; all else is fresh', init_from)
+            logging.info(f'{init_from}: its network of words; all else is fresh')
             return state._replace(params=network)
     if state.frozen is not None:
         # Of a source they come with it; else they follow from the vocabulary alone.
@@ -263,27 +259,24 @@ def _first_state(
     return state
 
 
-def _log_sizes(
-    config: schema.PretrainConfig, state: TrainState, mesh: jax.sharding.Mesh, workdir: str
-) -> None:
+def _log_sizes(config: PretrainConfig, state: TrainState, mesh: Mesh, workdir: str) -> None:
     count = f'{flops.parameter_count(config.model):,}'
     if config.tuning.method != 'full':
         count += f', of which {config.tuning.method} trains and adds'
         count += f' {parameter_count(state.params, config.model):,},'
     logging.info(
-        '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
-        config.name, count, config.total_steps,
-        jax.device_count(), jax.default_backend(), dict(mesh.shape), workdir,
-    )  # fmt: skip
+        f'{config.name}: {count} parameters, {config.total_steps} steps, {jax.device_count()}'
+        f' {jax.default_backend()} device(s), mesh {dict(mesh.shape)}, workdir {workdir}'
+    )
 
     # With the settings, since whether a run can be repeated to the bit depends on the device.
-    logging.info('%s', determinism.described(jax.default_backend()))
+    logging.info(determinism.described(jax.default_backend()))
 
 
 def _train_phases(
-    config: schema.PretrainConfig,
+    config: PretrainConfig,
     records: list[Records],
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     workdir: str,
     run: loop.Run,
     state: TrainState,
@@ -296,38 +289,27 @@ def _train_phases(
     # A phase that was done before the resume is passed over; one that was cut is gone on with.
     for number, phase in enumerate(config.phases):
         if int(state.step) < first + phase.steps and signal is None:
-            of_phase = number, first, records[number], mesh, workdir, teacher
-            phase_training = PhaseTraining(config, *of_phase)
-            ended = phase_training.train(run, state)
+            of_phase = PhaseTraining(config, number, first, records[number], mesh, workdir, teacher)
+            ended = of_phase.train(run, state)
             state, signal = ended.state, ended.signal
         first += phase.steps
     return PretrainResult(workdir, int(state.step), signal=signal)
-
-
-def _with_weights(state: TrainState, start: Source, encoder: schema.ModelConfig) -> TrainState:
-    """Return `state` with the encoder and both heads of `start`; what tuning adds stays fresh."""
-    name = f'--init_from={start.where}'
-    state = load_encoder(state, start.params['encoder'], encoder, name)
-    params = state.params
-    for head in start.params.keys() - {'encoder'}:
-        params = load_params_into(params, start.params, name, head)
-    return state._replace(params=params)
 
 
 @dataclasses.dataclass(frozen=True)
 class PhaseTraining:
     """Phase `number` of the run in `workdir`, whose first step is the run's step `first`."""
 
-    config: schema.PretrainConfig
+    config: PretrainConfig
     number: int
     first: int
     records: Records
-    mesh: jax.sharding.Mesh
+    mesh: Mesh
     workdir: str
     teacher: Teacher | None = None
 
     @property
-    def settings(self) -> schema.Phase:
+    def settings(self) -> Phase:
         """Return its length, steps and batch size."""
         return self.config.phases[self.number]
 
@@ -342,16 +324,15 @@ class PhaseTraining:
 
         train, step = self.stream('train'), int(state.step)
         logging.info(
-            'phase %d: seq_len %d, batch %d, steps %d to %d; compiling',
-            self.number, self.settings.seq_len, self.settings.batch_size, step,
-            self.first + self.settings.steps,
-        )  # fmt: skip
+            f'phase {self.number}: seq_len {self.settings.seq_len}, batch'
+            f' {self.settings.batch_size}, steps {step} to {self.first + self.settings.steps};'
+            ' compiling'
+        )
 
         # The stream counts the phase's steps from 0, the run counts all phases' together.
         def read_by(a: int, b: int) -> str:
-            return (
-                f'; they read {train.read_by(max(a - 1, self.first) - self.first, b - self.first)}'
-            )
+            rows = train.read_by(max(a - 1, self.first) - self.first, b - self.first)
+            return f'; they read {rows}'
 
         # prefetch: the next batch is read and placed while the device works on this one.
         return loop.train(
@@ -377,7 +358,7 @@ class PhaseTraining:
                 ' preset or fewer --steps'
             )
         if processes.is_lead_process():
-            logging.info('at this rate the run takes %s%s', progress.clock(seconds), smaller)
+            logging.info(f'at this rate the run takes {progress.clock(seconds)}{smaller}')
 
     def evaluation(self, program: PretrainingProgram, run: loop.Run) -> loop.Evaluation | None:
         """Make the evaluation on held-out records, compared with guessing; None without any."""

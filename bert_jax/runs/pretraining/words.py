@@ -40,7 +40,7 @@ _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
 class WordsResult(PretrainResult):
     """How a training of the words' network ended."""
 
-    def uses(self, folder: str, masked_words: bool) -> dict[str, str]:
+    def uses(self, folder: str) -> dict[str, str]:
         """Return the command that trains a model on such words, and what it does."""
         pretrain = f'bert-pretrain --config=retvec_tiny --init_from={folder} --data=RECORDS'
         return {f'{pretrain} --workdir=DIR': 'pre-trains a model that reads its words so'}
@@ -165,7 +165,7 @@ def train(
         'typos': forms.share,
         'kinds': list(forms.kinds),
     }
-    logging.info('%d words to train on, %d held out', len(words), len(apart))
+    logging.info(f'{len(words)} words to train on, {len(apart)} held out')
     with own_run(workdir, config, fresh, mesh, tokenizer, reads, profile_steps=profile_steps) as (
         run,
         begin,

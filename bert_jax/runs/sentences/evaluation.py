@@ -26,6 +26,8 @@ from bert_jax.input_pipeline.tasks.metrics.intervals import bootstrap
 
 # Makes vectors [N, D] of texts; the second argument names a prompt, 'query' or 'document', or none.
 Embedder = Callable[[Sequence[str], str | None], np.ndarray]
+# As JSON: what was scored on what, and the scores.
+Report = dict[str, Any]
 DRAWS = 1000
 
 
@@ -36,7 +38,7 @@ def evaluate_retrieval(
     compare: Similarity = 'cosine',
     draws: int = DRAWS,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Report:
     """Search the corpus of a folder in BEIR's layout for each query; return the scores.
 
     Where relevance is yes or no they are those of sentence-transformers'
@@ -61,7 +63,7 @@ def evaluate_retrieval(
     _, indices_QK = nearest(queries, documents, retrieval.DEPTH)
     rankings = {
         query: [ids[index] for index in indices_K]
-        for query, indices_K in zip(given.queries, indices_QK, strict=True)
+        for query, indices_K in zip(given.queries, indices_QK)
     }
     report = _of_rankings(rankings, given, folder, split, draws, seed)
     return report | {'similarity': compare}
@@ -69,7 +71,7 @@ def evaluate_retrieval(
 
 def evaluate_run(
     path: str, folder: str, split: str = 'test', draws: int = DRAWS, seed: int = 0
-) -> dict[str, Any]:
+) -> Report:
     """Score anyone's ranking, a run in TREC's format; arguments as of `evaluate_retrieval`.
 
     Raises:
@@ -99,7 +101,7 @@ def evaluate_similarity(
     compare: Similarity = 'cosine',
     draws: int = DRAWS,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Report:
     """Compare the similarity of two texts with the score that people gave (STS).
 
     As sentence-transformers' EmbeddingSimilarityEvaluator.
@@ -130,7 +132,7 @@ def evaluate_pairs(
     compare: Similarity = 'cosine',
     draws: int = DRAWS,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Report:
     """Part pairs that match from those that do not by their similarity.
 
     As sentence-transformers' BinaryClassificationEvaluator; arguments as of `evaluate_similarity`,
@@ -146,7 +148,7 @@ def evaluate_translations(
     compare: Similarity = 'cosine',
     draws: int = DRAWS,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Report:
     """Look for the translation of each text among all texts of the other language, both ways.
 
     As sentence-transformers' TranslationEvaluator: the nearest is right too where it has the same
@@ -180,7 +182,7 @@ def _of_rankings(
     split: str,
     draws: int,
     seed: int,
-) -> dict[str, Any]:
+) -> Report:
     """Return the report on rankings."""
     values = retrieval.scores(rankings, given.grades)
     report = {'task': 'retrieval', 'data': folder, 'split': split}
@@ -196,7 +198,7 @@ def _of_pairs(
     compare: Similarity,
     draws: int,
     seed: int,
-) -> dict[str, Any]:
+) -> Report:
     """Return the report on pairs: correlations, or matches."""
     score = similarity.correlations if metric == 'spearman' else similarity.matches
     task = 'sts' if metric == 'spearman' else 'pairs'
@@ -214,10 +216,10 @@ def _of_pairs(
     }
 
 
-def _means(metric: str, values: Mapping[str, np.ndarray], draws: int, seed: int) -> dict[str, Any]:
+def _means(metric: str, values: Mapping[str, np.ndarray], draws: int, seed: int) -> Report:
     """Return the means of scores that each example has, and their intervals."""
     names, table_NM = list(values), np.stack(list(values.values()), axis=1).astype(np.float64)
-    mean = lambda rows_NM: dict(zip(names, map(float, rows_NM.mean(axis=0)), strict=True))
+    mean = lambda rows_NM: dict(zip(names, map(float, rows_NM.mean(axis=0))))
     return {
         'metric': metric,
         'metrics': mean(table_NM),

@@ -1,4 +1,4 @@
-"""A source made to fit a run: its shape compared, its heads and words made what the run asks for.
+"""A source made to fit a run: its shape, and heads and words as the run asks for them.
 
 Owns what training may ask of a model that it starts from. How a source is read, and how a part that
 it lacks is made, is source.py's.
@@ -7,20 +7,25 @@ it lacks is made, is source.py's.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from absl import logging
 from flax import traverse_util
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.runs.sources import tiling
-from bert_jax.runs.sources.source import Source, complete, plain, read_source
+from bert_jax.runs.sources import tiling, word_network
+from bert_jax.runs.sources.source import Source, complete, plain, read_source, shape_of
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train.checkpoint import saved_steps
 from bert_jax.train.optimizer import OF_VOCABULARY
 from bert_jax.train.task_heads import HEADS, pretraining_head
 
@@ -35,13 +40,42 @@ RESETTABLE = ('rope_theta', 'local_rope_theta')
 InitBy = Literal['weights', 'weights_and_moments', 'tiling', 'layers']
 
 
-_RESIZED = {'tiling': tiling.tiled, 'layers': tiling.shallower}
+def shape_settings(
+    init_from: str,
+    data: Sequence[str],
+    workdir: str | None,
+    init_by: InitBy = 'weights',
+) -> list[str]:
+    """Return the model of `init_from` as changes of a configuration, its vocabulary that of `data`.
+
+    Dropouts and initializer_range are not among them, nor are the sizes that `init_by` makes.
+    A run with a checkpoint in `workdir` keeps the model that it has.
+
+    UserError where `init_from` names no model that can be read.
+    """
+    # A checkpoint is further than the source, which may be gone by now.
+    if workdir and saved_steps(workdir):
+        shape = Workdir(workdir).model_config().tuned(TuningConfig())
+    elif word_network.is_workdir(init_from):
+        # It has no encoder: all but the kind of word vectors is the preset's.
+        vocabulary = [f'model.vocab_size={Manifest.load(data[0]).vocab_size}'] if data else []
+        return [f'model.embedding={OF_WORDS}', *vocabulary]
+    else:
+        shape = shape_of(init_from)
+        # Rows beyond the vocabulary, which only pad the source's word table, stay.
+        if data and not shape.holds(entries := Manifest.load(data[0]).vocab_size):
+            shape = dataclasses.replace(shape, vocab_size=entries)
+    # All of them: what a saved file leaves out as a default the preset may have otherwise.
+    chosen = (*FREE, *tiling.SIZES.get(init_by, ()))
+    settings = [f'model.{name}={v}' for name, v in vars(shape).items() if name not in chosen]
+    logging.info(f'{init_from}: {", ".join(settings)}')
+    return settings
 
 
 def for_pretraining(
     name: str,
     tokenizer: Tokenizer,
-    config: schema.ModelConfig,
+    config: ModelConfig,
     seed: int,
     print_map: bool = False,
     init_by: InitBy = 'weights',
@@ -60,22 +94,21 @@ def for_pretraining(
 def as_pretraining(
     source: Source,
     tokenizer: Tokenizer,
-    config: schema.ModelConfig,
+    config: ModelConfig,
     seed: int,
     init_by: InitBy = 'weights',
 ) -> Source:
     """Return `for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_embedding(with_vocabulary(source, tokenizer), config)
-    if resize := _RESIZED.get(init_by):
-        source = resize(source, config)
+    if init_by in tiling.SIZES:
+        source = tiling.resized(source, config, init_by)
 
     # All differences in one message, in the form in which they can be added to the command.
-    names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
     if differ := [
-        f'--set model.{name}={getattr(source.model, name)}'
-        for name in names
-        if getattr(source.model, name) != getattr(config, name) and name not in (*FREE, *RESETTABLE)
+        f'--set model.{name}={value}'
+        for name, value in vars(source.model).items()
+        if value != getattr(config, name) and name not in (*FREE, *RESETTABLE)
     ]:
         raise UserError(
             f'--init_from={source.where} is of another model than --set asks for: leave those'
@@ -86,14 +119,12 @@ def as_pretraining(
     bare = HEADS['encoder'].of(config.family).parts
     parts = tuple(dict.fromkeys((*bare, *pretraining_head(config).parts)))
     if unused := [part for part in source.bert.parts if part not in parts]:
-        logging.info('%s: its %s is not used', source.where, ', '.join(unused))
+        logging.info(f'{source.where}: its {", ".join(unused)} is not used')
     source = complete(source, parts, seed)
 
     # Only what the program knows: an unused head would not match the state's tree.
-    return source._replace(
-        bert=source.bert._replace(
-            params={name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
-        )
+    return source.changed(
+        params={name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
     )
 
 
@@ -150,20 +181,14 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     slots = sum(entry < old_size for entry in new)
     unspelled = sum(not pieces for pieces in new.values())
     logging.info(
-        '%s: %d new words, %d in [unused] slots, %d appended: a row starts as the mean of the'
-        ' pieces that spelled it (%d: of all rows)',
-        source.where,
-        len(new),
-        slots,
-        len(new) - slots,
-        unspelled,
+        f'{source.where}: {len(new)} new words, {slots} in [unused] slots, {len(new) - slots}'
+        f' appended: a row starts as the mean of the pieces that spelled it ({unspelled}: of all'
+        ' rows)'
     )
-    return Source(
-        source.bert._replace(config=config, params=params), tokenizer, source.where, source.step
-    )
+    return source.changed(config=config, params=params)._replace(tokenizer=tokenizer, made=())
 
 
-def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
+def with_embedding(source: Source, config: ModelConfig) -> Source:
     """Return a source that computes its word vectors, where `config` does, in place of a table.
 
     The table goes on as the decoder of the masked-LM head, if there is one, so that the head begins
@@ -178,5 +203,5 @@ def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
     settings = {name: getattr(config, name) for name in ('embedding', *config.words.options)}
     model = dataclasses.replace(source.model, **settings)
     params = word_vectors.filled_in(params, model, source.tokenizer)
-    logging.info('%s: its word vectors give way to computed ones', source.where)
-    return source._replace(bert=source.bert._replace(config=model, params=params))
+    logging.info(f'{source.where}: its word vectors give way to computed ones')
+    return source.changed(config=model, params=params)

@@ -7,9 +7,9 @@ bert_jax/train/checkpoint.py's.
 
 from __future__ import annotations
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import at_step
 from bert_jax.runs.workdir.workdir import MEND
@@ -19,14 +19,14 @@ from bert_jax.train.state import TrainState, load_moments
 FLAG = '--init_by=weights_and_moments'
 
 
-def check(name: str, tokenizer: Tokenizer, config: schema.PretrainConfig) -> None:
+def check(name: str, tokenizer: Tokenizer, config: PretrainConfig) -> None:
     """Raise UserError where the source has no moments, or those of another optimizer or words."""
     workdir, _ = at_step(name)
     file = workdir.config_file
     # A directory of Hugging Face has a config.json too.
     is_workdir = file.exists() and 'kind' in read_object(file, MEND)
     begun = workdir.config() if is_workdir else None
-    if not isinstance(begun, schema.PretrainConfig) or begun.tuning.method != 'full':
+    if not isinstance(begun, PretrainConfig) or begun.tuning.method != 'full':
         raise UserError(
             f'{FLAG}: {name} has no moments of a whole model: name a workdir of bert-pretrain, or'
             ' take --init_by=weights'

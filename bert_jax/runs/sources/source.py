@@ -29,14 +29,14 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
 from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model.heads import Pretraining
 from bert_jax.runs.sources import word_network
 from bert_jax.runs.workdir import word_vectors
@@ -72,7 +72,7 @@ class Source(NamedTuple):
     made: tuple[str, ...] = ()
 
     @property
-    def model(self) -> schema.ModelConfig:
+    def model(self) -> ModelConfig:
         """Return the encoder's shape."""
         return self.bert.config
 
@@ -80,6 +80,10 @@ class Source(NamedTuple):
     def params(self) -> dict[str, Any]:
         """Return the encoder's parameters, and those of the heads that are there."""
         return self.bert.params
+
+    def changed(self, **fields: Any) -> Source:
+        """Return the source with other `fields` of its model."""
+        return self._replace(bert=self.bert._replace(**fields))
 
     def fingerprint(self) -> str:
         """Return 24 hex digits that change with any weight, setting, label or entry.
@@ -94,13 +98,13 @@ class Source(NamedTuple):
         digest = hashlib.sha256(facts.encode())
 
         # Path, shape and type before the bytes: two layouts of the same bytes are two models.
-        for path, array in jax.tree_util.tree_flatten_with_path(self.params)[0]:
-            digest.update(repr((path_of(path), array.shape, str(array.dtype))).encode())
+        for path, array in by_path(self.params).items():
+            digest.update(repr((path, array.shape, str(array.dtype))).encode())
             digest.update(np.asarray(array).tobytes())
         return digest.hexdigest()[:24]
 
 
-def shape_of(name: str) -> schema.ModelConfig:
+def shape_of(name: str) -> ModelConfig:
     """Read the shape of a source's encoder, without its weights."""
     with reading(name), _not_within_itself(name):
         if prefix := google.prefix_of(name):
@@ -227,7 +231,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
             f' {mend}'
         )
     if more:
-        logging.info('%s: %d rows of its word table are of no entry: kept', name, more)
+        logging.info(f'{name}: {more} rows of its word table are of no entry: kept')
 
     # What is computed from the vocabulary is in no file; of an encoder that was given it is there.
     model = reading.model
@@ -247,7 +251,7 @@ def _check_whole(workdir: Workdir, model: Model) -> None:
     Here for all commands: what is found missing later would be zeros, or a traceback.
     """
     settings = workdir.config_file
-    if not isinstance(workdir.config(), schema.PretrainConfig):
+    if not isinstance(workdir.config(), PretrainConfig):
         settings = workdir.data_file  # a fine-tuned run has the shape there, and all of its head
         check_parts(model, str(workdir), MEND)
     check_arrays(model, str(workdir), os.fspath(settings))
@@ -312,7 +316,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     if not lacking:
         return source
     logging.warning(
-        '%s: %s has no %s: made fresh', source.where, source.bert.architecture, ', '.join(lacking)
+        f'{source.where}: {source.bert.architecture} has no {", ".join(lacking)}: made fresh'
     )
 
     # The whole model is made and the missing parts taken from it: compiled, that is fast enough,
@@ -325,7 +329,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
             params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
         else:
             params[part] = fresh[part]
-    return source._replace(bert=source.bert._replace(params=params), made=(*source.made, *lacking))
+    return source.changed(params=params)._replace(made=(*source.made, *lacking))
 
 
 def at_step(name: str) -> tuple[Workdir, int | None]:
@@ -342,7 +346,7 @@ def _read_workdir(
     """Read a workdir's newest checkpoint, or that of a named step; return it and its step."""
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
-    if isinstance(config, schema.FeatureConfig):
+    if isinstance(config, FeatureConfig):
         encoder = workdir.data(init_from=str)['init_from']
         raise UserError(
             f'{workdir} holds a BiLSTM for the features of a frozen encoder and no encoder, which'
@@ -359,24 +363,23 @@ def _read_workdir(
     if model.tuning.method != 'full':
         base = (encoder or _encoder_of(workdir)).params['encoder']
         params, model = assembled(base, params, model, workdir.name)
-    if isinstance(config, schema.PretrainConfig):
+    if isinstance(config, PretrainConfig):
         bert = Model(model, params, pretraining_head(model).class_in(model.family))
     else:
         data = workdir.data(head=str, labels=list)
-        architecture, problem = data['head'], None  # a head that has no class: by its own name
-        if data['head'] in HEADS:
-            head = HEADS[data['head']]
-            architecture, problem = head.class_in(model.family), head.problem_type
+        head = HEADS.get(data['head'])
+        # a head that has no class: by its own name
+        architecture = head.class_in(model.family) if head else data['head']
+        problem = head.problem_type if head else None
         of_head = tuple(data['labels']), config.head_dropout, problem
-        bert = Model(model, params, architecture, *of_head)._replace(chosen=workdir.chosen())
+        bert = Model(model, params, architecture, *of_head, chosen=workdir.chosen())
         if data['head'] == 'embedding':
             prompts = workdir.data(options=dict)['options'].get('prompts', {})
             sentence = config.embedding.sentence(prompts, config.max_seq_length)
             bert = bert._replace(sentence=sentence)
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
-    names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
+    return Reading(bert, {name: name for name in by_path(params)}, (), ()), step
 
 
 def _encoder_of(workdir: Workdir) -> Source:
@@ -405,16 +408,15 @@ def _encoder_of(workdir: Workdir) -> Source:
 def fold(source: Source) -> Source:
     """Return the source with tuned weights folded into BERT's own; adapters stay."""
     params, model = folded(source.params, source.model)
-    return source._replace(bert=source.bert._replace(params=params, config=model))
+    return source.changed(params=params, config=model)
 
 
 def plain(source: Source) -> Source:
     """Return the source in BERT's own weights; UserError where it has adapters."""
     source = fold(source)
-    if source.model.tuning.method != 'full':
-        model = source.model
+    if (method := source.model.tuning.method) != 'full':
         raise UserError(
-            f'{source.where} has adapters ({model.tuning.method}), which are no weights of BERT:'
+            f'{source.where} has adapters ({method}), which are no weights of BERT:'
             ' this takes a model without, or with lora, ia3, spafit or bitfit, which fold into them'
         )
     return source
@@ -429,14 +431,11 @@ def _say(name: str, reading: Reading, print_map: bool) -> None:
     """Return what was found, in the log and, with print_map, name by name on stdout."""
     model, heads = reading.model, [part for part in reading.model.parts if part != 'pooler']
     logging.info(
-        '%s: %s, %d arrays read; heads: %s',
-        name,
-        model.architecture,
-        len(reading.names),
-        ', '.join(heads) or 'none',
+        f'{name}: {model.architecture}, {len(reading.names)} arrays read; heads:'
+        f' {", ".join(heads) or "none"}'
     )
     for remark in reading.remarks:
-        logging.info('%s: %s', name, remark)
+        logging.info(f'{name}: {remark}')
     if print_map:
         print_names(reading)
 

@@ -78,7 +78,7 @@ class Supervisor:
             child = self._child = subprocess.Popen(self._command, start_new_session=True)
         except OSError as error:
             if is_restart:
-                logging.warning('%s: cannot be started (%s)', self._command[0], error.strerror)
+                logging.warning(f'{self._command[0]}: cannot be started ({error.strerror})')
                 return NOT_STARTED
             raise UserError(
                 f'{self._command[0]!r}: cannot be started ({error.strerror}): name a program'
@@ -103,7 +103,7 @@ class Supervisor:
             # Three reasons to end: done, a mistake that stays one, or a signal to us.
             if code in (0, USER_ERROR) or self._stopped is not None:
                 end = 'done' if code == 0 else 'stopped'
-                logging.info('%s after %d restarts (exit code %d)', end, restarts, code)
+                logging.info(f'{end} after {restarts} restarts (exit code {code})')
                 return code
             if restarts == options.max_restarts:
                 break
@@ -114,14 +114,14 @@ class Supervisor:
             else:
                 pause = min(pause, options.max_pause_s)
             logging.warning(
-                'exit code %d after %.0f s; restart %d of at most %d in %.0f s',
-                code, seconds, restarts + 1, options.max_restarts, pause,
-            )  # fmt: skip
+                f'exit code {code} after {seconds:.0f} s; restart {restarts + 1} of at most'
+                f' {options.max_restarts} in {pause:.0f} s'
+            )
             self._sleep(pause)
             pause = 2 * pause
             if self._stopped is not None:
                 return 128 + self._stopped
-        logging.error('exit code %d after %d restarts: given up', code, options.max_restarts)
+        logging.error(f'exit code {code} after {options.max_restarts} restarts: given up')
         return code
 
     def _sleep(self, seconds: float) -> None:

@@ -38,9 +38,8 @@ def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
         while not done.wait(min(5.0, 60 * minutes / 4)):
             if time.monotonic() - last_beat[0] > 60 * minutes:
                 logging.error(
-                    'no step was done for %g minutes (runtime.stall_minutes): this process ends, to'
-                    ' be started again',
-                    minutes,
+                    f'no step was done for {minutes:g} minutes (runtime.stall_minutes): this'
+                    ' process ends, to be started again'
                 )
                 faulthandler.dump_traceback(all_threads=True)
                 leave(TRY_AGAIN)

@@ -12,16 +12,10 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs import schema
 from bert_jax.configs.options import NO_VALUE, described
+from bert_jax.configs.schema import Config, PretrainConfig, RuntimeConfig
 
 # What data.json of older runs does not say. It follows from what else they say of their task.
 _SAID_LATER = frozenset({'data.options.texts'})
-
-
-class RunIdentity(NamedTuple):
-    """A run as its workdir says it: its configuration, and what it reads (JSON values)."""
-
-    config: schema.Config
-    data: dict[str, Any]
 
 
 class Change(NamedTuple):
@@ -33,21 +27,29 @@ class Change(NamedTuple):
     refused: bool
 
 
-def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
+def changes(
+    before: tuple[Config, dict[str, Any]],
+    after: tuple[Config, dict[str, Any]],
+    done: int,
+) -> list[Change]:
     """Return all that changes from the run that is there, sorted by name.
 
     What makes another run of it is `refused`.
+
+    Args:
+      before: the run that is there: its configuration, and what it reads (JSON values).
+      after: the one that would go on.
+      done: the steps of the first.
     """
     # Settings and data as flat names, so that one comparison covers both.
-    kinds = schema.kinds(type(after.config))
+    kinds = schema.kinds(type(after[0]))
     old, new = (
-        leaves(dataclasses.asdict(run.config)) | leaves({'data': run.data})
-        for run in (before, after)
+        leaves({**dataclasses.asdict(config), 'data': data}) for config, data in (before, after)
     )
 
     # What may differ: always how it runs; how long it goes on only while the past is shared.
     free = {'runtime'}
-    if _same_past(before.config, after.config, done):
+    if _same_past(before[0], after[0], done):
         free.add('extendable')
 
     # A name that one side lacks counts as None there, so what is new or dropped shows too.
@@ -58,7 +60,7 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     ]
 
 
-def with_older_defaults(before: schema.RuntimeConfig, after: schema.RuntimeConfig) -> Any:
+def with_older_defaults(before: RuntimeConfig, after: RuntimeConfig) -> Any:
     """Return `after` with the defaults of the run that is there, where newer ones round otherwise.
 
     A default that came later does not change a run that was begun without it: the run keeps its
@@ -66,7 +68,7 @@ def with_older_defaults(before: schema.RuntimeConfig, after: schema.RuntimeConfi
     """
     older = {
         field.name: field.option.later
-        for field in described(schema.RuntimeConfig)
+        for field in described(RuntimeConfig)
         if field.option
         and field.option.later not in (NO_VALUE, field.default)
         and getattr(before, field.name) == field.option.later
@@ -77,18 +79,15 @@ def with_older_defaults(before: schema.RuntimeConfig, after: schema.RuntimeConfi
 
 def leaves(data: Any, prefix: str = '') -> dict[str, Any]:
     """Return {dotted name: value} of nested JSON data; of a list the length too."""
+    # The length is a leaf of its own, so that a list which only grows shows as one change more.
+    if isinstance(data, list | tuple):
+        data = {**dict(enumerate(data)), 'length': len(data)}
     if isinstance(data, dict):
         return {
             k: v
             for name, value in data.items()
             for k, v in leaves(value, f'{prefix}{name}.').items()
         }
-
-    # The length is a leaf of its own, so that a list which only grows shows as one change more.
-    if isinstance(data, (list, tuple)):
-        return {
-            k: v for i, value in enumerate(data) for k, v in leaves(value, f'{prefix}{i}.').items()
-        } | {prefix + 'length': len(data)}
     return {prefix[:-1]: data}
 
 
@@ -100,16 +99,14 @@ def _kind(name: str, kinds: dict[str, str]) -> str:
     return kinds.get(plain, 'identity')
 
 
-def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
+def _same_past(before: Config, after: Config, done: int) -> bool:
     """Tell whether two runs that differ in steps have the first `done` steps in common.
 
     They do where those steps are of the same phases, and the schedule has not yet looked ahead:
     constant never does, warm-up-stable-decay where its decay begins.
     """
     # Fine-tuning's schedule always spans the whole run, so another length is another past.
-    if not isinstance(before, schema.PretrainConfig):
-        return False
-    if not isinstance(after, schema.PretrainConfig):
+    if not isinstance(before, PretrainConfig) or not isinstance(after, PretrainConfig):
         return False
 
     # The phases' ends, no further than the steps that are made: later borders may still move.
@@ -121,13 +118,10 @@ def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
         return False
 
     # The learning rates of those steps: the same where the schedule did not depend on the end.
-    match after.optimizer.schedule:
-        case 'constant':
-            return True
-        case 'wsd':
-            decay = after.optimizer.decay_fraction
-            # The decay is the run's last part; the shorter of both runs begins with it first.
-            return done <= (1 - decay) * min(before.total_steps, after.total_steps)
+    if after.optimizer.schedule == 'wsd':
+        # The decay is the run's last part; the shorter of both runs begins with it first.
+        steps = min(before.total_steps, after.total_steps)
+        return done <= (1 - after.optimizer.decay_fraction) * steps
 
     # Linear and the like fall towards the last step from the start, so another end changes all.
-    return False
+    return after.optimizer.schedule == 'constant'

@@ -69,7 +69,7 @@ def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
             # Taken away only where we made it, no result is there, and either a mistake was refused
             # or nothing but the lock was written: a crash leaves its config.json for whoever looks
             # into it.
-            nothing = not any(map(_is_result, path.rglob('*'))) if ours else False
+            nothing = ours and not any(map(_is_result, path.rglob('*')))
             if nothing and (isinstance(error, UserError) or os.listdir(path) == [LOCK]):
                 shutil.rmtree(path)
                 for above in ours[1:]:
@@ -97,9 +97,9 @@ def _reach(folder: str, flag: str) -> None:
         epath.Path(folder).exists()
     except Exception as error:
         # each store has errors of its own, and a name like xx:// is a KeyError
-        unknown_kind = isinstance(error, KeyError)
-        first_line = (str(error).strip().splitlines() or [''])[0][:200]
-        why = 'no such kind of path is known' if unknown_kind else first_line
+        why = 'no such kind of path is known'
+        if not isinstance(error, KeyError):
+            why = (str(error).strip().splitlines() or [''])[0][:200]
         raise UserError(
             f'{flag}={folder}: cannot be reached ({why}): a local folder, or gs:// with a network'
         ) from error

@@ -35,26 +35,12 @@ FILE = 'metrics.jsonl'
 
 # In the log line these come first, and those are left out; files have all.
 _FIRST = (
-    'loss',
-    'mlm_loss',
-    'nats_gained',
-    'mlm_accuracy',
-    'nsp_accuracy',
-    'learning_rate',
-    'tokens_per_s',
-    'mfu',
+    'loss mlm_loss nats_gained mlm_accuracy nsp_accuracy learning_rate tokens_per_s mfu'.split()
 )
 _LEFT_OUT = (
-    'nsp_loss',
-    'nsp_accuracy_is_next',
-    'nsp_accuracy_random',
-    'param_norm',
-    'seconds',
-    'sequences_per_s',
-    'step_ms',
-    'model_tflops',
-)
-
+    'nsp_loss nsp_accuracy_is_next nsp_accuracy_random param_norm seconds sequences_per_s step_ms'
+    ' model_tflops'
+).split()
 
 # What a log line calls them, which has room for few.
 _SHORT = {
@@ -125,7 +111,7 @@ class LogLines:
 
     def write(self, line: LogEntry) -> None:
         """Log what `describe` says."""
-        logging.info('%s', describe(line))
+        logging.info(describe(line))
 
     def close(self) -> None:
         """Do nothing."""
@@ -159,7 +145,7 @@ class _Appended:
             if self._required or not no_room(error):  # a failing write names no file
                 raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
             if len(self._waiting) == 1:  # said once, not with each line
-                logging.warning('%s: %s; lines are kept until there is room', self._path, error)
+                logging.warning(f'{self._path}: {error}; lines are kept until there is room')
         else:
             self._size += sum(map(len, self._waiting))
             self._waiting.clear()
@@ -181,7 +167,7 @@ class _Appended:
             if self._waiting:
                 self.append(b'')
         if self._waiting:
-            logging.warning('%s: its last lines are lost (the disk is full)', self._path)
+            logging.warning(f'{self._path}: its last lines are lost (the disk is full)')
         if self._file:
             self._file.close()
 
@@ -255,27 +241,26 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
 
     Raises UserError where there is no such file, it cannot be read, or another line is not JSON.
     """
-    # None is a missing file, and b'' one that is still empty: that is no mistake.
-    content, parsed = _content(epath.Path(path)), []
+    path, parsed = epath.Path(path), []
+    content = _content(path)
     if content is None:
-        raise UserError(f'{os.fspath(path)}: no such file; a run writes it at its first log line')
+        raise UserError(f'{path}: no such file; a run writes it at its first log line')
 
     # Whole lines end in a newline, so what follows the last one is a line that was cut off.
-    lines = content.split(b'\n')
-    for number, line in enumerate(lines[:-1], start=1):
+    for number, line in enumerate(content.split(b'\n')[:-1], start=1):
         try:
             parsed.append(parse(line))
             if not isinstance(parsed[-1].get('step'), int):
                 raise ValueError('it has no step')
         except (ValueError, AttributeError) as error:
             raise UserError(
-                f'{os.fspath(path)}:{number}: not a line of metrics ({error}); delete it to go on'
+                f'{path}:{number}: not a line of metrics ({error}); delete it to go on'
             ) from error
     return parsed
 
 
 def _content(path: epath.Path) -> bytes | None:
-    """Read the bytes of the file, None where there is none."""
+    """Read the bytes of the file; None where there is none, for b'' is no mistake."""
     with reading(path):
         return path.read_bytes() if path.exists() else None
 
@@ -312,9 +297,8 @@ def describe(line: LogEntry) -> str:
     ]
 
     # The exception: a discarded step must be seen.
-    last = []
-    if values.get('discarded_steps'):
-        last.append(f'discarded_steps {values["discarded_steps"]}')
+    discarded = values.get('discarded_steps')
+    last = [f'discarded_steps {discarded}'] if discarded else []
     last += [progress.eta(line.eta)] if line.eta is not None else []
     first = f'{_place(line)} {progress.split_in_words(values["split"])}'
     while figures and len('  '.join([first, *figures, *last])) > _COLUMNS:

@@ -14,7 +14,7 @@ import pathlib
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 
 # Whose versions may change a number.
-PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+PACKAGES = 'jax jaxlib flax optax orbax-checkpoint numpy'.split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +77,9 @@ def note_start(workdir: Workdir, step: int) -> None:
         f'{platform.system()} {platform.machine()}',
         cpus(),
         f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-        {
-            'python': platform.python_version(),
-            **{name: metadata.version(name) for name in PACKAGES},
-        },
+        {'python': platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
     )
-    _add(workdir, start, replaces=lambda other: False)
+    _add(workdir, start)
 
 
 def cpus() -> int:
@@ -92,7 +89,7 @@ def cpus() -> int:
 
 def note_guess(folder: str, guess: Guess) -> None:
     """Keep what guessing scores, in place of what was known from the same step on."""
-    _add(Workdir(folder), guess, replaces=lambda other: other.step == guess.step)
+    _add(Workdir(folder), guess)
 
 
 def starts(workdir: Workdir) -> list[Start]:
@@ -155,13 +152,12 @@ def _read(workdir: Workdir, kind: type[Note]) -> list[Note]:
         raise UserError(f'{os.fspath(path)}: damaged ({error}): {MEND}') from error
 
 
-def _add(workdir: Workdir, note: Note, replaces: Callable[[Note], bool]) -> None:
-    """Write the notes of a kind with one more, in place of those that it `replaces`."""
-    path = _file(workdir, type(note))
+def _add(workdir: Workdir, note: Note) -> None:
+    """Write the notes of a kind with one more; a guess takes the place of one from its step."""
+    path, is_guess = _file(workdir, type(note)), isinstance(note, Guess)
     try:
-        kept = [other for other in _read(workdir, type(note)) if not replaces(other)]
-        entries = [dataclasses.asdict(each) for each in (*kept, note)]
-        write_note(path, {'entries': entries}, 2)
+        kept = [n for n in _read(workdir, type(note)) if not is_guess or n.step != note.step]
+        write_note(path, {'entries': [dataclasses.asdict(each) for each in (*kept, note)]}, 2)
     # Damaged notes and a full disk alike: a run is worth more than what is noted of it.
     except (OSError, UserError) as error:
-        logging.warning('%s: not written (%s)', path, error)
+        logging.warning(f'{path}: not written ({error})')

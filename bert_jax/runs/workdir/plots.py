@@ -11,7 +11,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from absl import logging
 from etils import epath
@@ -72,17 +72,6 @@ PICTURES = {
 }
 
 
-class Drawing(Protocol):
-    """What fills a pair of axes; the title is put above them by others."""
-
-    @property
-    def title(self) -> str:
-        """Return what is written above it."""
-
-    def draw(self, axes: Axes) -> None:
-        """Draw on the axes."""
-
-
 class Curve(NamedTuple):
     """A line of a chart, in the unit of the chart.
 
@@ -111,7 +100,7 @@ class Chart(NamedTuple):
             # A few scores need markers to be seen; on a long curve they would hide it.
             few = len(curve.points) < (50 if curve.kind == 'main' else 2)
             axes.plot(
-                *zip(*curve.points, strict=True),
+                *zip(*curve.points),
                 label=curve.label,
                 color=COMMON if curve.colour is None else COLOURS[curve.colour % len(COLOURS)],
                 marker='o' if curve.kind == 'points' else '.' if few else None,
@@ -172,7 +161,7 @@ class Growth(NamedTuple):
         values = sorted({value for line in self.lines.values() for value, _, _ in line})
         for label, line in self.lines.items():
             colour = COLOURS[self.colours[label] % len(COLOURS)]
-            at, means, sds = zip(*line, strict=True)
+            at, means, sds = zip(*line)
             axes.errorbar(at, means, sds, color=colour, marker='o', ms=4, capsize=3, label=label)
         if self.guess is not None:
             axes.axhline(self.guess, color=COMMON, linestyle=':', label='guessing')
@@ -183,14 +172,18 @@ class Growth(NamedTuple):
         axes.set(xlabel=self.across, ylabel=self.unit or 'score')
 
 
+# What fills a pair of axes; the title is put above them by others.
+Drawing = Chart | Spread | Growth
+
+
 def quantity(name: str) -> Quantity:
     """Return what a metric is called; one that is not known here keeps its name."""
-    return QUANTITIES.get(name) or Quantity(name, '')
+    return QUANTITIES.get(name, Quantity(name, ''))
 
 
 def loss_unit(data: Mapping[str, Any]) -> str:
     """Return the unit of `loss` of a run; `data`: what its data.json says."""
-    return 'squared error' if 'head' in data and data['head'] == 'regressor' else 'nats'
+    return 'squared error' if data.get('head') == 'regressor' else 'nats'
 
 
 def in_unit(name: str, points: Points) -> list[tuple[float, float]]:
@@ -282,7 +275,7 @@ def plot_workdir(folder: epath.PathLike) -> None:
     try:
         plot_run(workdir.metrics_file, workdir.plots)
     except (OSError, UserError) as error:
-        logging.warning('%s: plots are not drawn (%s)', workdir, error)
+        logging.warning(f'{workdir}: plots are not drawn ({error})')
 
 
 def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tuple[int, float]]:
@@ -307,7 +300,7 @@ def figure(width: float, height: float, *drawings: Drawing) -> tuple[Figure, lis
 
     made = Figure(figsize=(width, height), layout='constrained')
     panels = list(made.subplots(len(drawings), squeeze=False)[:, 0])
-    for axes, drawing in zip(panels, drawings, strict=True):
+    for axes, drawing in zip(panels, drawings):
         drawing.draw(axes)
 
         # All in the colours of this file, so that a page can put others in their place.
@@ -336,7 +329,7 @@ def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> bool:
     with drawn_quietly(path):
         made, panels = figure(7, height * len(drawings), *drawings)
         FigureCanvasAgg(made)
-        for axes, drawing in zip(panels, drawings, strict=True):
+        for axes, drawing in zip(panels, drawings):
             axes.set_title(drawing.title)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(frameon=False)
@@ -346,7 +339,7 @@ def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> bool:
             with atomic_file(path, durable=False) as file:
                 made.savefig(file, format='png', dpi=120)
         except OSError as error:
-            logging.warning('%s: not drawn (%s)', path, error)
+            logging.warning(f'{path}: not drawn ({error})')
             return False
     return True
 
@@ -374,4 +367,4 @@ def drawn_quietly(path: epath.PathLike | None = None) -> Iterator[None]:
         warnings.simplefilter('always')
         yield
     if path and any('missing from font' in str(each.message) for each in caught):
-        logging.warning('%s: no font here has the letters of some names: they are boxes', path)
+        logging.warning(f'{path}: no font here has the letters of some names: they are boxes')

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from absl import logging
 from etils import epath
 
 from bert_jax.cli import app
@@ -44,11 +46,10 @@ class Result:
         """
         file = Workdir(self.workdir).metrics_file
         lines = read_metrics(file) if self.workdir and file.exists() else []
-        splits = dict.fromkeys(line.get('split', 'train') for line in lines)
-        return {
-            split: _columns([line for line in lines if line.get('split', 'train') == split])
-            for split in splits
-        }
+        splits: dict[str, list[Any]] = {}
+        for line in lines:
+            splits.setdefault(line.get('split', 'train'), []).append(line)
+        return {split: _columns(of_split) for split, of_split in splits.items()}
 
     @property
     def paths(self) -> dict[str, epath.Path]:
@@ -101,6 +102,34 @@ class RunResult(Result):
     """
 
     signal: int | None = dataclasses.field(default=None, kw_only=True)
+
+    @property
+    def folder(self) -> Workdir:
+        """Return the folder of the run."""
+        return Workdir(self.workdir)
+
+    def exit_code(self) -> int:
+        """Return the exit code of the command, and log how a run that is done turned out."""
+        if self.signal is not None:
+            return 128 + self.signal
+        for line in self.summary():
+            logging.info(line)
+        return 0
+
+    def summary(self) -> list[str]:
+        """Return lines for the user of a run that is done: its verdict, its pictures, what next."""
+        folder, verdict = self.folder, self.verdict()
+        lines = [verdict] if verdict else []
+        lines += [f'curves: {folder.plots}'] if folder.plots.exists() else []
+        return lines + following(self.uses(shlex.quote(str(folder))))
+
+    def verdict(self) -> str | None:
+        """Say how the run compares with guessing; None where it was not compared."""
+        return None
+
+    def uses(self, folder: str) -> dict[str, str]:
+        """Return commands for what is in `folder`, a word of the shell, and what they do."""
+        return {}
 
 
 def following(commands: Mapping[str, str]) -> list[str]:

@@ -44,9 +44,8 @@ class GrowingOutput:
             )
 
         # Files may be longer than noted (cut below), never shorter: then the disk lost something.
-        self.records: int = note['records'] if note else 0
-        self.bad: int = note['bad'] if note else 0
-        sizes = note['bytes'] if note else {}
+        note = note or {'records': 0, 'bad': 0, 'bytes': {}}
+        self.records, self.bad, sizes = note['records'], note['bad'], note['bytes']
         for name, size in sizes.items():
             if not (folder / name).exists() or (folder / name).stat().st_size < size:
                 raise UserError(
@@ -60,7 +59,7 @@ class GrowingOutput:
             file.truncate(sizes.get(name, 0))
             file.seek(0, os.SEEK_END)
         if self.records:
-            logging.info('%s: goes on after %d records', folder, self.records)
+            logging.info(f'{folder}: goes on after {self.records} records')
 
     def append(self, records: int, contents: Mapping[str, bytes], bad: int = 0) -> None:
         """Add what `records` more records came to, which are safe when this returns.

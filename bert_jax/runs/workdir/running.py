@@ -59,7 +59,7 @@ def with_products(folder: Workdir, config: C) -> C:
             config.runtime,
             is_fast=lambda: processes.broadcast_from_lead(processor.multiplies_bfloat16),
         )
-        logging.info('%s: runtime.matmul_dtype=auto is %s here', folder, chosen or 'none')
+        logging.info(f'{folder}: runtime.matmul_dtype=auto is {chosen or "none"} here')
     return dataclasses.replace(
         config, runtime=dataclasses.replace(config.runtime, matmul_dtype=chosen)
     )
@@ -106,7 +106,7 @@ def resumed(
     if restored is None:
         return None
     state, meta = restored
-    logging.info('%s: resumed at step %d of %d', workdir, int(state.step), total_steps)
+    logging.info(f'{workdir}: resumed at step {int(state.step)} of {total_steps}')
     return state, meta.get('meter')  # checkpoints of older versions have none
 
 
@@ -268,12 +268,11 @@ def own_run(
             yield run_and_state
 
 
-def exit_code(signal_number: int, standing: str) -> int:
-    """Log what a run that a signal stopped goes on from; return the exit code, 128 + signal.
+def say_stopped(signal_number: int, standing: str) -> None:
+    """Log what a run that a signal stopped goes on from.
 
     Args:
       signal_number: the signal.
       standing: what of the run is on the disk, in words (checkpoint.standing).
     """
-    logging.info('signal %d: %s; the same command goes on from there', signal_number, standing)
-    return 128 + signal_number
+    logging.info(f'signal {signal_number}: {standing}; the same command goes on from there')

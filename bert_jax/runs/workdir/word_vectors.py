@@ -38,13 +38,10 @@ def filled_in(
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
     vectors = spelling.vectors(pieces, config.embedding_width, config.hash_ngrams)
     if groups := spelling.alike(pieces, vectors):
+        named = ', '.join(' = '.join(group) for group in groups[:_NAMED])
         logging.info(
-            '%s embeddings: %d of %d pieces have the vector of another: %s%s',
-            config.embedding,
-            sum(map(len, groups)),
-            len(pieces),
-            ', '.join(' = '.join(group) for group in groups[:_NAMED]),
-            ' and so on' if len(groups) > _NAMED else '',
+            f'{config.embedding} embeddings: {sum(map(len, groups))} of {len(pieces)} pieces have'
+            f' the vector of another: {named}{" and so on" if len(groups) > _NAMED else ""}'
         )
 
     # Rows that pad the vocabulary are zero, as those of a trained table.

@@ -33,23 +33,48 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import write_note
+from bert_jax.configs.schema import Config, ModelConfig, PretrainConfig
 from bert_jax.runs.workdir import folder, metrics
-from bert_jax.runs.workdir.changes import Change, RunIdentity, changes, with_older_defaults
+from bert_jax.runs.workdir.changes import Change, changes, with_older_defaults
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.tokenizer import Tokenizer
 
-AnyConfig = TypeVar('AnyConfig', bound=schema.Config)
+AnyConfig = TypeVar('AnyConfig', bound=Config)
 # The end of every line about a file that is damaged or gone.
 MEND = 'put it back from a copy, or use another workdir'
 
 
 class Workdir(os.PathLike[str]):
-    """A run's folder, there or not yet; usable as its path."""
+    """A run's folder, there or not yet; usable as its path.
+
+    Attributes:
+      name: the folder, local or gs://, as messages shall say it.
+      path: the folder.
+      config_file: the run's configuration; where there is none, there is no run.
+      data_file: what the run reads.
+      tokenizer_folder: a copy of the run's tokenizer.
+      best: the folder of the best weights by dev score.
+      metrics_file: a JSON object for each log line.
+      plots: pictures of the metrics.
+      features: what is made of a task's examples and is slow to make.
+      noise: scores on splits with typos.
+      chosen_file: the options of the task that were chosen on the scored split.
+    """
 
     def __init__(self, name: str | os.PathLike[str]):
-        """Return `name`: local or gs://, as messages shall say it."""
         self.name = os.fspath(name)
+        with reading(self):  # of an address whose kind nobody knows
+            self.path = epath.Path(self.name)
+        self.config_file = self.path / 'config.json'
+        self.data_file = self.path / 'data.json'
+        self.tokenizer_folder = self.path / 'tokenizer'
+        self.best = self.path / 'best'
+        self.metrics_file = self.path / metrics.FILE
+        self.plots = self.path / 'plots'
+        self.features = self.path / 'features'
+        self.noise = self.path / 'noise'
+        self.chosen_file = self.path / 'chosen.json'
 
     def __fspath__(self) -> str:
         return self.name
@@ -57,67 +82,17 @@ class Workdir(os.PathLike[str]):
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def path(self) -> epath.Path:
-        """Return the folder."""
-        return epath.Path(self.name)
-
-    @property
-    def config_file(self) -> epath.Path:
-        """Return the run's configuration; where there is none, there is no run."""
-        return self.path / 'config.json'
-
-    @property
-    def data_file(self) -> epath.Path:
-        """Return what the run reads."""
-        return self.path / 'data.json'
-
     def task_file(self, name: str) -> epath.Path:
         """Return the task file of a task that was found in a table."""
         return self.path / 'task' / f'{name}.json'
-
-    @property
-    def tokenizer_folder(self) -> epath.Path:
-        """Return a copy of the run's tokenizer."""
-        return self.path / 'tokenizer'
-
-    @property
-    def best(self) -> epath.Path:
-        """Return the folder of the best weights by dev score."""
-        return self.path / 'best'
-
-    @property
-    def metrics_file(self) -> epath.Path:
-        """Return a JSON object for each log line."""
-        return self.path / metrics.FILE
-
-    @property
-    def plots(self) -> epath.Path:
-        """Pictures of the metrics."""
-        return self.path / 'plots'
-
-    @property
-    def features(self) -> epath.Path:
-        """Return what is made of a task's examples and is slow to make."""
-        return self.path / 'features'
 
     def result(self, split: str) -> epath.Path:
         """Return the file of the scores on a split; that of the selection split ends a run."""
         return self.path / 'eval' / f'{split}.json'
 
-    @property
-    def noise(self) -> epath.Path:
-        """Scores on splits with typos."""
-        return self.path / 'noise'
-
     def predictions(self, split: str) -> epath.Path:
         """Return the folder of the predictions on a split, in the task's official format."""
         return self.path / 'predictions' / split
-
-    @property
-    def chosen_file(self) -> epath.Path:
-        """Return the options of the task that were chosen on the scored split."""
-        return self.path / 'chosen.json'
 
     def chosen(self) -> dict[str, Any]:
         """Return those options; {} where there are none. UserError where they are damaged."""
@@ -186,7 +161,7 @@ class Workdir(os.PathLike[str]):
                 ' another folder'
             )
 
-    def config(self) -> schema.Config:
+    def config(self) -> Config:
         """Return the run's configuration. UserError where this is no workdir, or it is damaged."""
         self.check()
         return schema.from_saved(read_object(self.config_file, MEND), str(self.config_file))
@@ -205,15 +180,15 @@ class Workdir(os.PathLike[str]):
                 )
         return entries
 
-    def model_config(self) -> schema.ModelConfig:
+    def model_config(self) -> ModelConfig:
         """Return the shape of the run's model. UserError where that cannot be read."""
         config = self.config()
-        if isinstance(config, schema.PretrainConfig):
+        if isinstance(config, PretrainConfig):
             return config.encoder
 
         # A fine-tuning configuration holds no shape: that is the encoder's it began with.
         source = self.data(model=dict)['model']
-        return config.encoder(schema.ModelConfig.from_json(source, str(self.data_file)))
+        return config.encoder(ModelConfig.from_json(source, str(self.data_file)))
 
     def as_begun(self, config: AnyConfig) -> AnyConfig:
         """Return `config` with the older defaults of the run that is here, if there is any."""
@@ -222,7 +197,7 @@ class Workdir(os.PathLike[str]):
         runtime = with_older_defaults(self.config().runtime, config.runtime)
         return dataclasses.replace(config, runtime=runtime)
 
-    def create_or_resume(self, config: schema.Config, data: dict[str, Any]) -> bool:
+    def create_or_resume(self, config: Config, data: dict[str, Any]) -> bool:
         """Write config.json and data.json, or check that an old workdir holds the same run.
 
         `data` identifies what the run reads (JSON values). Returns whether the workdir held this
@@ -254,7 +229,7 @@ class Workdir(os.PathLike[str]):
 
             # A run with its first checkpoint, or a result, is begun and is not replaced by another.
             config = self.as_begun(config)
-            changed = changes(RunIdentity(before, self.data()), RunIdentity(config, data), done)
+            changed = changes((before, self.data()), (config, data), done)
             is_claimed = self._takes(changed, begun)
         # The configuration last: with it the folder is this run's.
         write_note(self.data_file, data, 2)
@@ -272,7 +247,7 @@ class Workdir(os.PathLike[str]):
         if not refused:
             for change in changed:
                 logging.info(
-                    'resuming with %s = %r (was %r)', change.name, change.after, change.before
+                    f'resuming with {change.name} = {change.after!r} (was {change.before!r})'
                 )
             return True
 
@@ -286,10 +261,8 @@ class Workdir(os.PathLike[str]):
 
         # There is none: a mistyped setting should not cost a new folder's name.
         logging.info(
-            '%s: a run with other settings (%s) ended there before its first checkpoint; this'
-            ' one takes its place',
-            self,
-            ', '.join(change.name for change in refused),
+            f'{self}: a run with other settings ({", ".join(change.name for change in refused)})'
+            ' ended there before its first checkpoint; this one takes its place'
         )
         if self.tokenizer_folder.exists():  # it belongs to what that run reads
             self.tokenizer_folder.rmtree()

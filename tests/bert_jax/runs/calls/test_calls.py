@@ -10,7 +10,6 @@ import math
 import pathlib
 import shlex
 import signal
-import subprocess
 import sys
 from unittest import mock
 
@@ -20,23 +19,17 @@ import bert_jax
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.calls.finetuning import TaskOptions
 from bert_jax.runs.workdir import trackers
-from bert_jax.train import metrics_accumulator
 from tests.helpers import commands, mood
 from tests.helpers.encoder import ENCODER_WORDS
-from tests.helpers.processes import ROOT, python
+from tests.helpers.finetuning import stopping_after
+from tests.helpers.processes import python
 from tests.helpers.records import write_meaningless
 from tests.helpers.refusals import refused
 
-SETTINGS = {
-    'model.hidden_size': 16,
-    'model.num_layers': 1,
-    'model.num_heads': 2,
-    'model.intermediate_size': 32,
-    'model.hidden_dropout': 0,
-    'model.attention_dropout': 0,
-    'runtime.log_every': 2,
-    'optimizer.warmup_steps': 1,
-}
+SETTINGS = (
+    'model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.intermediate_size=32'
+    ' model.hidden_dropout=0 model.attention_dropout=0 runtime.log_every=2 optimizer.warmup_steps=1'
+).split()
 TUNED = {'max_seq_length': 24, 'optimizer.algorithm': 'adamw', 'runtime.log_every': 4}
 TUNED |= {'hidden_dropout': 0, 'attention_dropout': 0}
 
@@ -87,14 +80,8 @@ def test_pretraining_within_a_running_event_loop(records, tmp_path):
 
 
 def test_a_signal_stops_a_call_and_the_same_call_goes_on(records, tmp_path):
-    after = metrics_accumulator.Profile.after
-
-    def stopping(self, step, metrics):
-        after(self, step, metrics)
-        if step == 2:
-            signal.raise_signal(signal.SIGINT)
-
-    with mock.patch.object(metrics_accumulator.Profile, 'after', stopping):
+    with pytest.MonkeyPatch.context() as patch:
+        stopping_after(2, patch, signal.SIGINT)
         stopped = pretrain(records, tmp_path / 'run', 4)
     assert (stopped.signal, stopped.step) == (signal.SIGINT, 2)
 
@@ -198,8 +185,6 @@ def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_pa
             lambda path: bert_jax.pretrain('bert_tiny', path / 'none', path / 'run'),
             'none: no manifest.json in it',
         ),
-        (lambda path: bert_jax.evaluate(path / 'none'), 'workdir='),
-        (lambda path: bert_jax.evaluate(suite='glue'), 'suite needs --runs'),
         (
             lambda path: bert_jax.evaluate(path, vectors=bert_jax.VectorOptions(pool='cls')),
             'pool needs --retrieval',
@@ -237,7 +222,7 @@ def test_epochs_and_steps_are_one_or_the_other(task, encoder, tmp_path):
 def test_the_package_alone_imports_nothing_heavy():
     code = 'import bert_jax, sys; bert_jax.pretrain, bert_jax.evaluate\n'
     code += "assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+    assert python('-c', code).returncode == 0
 
 
 def test_a_call_logs_as_the_commands_do():

@@ -68,8 +68,6 @@ def test_files_of_parallel_texts(tmp_path):
     (tmp_path / 'odd.json').write_text('{"data": [1]}')
     for names, said in (
         (('en=en.txt',), 'two languages or more'),
-        (('en.txt', 'de=de.conllu'), 'name its language'),
-        (('en=en.txt', 'en=en.txt'), 'en is named twice'),
         (('en=en.txt', 'de=three.txt'), '--input=de: 3 texts, and en has 2'),
         (('en=en.txt', 'de=gap.txt'), '--input=de: text 2 is empty'),
         (('en=one.txt', 'de=one.txt'), 'one text only'),

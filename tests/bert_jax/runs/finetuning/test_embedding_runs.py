@@ -11,21 +11,18 @@ from sklearn.decomposition import PCA
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.inference import Bert, Predictor
-from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.runs.finetuning import encoder_cache, evaluation, finetuner, machine
-from bert_jax.runs.finetuning.approach import Approach
-from bert_jax.runs.finetuning.task_data import TaskData, task_identity
+from bert_jax.runs.finetuning import encoder_cache, evaluation
 from bert_jax.runs.sources import source
+from tests.helpers import finetuning
 from tests.helpers.encoder import ENCODER_WORDS
 from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 KINDS, COLOURS = ENCODER_WORDS[:6], ENCODER_WORDS[-6:]
 SETTINGS = (
-    'batch_size=4', 'max_seq_length=16', 'steps=30', 'optimizer.peak_lr=3e-3',
-    'optimizer.algorithm=adamw', 'runtime.log_every=10', 'runtime.model_parallel=2',
-    'hidden_dropout=0', 'attention_dropout=0',
-)  # fmt: skip
+    'batch_size=4 max_seq_length=16 steps=30 optimizer.peak_lr=3e-3 optimizer.algorithm=adamw'
+    ' runtime.log_every=10 runtime.model_parallel=2 hidden_dropout=0 attention_dropout=0'
+).split()
 
 
 @pytest.fixture
@@ -64,10 +61,7 @@ def configuration(*changes):
 
 
 def tuner_of(task_file, encoder):
-    task = load_task(str(task_file))
-    data = TaskData(task, source.load_source(encoder), task_identity(task, str(task_file), ''))
-    ready = machine.ready(configuration().runtime, data.source.model)
-    return finetuner.FineTuner(Approach(data, ready), ready)
+    return finetuning.tuner_of(task_file, encoder, configuration().runtime)
 
 
 def test_a_run_learns_and_is_used(folder, encoder):
@@ -162,11 +156,6 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
             'reads scored pairs, and .* pairs has pairs: take mul.* or mse',
         ),
         ('scored', [], 'reads pairs and triplets, and .*scored pairs: take cosent or cosine'),
-        (
-            'scored',
-            ['embedding.loss=mse', 'embedding.teacher=any'],
-            'mse reads texts and pairs and triplets, and .* scored pairs: take cosent or cosine',
-        ),
         ('texts', [], 'reads pairs and triplets, and .* has texts: take simcse or mse'),
         (
             'texts',
@@ -176,7 +165,6 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
         ('pairs', ['batch_size=1'], 'batch_size=1: embedding.loss=mult.* raise it'),
         ('pairs', ['runtime.accumulation=2'], 'accumulation=2 cuts .*: set embedding.chunk_size'),
         ('pairs', ['embedding.truncate_dim=64'], 'truncate_dim=64 is beyond the 32 numbers'),
-        ('pairs', ['embedding.matryoshka=33'], '33 is beyond the 32 numbers'),
     ],
 )
 def test_what_cannot_be_trained(folder, encoder, task, changes, message):

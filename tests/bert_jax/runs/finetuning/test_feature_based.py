@@ -105,9 +105,7 @@ def test_states_are_those_of_a_numpy_encoder_and_are_kept(tmp_path, monkeypatch)
     assert len(list(tmp_path.iterdir())) == 1
     other = jax.tree.map(np.copy, model.params)
     other['encoder']['layers']['output']['bias'][1, 0] += 1e-3
-    encoder_cache.WordStates(
-        str(tmp_path), encoder._replace(bert=model._replace(params=other)), rows
-    )
+    encoder_cache.WordStates(str(tmp_path), encoder.changed(params=other), rows)
     assert len(list(tmp_path.iterdir())) == 2  # another encoder's states are not taken for these
 
 

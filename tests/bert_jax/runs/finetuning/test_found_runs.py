@@ -85,8 +85,7 @@ def test_answers_are_the_same_from_a_run_and_from_an_export(trained):
 
     # The thresholds decide, not one half: moved above a probability, the label is gone.
     moved = {**thresholds, 'red': answers[0]['probabilities']['red'] + 1e-6}
-    bert = predictor.source.bert._replace(chosen={'thresholds': moved})
-    other = Predictor(predictor.source._replace(bert=bert), 16, {'texts': 1})
+    other = Predictor(predictor.source.changed(chosen={'thresholds': moved}), 16, {'texts': 1})
     assert other('red fox')['labels'] == ['fox']
 
     export(str(folder / 'run'), 'huggingface', str(folder / 'hf'))

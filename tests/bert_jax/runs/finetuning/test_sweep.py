@@ -66,10 +66,7 @@ def test_what_methods_take_stands_beside_their_scores():
     assert 'trained' not in sweep.table([row('a', 0.8, 0.1, False)], 'f1')
 
 
-@pytest.mark.parametrize(
-    'command, done',
-    [('evaluate', True), ('evaluate', False), ('predict', True), ('export', False)],
-)
+@pytest.mark.parametrize('command, done', [('evaluate', True), ('predict', False)])
 def test_a_command_on_a_sweep_names_its_runs(tmp_path, binary, command, done):
     for name in ('seed=0', 'seed=1'):
         (tmp_path / 'runs' / name).mkdir(parents=True)

@@ -30,21 +30,9 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
     """
     (tmp_path / 'text.txt').write_text(documents(WORDS, 90))
     records = tmp_path / 'records'
-    options = [
-        '--seq_len=32',
-        '--max_predictions=5',
-        '--eval_fraction=0.3',
-        '--dupe_factor=1',
-        '--workers=1',
-    ]
-    made = binary(
-        'preprocess',
-        f'--input={tmp_path}/text.txt',
-        f'--tokenizer={encoder}/tokenizer',
-        f'--output={records}',
-        *options,
-    )
-    ok(made)
+    options = '--seq_len=32 --max_predictions=5 --eval_fraction=0.3 --dupe_factor=1 --workers=1'
+    paths = f'--input={tmp_path}/text.txt', f'--tokenizer={encoder}/tokenizer'
+    ok(binary('preprocess', *paths, f'--output={records}', *options.split()))
     found = held_out.evaluate(encoder, str(records), 'eval')
     elsewhere = trained_on(encoder, tmp_path / 'elsewhere', {'fsdp': 16, 'model_parallel': 2})
     there = held_out.evaluate(elsewhere, str(records), 'eval')

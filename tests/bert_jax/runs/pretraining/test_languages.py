@@ -15,23 +15,13 @@ from tests.helpers.texts import documents
 from tests.helpers.tiny_models import tokenizer
 
 WORDS = {'de': ['paris', 'is', 'the', 'capital', 'of'], 'ko': ['good', 'bad', 'film', 'un', 'a']}
-SETTINGS = [
-    'model.hidden_size=16',
-    'model.num_layers=1',
-    'model.num_heads=2',
-    'model.intermediate_size=32',
-    'model.hidden_dropout=0',
-    'model.attention_dropout=0',
-    f'model.vocab_size={tokenizer().vocab_size}',
-    'model.max_position=32',
-    'phases.0.seq_len=32',
-    'phases.0.steps=4',
-    'phases.0.batch_size=8',
-    'optimizer.warmup_steps=1',
-    'runtime.eval_every=2',
-    'runtime.eval_batches=2',
-    'runtime.decoder=numpy',
-]
+SETTINGS = (
+    'model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.intermediate_size=32'
+    ' model.hidden_dropout=0 model.attention_dropout=0 model.max_position=32'
+    f' model.vocab_size={tokenizer().vocab_size} phases.0.seq_len=32 phases.0.steps=4'
+    ' phases.0.batch_size=8 optimizer.warmup_steps=1 runtime.eval_every=2 runtime.eval_batches=2'
+    ' runtime.decoder=numpy'
+).split()
 
 
 def run(command: str, *arguments: str) -> str:

@@ -108,7 +108,6 @@ def test_the_command(tmp_path, binary):
     [
         (['--sts=x', '--pairs=y'], '--pairs does not go with --sts'),
         (['--retrieval=x', '--predictions=y'], '--init_from does not go with --predictions'),
-        (['--sts=x', '--data=y'], '--data does not go with --sts'),
         (['--pairs=x', '--split=test'], '--split does not go with --pairs'),
         (['--retrieval=x', '--columns=a=b'], '--columns needs --sts or --pairs'),
         (['--sts=x', '--score_range=5,0'], '--score_range=5,0: write LEAST,GREATEST'),

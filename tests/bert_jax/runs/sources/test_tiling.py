@@ -42,14 +42,14 @@ def test_a_student_takes_blocks_that_are_evenly_spread():
     model = Model(config, layout.stacked(params), 'BertForPreTraining')
     start = source.Source(model, tiny_models.tokenizer(), 'teacher', 7)
     small = dataclasses.replace(config, num_layers=6)
-    made = tiling.shallower(start, small)
+    made = tiling.resized(start, small, 'layers')
     assert made.model == small
     old, new = (traverse_util.flatten_dict(s.params, sep='/') for s in (start, made))
     for path, array in new.items():
         kept = old[path][[0, 2, 4, 7, 9, 11]] if '/layers/' in path else old[path]
         np.testing.assert_array_equal(array, kept, path)
     with refused('12 blocks of its own, and model.num_layers=13 asks'):
-        tiling.shallower(start, dataclasses.replace(config, num_layers=13))
+        tiling.resized(start, dataclasses.replace(config, num_layers=13), 'layers')
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_each_place_is_that_of_the_closed_form(sizes):
 
 
 def test_blocks_are_those_that_modernbert_has():
-    assert tiling._blocks(22, 28, 22, 28) == LARGE
+    assert tiling.repeated(22, 28) == LARGE
     # An array that the first block lacks.
-    assert tiling._blocks(22, 28, 21, 27) == [i - 1 for i in LARGE[1:]]
+    assert tiling._rows(LARGE, 1, 27) == [i - 1 for i in LARGE[1:]]
 
 
 def test_what_is_no_size_must_be_the_sources(caplog):
@@ -97,11 +97,9 @@ def test_what_is_no_size_must_be_the_sources(caplog):
         config = dataclasses.replace(model.config, **change)
         with refused(said):
             fitting.as_pretraining(start, start.tokenizer, config, 0, 'tiling')
-    lstm = start._replace(
-        bert=model._replace(config=dataclasses.replace(model.config, bilstm=True))
-    )
+    lstm = start.changed(config=dataclasses.replace(model.config, bilstm=True))
     with refused('--init_by=tiling: small has a BiLSTM'):
-        tiling.tiled(lstm, lstm.model)
+        tiling.resized(lstm, lstm.model, 'tiling')
 
 
 def test_a_run_may_set_another_base_of_its_rotary_positions(monkeypatch):

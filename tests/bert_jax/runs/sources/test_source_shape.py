@@ -10,8 +10,8 @@ import pytest
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.conversion import google, huggingface
-from bert_jax.runs.pretraining.source_shape import shape_settings
 from bert_jax.runs.sources import fitting, source, tiling
+from bert_jax.runs.sources.fitting import shape_settings
 from tests.helpers.pages import ROOT
 
 GOLDEN = str(ROOT / 'tests/golden/huggingface')
