@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.common_flags import FinetuneFlags
 from bert_jax.configs import schema
 from bert_jax.configs.model.families import RecipeName
@@ -79,16 +78,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-app.define_config_flags()
-
-
-def main(argv: Sequence[str]) -> int:
+def main(options: Options) -> int:
     """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
-    del argv
-    options = flags.read(Options)
-
     before_jax.set_up(options.deterministic)
     from bert_jax.runs.calls import finetuning
 
@@ -127,4 +118,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == '__main__':
-    app.run(main, settings=schema.FinetuneConfig)
+    app.run(main, Options, settings=schema.FinetuneConfig)

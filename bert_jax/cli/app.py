@@ -1,10 +1,10 @@
 """How every binary starts and ends: flags, help, one-line errors and exit codes.
 
-A binary makes its flags of its options (bert_jax/cli/flags.py), imports what is heavy inside
-`main(argv)`, and ends with `if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a
-defect of ours (with its traceback), 2 a mistake the user can mend (one line on stderr), 130
-interrupted, 141 when what reads the output has closed it (`| head`), as a shell tells of any
-program. This file knows no flag but those of configurations, and nothing of what binaries do.
+A binary has its options as a dataclass, imports what is heavy inside `main(options)`, and ends with
+`if __name__ == '__main__': app.run(main, Options)`. Exit codes: 0 success, 1 a defect of ours (with
+its traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted, 141 when what
+reads the output has closed it (`| head`), as a shell tells of any program. This file knows no flag
+but those of configurations, and nothing of what binaries do.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from absl import app, flags
 import bert_jax
 from bert_jax.cli import commands, log
 from bert_jax.cli.common_flags import configured
+from bert_jax.cli.flags import define, read
 from bert_jax.configs.errors import UserError, chain
 from bert_jax.configs.load import named
 from bert_jax.configs.overrides import describe_settings
@@ -40,22 +41,28 @@ _COMMANDS_RUNNING = 0  # a command may run others in its own process
 
 
 def run(
-    main: Callable[[Sequence[str]], int | None],
+    main: Callable[..., int | None],
+    options: type | None = None,
     arguments: str = '',
     texts: bool = False,
     settings: type[Section] | None = None,
 ) -> None:
-    """Parse the flags, call `main([program, *arguments])` and exit.
+    """Parse the flags, call `main` and exit.
 
     Args:
-      main: what the binary does.
+      main: what the binary does. It gets its options and, where there may be any, the arguments;
+        without a class of options it gets [program, *arguments].
+      options: the class of its options, of which flags are made (bert_jax/cli/flags.py).
       arguments: what may follow the flags, as the help shows it ('DIR'); where it is empty anything
         that is not a flag is refused. What follows `--` counts as such an argument.
       texts: whether these are texts, in which an address is nothing to be read.
-      settings: the class whose settings --help_settings tells, for a binary with --config.
+      settings: the class of a configuration that --config and --set make, and --help_settings tells.
     """
     program = pathlib.Path(sys.argv[0]).stem
+    if options:
+        define(options)
     if settings:
+        define_config_flags()
         flags.DEFINE_string(
             'help_settings',
             None,
@@ -93,7 +100,10 @@ def run(
 
     def guarded(argv: Sequence[str]) -> int | None:
         with ending(program), _as_command():
-            return main(argv)
+            if options is None:
+                return main(argv)
+            given = read(options)
+            return main(given, argv[1:]) if arguments else main(given)
 
     app.run(guarded, flags_parser=parse)
 
@@ -277,7 +287,7 @@ def check_output(flag: str, path: str) -> None:
 
 def own_flags() -> list[flags.Flag]:
     """Return the binary's own flags in the order of their definition."""
-    # The binary is the main module, which absl knows by its path; ours are --config and --set.
+    # What the main module defines itself, absl knows by its path; `run` defines all others.
     by_module = flags.FLAGS.flags_by_module_dict()
     return by_module.get(sys.argv[0], []) + by_module.get(__name__, [])
 

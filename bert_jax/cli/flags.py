@@ -1,12 +1,8 @@
 """Options as flags: `define` makes the flags of a dataclass, `read` makes an instance of them.
 
 Owns which kind of flag a type becomes; what a field means and may be is written at the field
-(configs/options.py). A command defines its flags where it is imported and reads them in `main`:
-
-  flags.define(Options)
-
-  def main(argv):
-      options = flags.read(Options)
+(configs/options.py). `app.run(main, Options)` does both; a command whose flags are of several
+classes defines them where it is imported, in the order of its help, and reads them in `main`.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def main(argv):
         print(argv[1:])
 
 if __name__ == '__main__':
-    app.run(main, ARGUMENTS)
+    app.run(main, arguments=ARGUMENTS)
 '''
 
 
