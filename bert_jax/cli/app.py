@@ -56,7 +56,7 @@ def run(
       arguments: what may follow the flags, as the help shows it ('DIR'); where it is empty anything
         that is not a flag is refused. What follows `--` counts as such an argument.
       texts: whether these are texts, in which an address is nothing to be read.
-      settings: the class of a configuration that --config and --set make, and --help_settings tells.
+      settings: the class that --config and --set make, and whose settings --help_settings tells.
     """
     program = pathlib.Path(sys.argv[0]).stem
     if options:

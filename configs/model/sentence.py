@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, option
+from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, newer, option
 from bert_jax.configs.section import Section
 
 Pooling = Literal['cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
@@ -101,9 +101,7 @@ class EmbeddingConfig(Section):
         'multiple_negatives: pairs and triplets; simcse: plain texts; cosent, cosine: scored pairs;'
         " mse: a teacher's vectors of texts, pairs or triplets",
     )
-    teacher: str = option(
-        '', 'mse: the model whose vectors are learnt, as --init_from names it', is_later=True
-    )
+    teacher: str = newer('', 'mse: the model whose vectors are learnt, as --init_from names it')
     scale: float = option(
         20.0, 'what cosines are multiplied by in all losses but cosine and mse', within=ABOVE_0
     )

@@ -102,7 +102,7 @@ def test_steps_and_their_commands(tmp_path):
     options = (
         '--eval_fraction=0.005 --mask_mix=0.0,1.0,0.0 --segment=true --dedup=lines --seq_len=32'
     )
-    assert name == 'preprocess' and flags[3:] == options.split()
+    assert name == 'preprocess' and flags[3:] == [*options.split(), '--seq_len=32']
     [(name, flags)] = cell.commands(tmp_path / 'c')
     assert name == 'finetune' and f'--init_from={tmp_path}/{pretraining.name}' in flags
     assert '--sweep=optimizer.peak_lr=0.001,0.0001;seed=0' in flags
