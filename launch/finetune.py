@@ -92,23 +92,10 @@ def main(options: Options) -> int:
         made = finetuning.configured(asked, which.load(), options.data_dir, only_printed=True)
         print(schema.dumps(made.change(made.begin)), end='')
         return 0
-    finished = finetuning.finetune(
-        options.task,
-        options.init_from,
-        options.workdir,
-        dev=options.dev,
-        kind=options.kind,
-        columns=options.columns,
-        header=options.header,
-        data_dir=options.data_dir,
-        config=app.config_name(),
-        recipe=options.recipe,
-        **vars(options.common),
-        settings=app.changes(),
-        sweep=options.sweep,
-        print_map=options.print_map,
-        profile=options.profile,
-    )
+    asked_for = vars(options) | vars(options.common)
+    for of_command in ('common', 'print_config', 'deterministic'):
+        del asked_for[of_command]
+    finished = finetuning.finetune(**asked_for, config=app.config_name(), settings=app.changes())
     # Beside the result, which programs read.
     if finished.report:
         print(finished.report, file=sys.stderr)

@@ -215,12 +215,12 @@ def test_the_estimate_by_hand(tmp_path):
     pretraining = 40 * row(32, 5) + 40 * row(64, 10)
     finetuning = 2 * 320 * 3 * row(128, 0)  # two rates, 3 epochs of 128
     assert work.flops == pretraining + finetuning
-    assert work.unknown == () and work.bytes > 0
+    assert work.unknown == [] and work.bytes > 0
     with refused('GB are free: make room'):
         estimate.check_disk(tmp_path / 'not' / 'there', 1e18)
     rows = Row('a'), Row('b', finetuning={'epochs': 4.0})
     unknown = plan_of(tmp_path, *rows, columns=(dataclasses.replace(TASK, examples=0),))
-    assert estimate.work(unknown, list(unknown.steps.values())).unknown == ('MRPC',)
+    assert estimate.work(unknown, list(unknown.steps.values())).unknown == ['MRPC']
 
     # The rate of runs under way: one that has no log line yet is left out.
     plan = plan_of(tmp_path, Row('a'), Row('b', pretraining={'optimizer.b2': 0.9}))
