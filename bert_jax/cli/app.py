@@ -22,7 +22,7 @@ import select
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from absl import app, flags
 
@@ -96,7 +96,7 @@ def run(
         with ending(program), _as_command():
             if options is None:
                 return main(argv)
-            given = read(options)
+            given: Any = read(options)
             return main(given, argv[1:]) if arguments else main(given)
 
     app.run(guarded, flags_parser=parse)

@@ -69,12 +69,9 @@ class SentenceConfig:
         # As other programs write them: empty ones are none, and their order says nothing.
         prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
         object.__setattr__(self, 'prompts', prompts)
-        for name, value, kind in (
-            ('pooling', self.pooling, Pooling),
-            ('similarity', self.similarity, Similarity),
-        ):
-            if value not in get_args(kind):
-                raise UserError(f'{name}={value!r}: it is one of {", ".join(get_args(kind))}')
+        for name, choices in (('pooling', get_args(Pooling)), ('similarity', get_args(Similarity))):
+            if (value := getattr(self, name)) not in choices:
+                raise UserError(f'{name}={value!r}: it is one of {", ".join(choices)}')
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise UserError(f'truncate_dim={self.truncate_dim}: a vector has at least one number')
 
@@ -185,12 +182,9 @@ class EmbeddingConfig(Section):
 
     def sentence(self, prompts: Mapping[str, str], max_seq_length: int) -> SentenceConfig:
         """Return what is kept with a model that was fine-tuned so."""
+        texts = tuple(prompts.items())
         return SentenceConfig(
-            self.pooling,
-            self.normalize,
-            self.truncate_dim,
-            tuple(prompts.items()),
-            max_seq_length,
+            self.pooling, self.normalize, self.truncate_dim, texts, max_seq_length
         )
 
 

@@ -135,7 +135,7 @@ def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
     if not folders:
         raise UserError('name the folders of one or more runs: --workdir=DIR')
     once: dict[str, str] = {}
-    for folder in map(os.fspath, folders):
+    for folder in (os.fspath(each) for each in folders):
         once[folder if '://' in folder else os.path.abspath(folder)] = folder
     return [_open(folder, name) for folder, name in zip(once.values(), _short_names(list(once)))]
 

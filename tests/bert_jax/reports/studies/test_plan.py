@@ -99,9 +99,7 @@ def test_steps_and_their_commands(tmp_path):
     flags = ['--input=t', f'--output={tmp_path}/v', '--vocab_size=100', '--lower_case=false']
     assert list(first.commands(tmp_path / 'v')) == [('train_vocab', flags)]
     [(name, flags)] = short.commands(tmp_path / 'r')
-    options = (
-        '--eval_fraction=0.005 --mask_mix=0.0,1.0,0.0 --segment=true --dedup=lines --seq_len=32'
-    )
+    options = '--eval_fraction=0.005 --mask_mix=0.0,1.0,0.0 --segment=true --dedup=lines'
     assert name == 'preprocess' and flags[3:] == [*options.split(), '--seq_len=32']
     [(name, flags)] = cell.commands(tmp_path / 'c')
     assert name == 'finetune' and f'--init_from={tmp_path}/{pretraining.name}' in flags
