@@ -77,8 +77,8 @@ class Run:
 
     def guess(self, name: str) -> float | None:
         """Return what guessing scores in a metric at the run's end; None where nobody knows."""
-        scores = [guess.scores[name] for guess in self.guesses if name in guess.scores]
-        return scores[-1] if scores else None
+        latest_first = reversed(self.guesses)
+        return next((guess.scores[name] for guess in latest_first if name in guess.scores), None)
 
     def last(self, split: str, name: str) -> float | None:
         """Return the last finite value of a metric; None without any."""

@@ -104,10 +104,10 @@ def remembered(folder: Path, study: Study) -> Inputs:
     if not file.exists():
         raise UserError(f'--workdir={folder}: no study was run there (no {FILE} in it)')
     kept = read_object(file)
-    known = lambda kind, name: Input(kept[kind].get(name, _UNKNOWN))
+    noted = lambda kind, name: Input(kept[kind].get(name, _UNKNOWN))
     return Inputs(
-        {row.text: known('texts', row.text) for row in study.rows},
-        {column.name: known('tasks', column.task) for column in _tasks_of(study)},
+        {row.text: noted('texts', row.text) for row in study.rows},
+        {column.name: noted('tasks', column.task) for column in _tasks_of(study)},
         Input(kept['tokenizer']) if kept.get('tokenizer') else None,
     )
 

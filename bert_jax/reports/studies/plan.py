@@ -103,14 +103,14 @@ class Plan:
     def _add(
         self,
         kind: str,
-        about: str,
+        title: str,
         inputs: dict[str, Any],
         commands: Callable[[Path], Iterable[Command]],
         needs: Sequence[str] = (),
     ) -> str:
         """Add a step, unless there is the same already; return its name, KIND/DIGEST of inputs."""
         name = f'{kind}/{digest(inputs)[:12]}'
-        self.steps.setdefault(name, Step(name, about, inputs, commands, tuple(needs)))
+        self.steps.setdefault(name, Step(name, title, inputs, commands, tuple(needs)))
         return name
 
     def _vocabulary(self, row: Row) -> str:
