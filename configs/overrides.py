@@ -96,7 +96,7 @@ def _meant(key: str, siblings: list[str], root: type) -> str:
         leaves = [name.rpartition('.')[2] for name in all_names]
         # One name that is spelled alike, and every section that has it.
         close = difflib.get_close_matches(key, leaves, n=1)
-        meant = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
+        meant = [name for name, leaf in zip(all_names, leaves) if leaf in close]
     return f' (did you mean {" or ".join(meant)}?)' if meant else ''
 
 

@@ -131,7 +131,7 @@ def cut_of(tokenizer: Tokenizer, text: str) -> str:
     pieces = tokenizer.spelled(ids)
     width = max([8, *map(len, pieces)])
     lines = [f'{"id":>7} {"from":>5} {"to":>5}  {"piece":{width}}  text']
-    for number, piece, start, end in zip(ids, pieces, encoding.starts, encoding.ends, strict=True):
+    for number, piece, start, end in zip(ids, pieces, encoding.starts, encoding.ends):
         lines.append(f'{number:7} {start:5} {end:5}  {piece:{width}}  {text[start:end]}')
     unknown = ids.count(tokenizer.unk_id)
     kept = 'lower case' if tokenizer.lower_case else 'capitals kept'

@@ -124,7 +124,7 @@ class EmbeddingConfig(Section):
         dims = [int(dim) for dim in _numbers(self.matryoshka, 'matryoshka')]
         weights = _numbers(self.matryoshka_weights, 'matryoshka_weights') or [1.0] * len(dims)
         self._require(len(weights) == len(dims), 'matryoshka_weights', 'as many as matryoshka has')
-        return tuple(zip(dims, weights, strict=True)) or ((None, 1.0),)
+        return tuple(zip(dims, weights)) or ((None, 1.0),)
 
     def check(self) -> None:
         """Raise UserError where the fields contradict each other."""

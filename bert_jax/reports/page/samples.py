@@ -81,7 +81,7 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
         fill = MaskFiller(source, top, 'float32')
         filled = [fill(f'{text.before}{MASK}{text.after}')['masks'][0] for text in texts]
         answers.append([[(a['token'], a['probability']) for a in words] for words in filled])
-    return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers, strict=True)])
+    return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers)])
 
 
 def _first_weights(

@@ -165,7 +165,7 @@ def mixing_task(
             sides[document.held_out].append(Example(text, WHOLE, f'{document.group} {i}'))
     splits = {
         split: _mixed_by_half(side, tokenizer, pieces, limit)
-        for split, side, limit in zip(FILES, sides, (MAX_TRAIN, MAX_HELD_OUT), strict=True)
+        for split, side, limit in zip(FILES, sides, (MAX_TRAIN, MAX_HELD_OUT))
     }
     train, held_out = map(len, splits.values())
     if train < MIN_TRAIN or held_out < MIN_HELD_OUT:

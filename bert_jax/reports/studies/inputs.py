@@ -174,7 +174,7 @@ def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input
             for language, given in by_language.items():
                 listing = matching(given)
                 at = f'{language}/' if language else ''
-                files = zip(listing.names, listing.sizes, strict=True)
+                files = zip(listing.names, listing.sizes)
                 identity += [[at + file, bytes_] for file, bytes_ in files]
                 size += sum(listing.sizes)
             flags = tuple(f'--input={pattern}' for pattern in patterns[name])
