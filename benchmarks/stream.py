@@ -125,4 +125,4 @@ def summary(rates: list[tuple[float, float]], bare: list[tuple[float, float]]) -
 
 
 if __name__ == '__main__':
-    app.run(main, 'RECORDS')
+    app.run(main, arguments='RECORDS')

@@ -24,8 +24,7 @@ def presets(kind: type[schema.Config] | None = None) -> list[str]:
 
     They are its files that define get_config(). With `kind` only those of this class.
     """
-    names = sorted(_modules())
-    return [name for name in names if kind is None or type(_preset(name)) is kind]
+    return [name for name in sorted(_modules()) if kind in (None, type(_preset(name)))]
 
 
 def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.Config:
@@ -44,11 +43,17 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
             f'--config={name_or_path}: neither a file nor a preset; the presets are'
             f' {", ".join(offered)}{did_you_mean(name_or_path, offered)}'
         )
-    if path.suffix == '.py':
-        return _run(path)
     if path.suffix == '.json':
         return schema.read(path)
-    raise UserError(f'--config={name_or_path}: expected a .py or .json file')
+    if path.suffix != '.py':
+        raise UserError(f'--config={name_or_path}: expected a .py or .json file')
+    config = run_file(path, 'get_config')
+    if not isinstance(config, schema.Config):
+        raise UserError(
+            f'{path}: get_config() returned {type(config).__name__}, not a PretrainConfig or'
+            ' FinetuneConfig'
+        )
+    return config
 
 
 def named(config: str | C | None, kind: type[C], default: C | None = None) -> tuple[C, bool]:
@@ -78,13 +83,11 @@ def _modules() -> dict[str, str]:
     """Return {a preset's name: its module}; a family of them has a folder of its own."""
     # Told by their text, not by importing them: --help lists them and must stay quick.
     root = pathlib.Path(__file__).parent
-    files = [
-        file
+    return {
+        file.stem: '.'.join((__package__, *file.relative_to(root).with_suffix('').parts))
         for file in (root / 'presets').rglob('*.py')
         if '\ndef get_config()' in file.read_text()
-    ]
-    dotted = lambda file: '.'.join((__package__, *file.relative_to(root).with_suffix('').parts))
-    return {file.stem: dotted(file) for file in files}
+    }
 
 
 def _preset(name: str) -> schema.Config:
@@ -109,30 +112,16 @@ def run_file(path: pathlib.Path, function: str) -> Any:
         raise UserError(_where(path, error)) from error
 
 
-def _run(path: pathlib.Path) -> schema.Config:
-    """Return the configuration that get_config() of a file returns; UserError where it fails."""
-    config = run_file(path, 'get_config')
-    if not isinstance(config, schema.Config):
-        raise UserError(
-            f'{path}: get_config() returned {type(config).__name__}, not a PretrainConfig or'
-            ' FinetuneConfig'
-        )
-    return config
-
-
 def _where(path: pathlib.Path, error: BaseException) -> str:
     """Return `error` in one line, with the line of the file `path` that it came from."""
     if isinstance(error, SyntaxError):
         return f'{path}:{error.lineno}: {error.msg}'
 
     # The deepest line of the user's own file: what it called lies in our code, and says less.
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == os.fspath(path)
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [1, *(frame.lineno for frame in frames if frame.filename == os.fspath(path))]
     message = str(error) if isinstance(error, UserError) else f'{type(error).__name__}: {error}'
     name = error.name or '' if isinstance(error, ModuleNotFoundError) else ''
     if name.split('.')[0] in ('configs', 'input_pipeline', 'launch'):  # as files of before have it
         message = f'{name} is in the package bert_jax now: import bert_jax.{name}'
-    return f'{path}:{lines[-1] if lines else 1}: {message}'
+    return f'{path}:{lines[-1]}: {message}'

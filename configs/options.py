@@ -77,23 +77,19 @@ class Described(NamedTuple):
     option: Option | None
 
 
-def option(
-    default: Any, help: str, is_later: bool = False, before: Any = NO_VALUE, **described: Any
-) -> Any:
-    """Return a field that may be left out.
+def option(default: Any, help: str, **described: Any) -> Any:
+    """Return a field that may be left out; `described`: the other attributes of `Option`."""
+    return dataclasses.field(default=default, metadata={_KEY: Option(help, **described)})
 
-    Args:
-      default: its default.
-      help: its meaning, in a line.
-      is_later: whether older files lack it. It is then left out of `repr` too, of which
-        fingerprints of older runs are made.
-      before: the value that older files mean, where the default has changed since.
-      **described: the other attributes of `Option`.
+
+def newer(default: Any, help: str, before: Any = NO_VALUE, **described: Any) -> Any:
+    """Return a field that older files lack; `before`: what they mean, if it is not the default.
+
+    It is left out of `repr` too, of which fingerprints of older runs are made.
     """
-    if is_later:
-        described['later'] = default if before is NO_VALUE else before
+    described['later'] = default if before is NO_VALUE else before
     metadata = {_KEY: Option(help, **described)}
-    return dataclasses.field(default=default, metadata=metadata, repr=not is_later)
+    return dataclasses.field(default=default, metadata=metadata, repr=False)
 
 
 def required(help: str, **described: Any) -> Any:
@@ -129,17 +125,16 @@ def inside(number: float, interval: str) -> bool:
 
 def outside(value: Any, option: Option | None) -> bool:
     """Tell whether a value lies outside of the interval of its field; None never does."""
-    interval = option and option.within
-    return bool(interval and value is not None and not inside(value, interval))
+    within = option and option.within
+    return bool(within and value is not None and not inside(value, within))
 
 
 def check_intervals(options: Any) -> None:
     """Raise UserError, naming the flag, for the first number outside of its interval."""
-    for field in described(type(options)):
-        value = getattr(options, field.name)
-        if field.option and outside(value, field.option):
-            rule = _in_words(str(field.option.within))
-            raise UserError(f'--{field.name}={value}: must be {rule}')
+    for name, _, _, option in described(type(options)):
+        value = getattr(options, name)
+        if option and outside(value, option):
+            raise UserError(f'--{name}={value}: must be {_in_words(str(option.within))}')
 
 
 def _in_words(interval: str) -> str:

@@ -73,7 +73,7 @@ def apply(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str
                 raise UserError(f'--{flag} {change}: expected NAME=VALUE, as in --{flag} seed=1')
             # strip, above: "a = b" is one argument in quotes, and meant as a=b.
             try:
-                _put(data, type(config), name.split('.'), text, name, type(config))
+                _put(data, type(config), name, text)
             except UserError as error:
                 raise UserError(f'--{flag} {error}') from error
     return type(config).from_json(data)
@@ -96,48 +96,43 @@ def _meant(key: str, siblings: list[str], root: type) -> str:
         leaves = [name.rpartition('.')[2] for name in all_names]
         # One name that is spelled alike, and every section that has it.
         close = difflib.get_close_matches(key, leaves, n=1)
-        meant = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
+        meant = [name for name, leaf in zip(all_names, leaves) if leaf in close]
     return f' (did you mean {" or ".join(meant)}?)' if meant else ''
 
 
-def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type) -> None:
-    """Parse `text` and write it into `data`, in place, at the dotted name `path`.
-
-    `data` is plain JSON data of a value of type `hint`; `name` and `root`, the whole name and the
-    configuration's class, are for the messages of UserError.
-    """
-    # One step down the name: `key` into `data`, and the type `inner` of what is there.
-    key: Any = path[0]
-    field = None
-    if inner := item_type(hint):
-        if not key.isdecimal() or int(key) >= len(data):
-            raise UserError(
-                f'{name}: {key!r} is no place in it; the places are 0 to {len(data) - 1}'
-            )
-        key = int(key)
-    else:
-        fields = {field.name: field for field in described(hint)}
-        if key in hint.removed:
-            raise UserError(f'{name} was removed ({hint.removed[key]}): leave it out')
-        if key not in fields:
-            meant = _meant(key, list(fields), root)
-            raise UserError(
-                f'{name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(fields)}'
-            )
-        field = fields[key]
-        inner = field.type
-    # Then the other names, or the value; a section has no value of its own.
-    if len(path) > 1:
-        if not (is_section(inner) or item_type(inner)):
+def _put(data: Any, root: type[Section], name: str, text: str) -> None:
+    """Parse `text` and write it into `data`, the JSON data of a `root`, at a dotted name."""
+    # Down the name, step by step: what stands at `key` of `inside` is of the type `hint`.
+    inside: Any = {'': data}
+    key: Any = ''
+    hint: Any = root
+    for step in name.split('.'):
+        inside, option = inside[key], None
+        if item := item_type(hint):
+            if not step.isdecimal() or int(step) >= len(inside):
+                raise UserError(
+                    f'{name}: {step!r} is no place in it; the places are 0 to {len(inside) - 1}'
+                )
+            key, hint = int(step), item
+        elif is_section(hint):
+            fields = {field.name: field for field in described(hint)}
+            if step in hint.removed:
+                raise UserError(f'{name} was removed ({hint.removed[step]}): leave it out')
+            if step not in fields:
+                meant = _meant(step, list(fields), root)
+                raise UserError(
+                    f'{name}: {hint.__name__} has no {step!r}{meant}; it has {", ".join(fields)}'
+                )
+            key, hint, _, option = fields[step]
+        else:
             raise UserError(f'{name}: {key!r} has no settings inside it')
-        _put(data[key], inner, path[1:], text, name, root)
-    elif field is None or is_section(inner):
-        raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
-    else:
-        value = _parse(text, inner, name)
-        if field.option and outside(value, field.option):
-            raise UserError(f'{name}={text}: must be in {field.option.within}')
-        data[key] = value
+    # A section has no value of its own.
+    if is_section(hint):
+        raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(hint))}')
+    value = _parse(text, hint, name)
+    if option and outside(value, option):
+        raise UserError(f'{name}={text}: must be in {option.within}')
+    inside[key] = value
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:
@@ -174,9 +169,10 @@ def _items(text: str) -> list[dict[str, Any]]:
 
 
 def _bool(text: str) -> bool:
-    if text.lower() not in ('true', 'false', '1', '0'):
-        raise ValueError(text)
-    return text.lower() in ('true', '1')
+    try:
+        return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None
 
 
 def _int(text: str) -> int:
@@ -185,7 +181,7 @@ def _int(text: str) -> int:
         # int first: a float has not all the digits of a large number.
         return int(text)
     except ValueError:
-        number = _float(text)
+        number = float(text)
         if not number.is_integer():
             raise
         return int(number)

@@ -5,14 +5,16 @@ Owns the settings of `runtime`. What a run learns is in configs/schema.py.
 
 from __future__ import annotations
 
+import functools
 import types
 from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.configs.errors import require_extra
-from bert_jax.configs.options import COUNT, COUNT_OR_0, option
+from bert_jax.configs.options import COUNT, COUNT_OR_0, newer, option
 from bert_jax.configs.section import Section
 
+_runtime = functools.partial(option, kind='runtime')
 # What draws the bits of dropout (bert_jax/model/dropout.py).
 Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
 # What products of matrices read (bert_jax/model/blocks/products.py).
@@ -27,80 +29,67 @@ class RuntimeConfig(Section):
 
     removed = types.MappingProxyType({'decoding_processes': 'one thread reads records fast enough'})
 
-    data_parallel: int | None = option(
+    data_parallel: int | None = _runtime(
         None,
         'devices on the mesh axis `data`; none: all that the other axes leave',
-        kind='runtime',
         within=COUNT,
     )
-    fsdp: int = option(
-        1, 'devices over which parameters and moments are split', kind='runtime', within=COUNT
-    )
-    shard_optimizer: bool | None = option(
+    fsdp: int = _runtime(1, 'devices over which parameters and moments are split', within=COUNT)
+    shard_optimizer: bool | None = _runtime(
         None,
         'weights and moments are split over `data` too, and each device updates its share; none: on'
         ' TPUs, where no other axis splits the mesh',
-        kind='runtime',
     )
-    gradient_exchange: Literal['auto', 'reduce_scatter', 'all_to_all'] = option(
+    gradient_exchange: Literal['auto', 'reduce_scatter', 'all_to_all'] = newer(
         'auto',
         'with shard_optimizer, how gradients of matrices are added up; all_to_all: devices send'
         ' each other the pieces, which a TPU does beside the backward pass; auto: that in'
         ' pre-training on up to 16 v5e chips, without accumulation and scan_layers',
         kind='runtime',
-        is_later=True,
     )
-    model_parallel: int = option(
-        1, 'devices over which each layer is split', kind='runtime', within=COUNT
-    )
-    accumulation: int = option(
+    model_parallel: int = _runtime(1, 'devices over which each layer is split', within=COUNT)
+    accumulation: int = _runtime(
         1,
         'micro-batches a step; gradients are summed before clipping',
-        kind='runtime',
         within=COUNT,
     )
-    compute_dtype: Literal['float32', 'bfloat16'] = option(
+    compute_dtype: Literal['float32', 'bfloat16'] = _runtime(
         'float32',
         'arithmetic of the layers; parameters, softmax, norms and loss stay float32',
-        kind='runtime',
     )
-    matmul_dtype: MatmulDtype | None = option(
+    matmul_dtype: MatmulDtype | None = newer(
         'auto',
         'what products of dense layers and of the vocabulary read in training, their sums in'
         ' float32; auto: bfloat16 on CPUs that have AMX or avx512_bf16, chosen once for a run;'
         ' float32, none: what compute_dtype says',
         kind='runtime',
-        is_later=True,
         before=None,
     )
     # Older runs go on with whole logits: blocks round otherwise.
-    vocabulary_loss: Literal['auto', 'whole', 'blocks'] = option(
+    vocabulary_loss: Literal['auto', 'whole', 'blocks'] = newer(
         'auto',
         'how the loss over the vocabulary is computed; whole: from all logits at once; blocks: of'
         ' some rows after the other, so that all logits are never in memory; auto: blocks where a'
         ' device has more than 1 GiB of them',
         kind='runtime',
-        is_later=True,
         before='whole',
     )
-    remat: Literal['none', 'dots', 'full'] = option(
-        'none', 'what the backward pass recomputes, to save memory', kind='runtime'
+    remat: Literal['none', 'dots', 'full'] = _runtime(
+        'none', 'what the backward pass recomputes, to save memory'
     )
     # For BERT-large libtpu estimated scanned steps 43 to 68 % longer than unrolled ones (v5e:2x4
     # and v6e:2x4, 128 and 512 tokens). No TPU has confirmed it.
-    scan_layers: bool = option(
+    scan_layers: bool = _runtime(
         False,
         'loop over the layers instead of unrolling them: compiles faster, runs slower',
-        kind='runtime',
     )
-    attention: Literal['auto', 'xla', 'cudnn', 'tpu_splash', 'tpu_fused', 'tpu_flash'] = option(
+    attention: Literal['auto', 'xla', 'cudnn', 'tpu_splash', 'tpu_fused', 'tpu_flash'] = _runtime(
         'auto',
         'what computes attention; cudnn (GPU) and tpu_splash (TPU) are fused kernels without'
         ' dropout on probabilities; auto: where it can be had, cudnn from 128 tokens on and'
         ' tpu_splash from 512, else xla;'
         ' tpu_fused: a kernel with dropout, which no TPU has run yet;'
         ' tpu_flash: what tpu_splash was called before',
-        kind='runtime',
     )
     dropout_rng: Generator = option(
         'threefry',
@@ -108,57 +97,49 @@ class RuntimeConfig(Section):
         ' place instead of 16, so that a rate of 0.1 is 26/256; rbg may be faster, and its masks'
         ' change with runtime.accumulation',
     )
-    compilation_cache: str | None = option(
+    compilation_cache: str | None = _runtime(
         'auto',
         "folder that keeps compiled programs for later runs; auto: the user's cache, but not for"
         ' several processes; none: they are not kept',
-        kind='runtime',
     )
-    decoder: Literal['auto', 'tfdata', 'numpy'] = option(
-        'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower", kind='runtime'
+    decoder: Literal['auto', 'tfdata', 'numpy'] = _runtime(
+        'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower"
     )
-    log_every: int = option(100, 'steps between log lines', kind='runtime', within=COUNT)
-    eval_every: int = option(
-        10_000, 'steps between evaluations on held-out records', kind='runtime', within=COUNT
+    log_every: int = _runtime(100, 'steps between log lines', within=COUNT)
+    eval_every: int = _runtime(
+        10_000, 'steps between evaluations on held-out records', within=COUNT
     )
-    eval_batches: int = option(
+    eval_batches: int = _runtime(
         100,
         'held-out batches an evaluation reads at most; 0: all of them',
-        kind='runtime',
         within=COUNT_OR_0,
     )
-    checkpoint_every: int = option(1_000, 'steps between checkpoints', kind='runtime', within=COUNT)
-    keep_checkpoints: int = option(
-        3, 'newest checkpoints kept, besides the best', kind='runtime', within=COUNT
-    )
-    keep_every: int | None = option(
+    checkpoint_every: int = _runtime(1_000, 'steps between checkpoints', within=COUNT)
+    keep_checkpoints: int = _runtime(3, 'newest checkpoints kept, besides the best', within=COUNT)
+    keep_every: int | None = newer(
         None,
         'checkpoints of steps that are a multiple of it are kept for good, besides; none: no'
         ' others are',
         kind='runtime',
         within=COUNT,
-        is_later=True,
     )
-    track: Tracker | None = option(
+    track: Tracker | None = newer(
         None,
         'where metrics go besides the workdir: to Weights & Biases (wandb) or to MLflow (mlflow),'
         ' each installed by its extra; tensorboard: no further, for its files are always written',
         kind='runtime',
-        is_later=True,
     )
-    max_bad_steps: int = option(
-        10, 'non-finite steps in a row after which training stops', kind='runtime', within=COUNT
+    max_bad_steps: int = _runtime(
+        10, 'non-finite steps in a row after which training stops', within=COUNT
     )
-    on_full_disk: Literal['stop', 'continue'] = option(
+    on_full_disk: Literal['stop', 'continue'] = _runtime(
         'stop',
         'when there is no room for a checkpoint: stop, or train on and try again at the next',
-        kind='runtime',
     )
-    stall_minutes: float = option(
+    stall_minutes: float = _runtime(
         30.0,
         'a process in which no step is done for so long ends, to be started again '
         '(bert-jax supervise); 0: never',
-        kind='runtime',
         within='[0, 525600]',
     )
 

@@ -30,6 +30,7 @@ from bert_jax.configs.options import (
     SHARE,
     inside,
     later,
+    newer,
     option,
 )
 from bert_jax.configs.runtime import Generator as Generator
@@ -47,18 +48,16 @@ class Phase(Section):
     )
     steps: int = option(900_000, 'optimizer steps in this phase', kind='extendable', within=COUNT)
     batch_size: int = option(256, 'sequences a step, over all devices', within=COUNT)
-    batch_warmup_from: int | None = option(
+    batch_warmup_from: int | None = newer(
         None,
         'sequences of the first steps, from which the batch grows: twice, three times as many,'
         ' until batch_size; none: all steps have batch_size',
         within=COUNT,
-        is_later=True,
     )
-    batch_warmup_steps: int | None = option(
+    batch_warmup_steps: int | None = newer(
         None,
         'steps at each size below batch_size, with batch_warmup_from',
         within=COUNT,
-        is_later=True,
     )
 
     def check(self) -> None:
@@ -120,28 +119,25 @@ class OptimizerConfig(Section):
     decay_fraction: float = option(
         0.2, 'wsd only: the share of all steps that decays', within=SHARE
     )
-    decay_shape: Literal['linear', 'one_minus_sqrt'] = option(
+    decay_shape: Literal['linear', 'one_minus_sqrt'] = newer(
         'linear',
         'wsd only: how it decays; one_minus_sqrt: fast at first, by 1 - sqrt of the share of its'
         ' steps that is done',
-        is_later=True,
     )
     b1: float = option(0.9, 'decay of the first moment', within=RATE)
     b2: float = option(0.999, 'decay of the second moment', within=RATE)
     eps: float = option(1e-6, 'added to the root of the second moment', within=ABOVE_0)
-    moments: Literal['float32', 'bfloat16'] = option(
+    moments: Literal['float32', 'bfloat16'] = newer(
         'float32',
         'how both moments are kept; bfloat16, rounded at random, takes half of the memory',
-        is_later=True,
     )
     weight_decay: float = option(
         0.01, 'decoupled decay of all but biases and layer norms', within=FROM_0
     )
-    decay: Literal['decoupled', 'fully_decoupled'] = option(
+    decay: Literal['decoupled', 'fully_decoupled'] = newer(
         'decoupled',
         'what a step takes of a weight; decoupled: learning rate * weight_decay; fully_decoupled:'
         ' (learning rate / peak_lr) * weight_decay, so that the peak does not change it',
-        is_later=True,
     )
     clip_norm: float | None = option(
         1.0, 'gradients are scaled down to this global norm; none: never', within=ABOVE_0
@@ -189,18 +185,16 @@ class PretrainConfig(Section):
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     # The paper's: nine tenths of the steps on short rows, where they cost least (appendix A.2).
     phases: tuple[Phase, ...] = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
-    record_order: Literal['spread', 'blocks'] = option(
+    record_order: Literal['spread', 'blocks'] = newer(
         'spread',
         'in which order records are read; spread: those of a batch meet again in the next epoch by'
         ' chance alone; blocks: half of them do, as in runs from before there was a choice',
-        is_later=True,
         before='blocks',
     )
-    pair_loss: bool = option(
+    pair_loss: bool = newer(
         True,
         'learn next-sentence prediction, or order, where records have pairs; false: pairs are read'
         ' as they are, and masked tokens alone are learnt',
-        is_later=True,
     )
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
@@ -278,11 +272,10 @@ class FinetuneConfig(Section):
     )
     batch_size: int = option(32, 'examples a step', within=COUNT)
     epochs: float = option(3.0, 'passes over the training set', within='(0, 1000000]')
-    steps: int = option(
+    steps: int = newer(
         0,
         'optimizer steps, in place of epochs; 0: as epochs says',
         within=COUNT_OR_0,
-        is_later=True,
     )
     train_examples: int = option(
         0, 'use that many training examples, drawn by seed; 0: all', within=COUNT_OR_0
@@ -291,11 +284,11 @@ class FinetuneConfig(Section):
     head_dropout: float = option(
         0.1, 'dropout before a classifier (run_classifier.py:597)', within=RATE
     )
-    label_smoothing: float = option(
-        0.0, 'of classes: share of the target that all have alike', within=RATE, is_later=True
+    label_smoothing: float = newer(
+        0.0, 'of classes: share of the target that all have alike', within=RATE
     )
-    class_weights: str = option(
-        '', 'of classes: their weights: balanced, or LABEL=NUMBER,...; empty: equal', is_later=True
+    class_weights: str = newer(
+        '', 'of classes: their weights: balanced, or LABEL=NUMBER,...; empty: equal'
     )
     hidden_dropout: float | None = option(
         None, 'dropout of the encoder, as ModelConfig has it; none: as the source', within=RATE
@@ -306,10 +299,9 @@ class FinetuneConfig(Section):
     bilstm: bool = option(
         False, 'a fresh bidirectional LSTM on top, where the source has none (section 5.1)'
     )
-    retvec: Literal['frozen', 'trained'] | None = option(
+    retvec: Literal['frozen', 'trained'] | None = newer(
         None,
         'the network of words of an encoder with model.embedding=retvec; none: as the source',
-        is_later=True,
     )
     length_buckets: int = option(
         1,
@@ -346,11 +338,11 @@ class FinetuneConfig(Section):
     def check(self) -> None:
         """Raise UserError where the fields contradict each other."""
         # Both look at scores on the way, of which there are none without score_every.
-        for name, on in (('select', self.select == 'best'), ('patience', self.patience > 0)):
-            if on and not self.score_every:
+        for name, unread in (('select', 'last'), ('patience', 0)):
+            if (value := getattr(self, name)) != unread and not self.score_every:
                 raise UserError(
-                    f'{name}={getattr(self, name)} needs scores in training: set score_every, the'
-                    ' steps between them'
+                    f'{name}={value} needs scores in training: set score_every, the steps between'
+                    ' them'
                 )
         self.tuning.check_optimizer(self.optimizer)
         self._require(
@@ -476,8 +468,8 @@ def loads(text: str | bytes, path: str = 'config.json') -> Config:
 def from_saved(data: Any, path: str) -> Config:
     """Return the configuration in parsed JSON; UserError, naming `path`, for anything else."""
     # The kind decides the class; what is wrong inside is reported after the file's name.
-    kind = data.get('kind') if isinstance(data, dict) else None
-    if not isinstance(kind, str) or kind not in _KINDS:
+    kind = str(data.get('kind')) if isinstance(data, dict) else ''
+    if kind not in _KINDS:
         names = ', '.join(f'"{name}"' for name in _KINDS)
         raise UserError(f'{path}: not a saved configuration (its "kind" is none of {names})')
     try:

@@ -124,14 +124,11 @@ class Section:
             for name, field in fields.items()
             if field.option and field.option.later is not NO_VALUE
         }
-        unknown, missing = (
-            sorted(set(data) - set(fields)),
-            sorted(set(fields) - set(data) - set(absent)),
-        )
+        unknown, missing = data.keys() - fields, fields.keys() - data - absent.keys()
         if unknown or missing:
             faults = [
-                f'{what} settings {", ".join(names)}'
-                for what, names in (('unknown', unknown), ('missing', missing))
+                f'{fault} settings {", ".join(sorted(names))}'
+                for fault, names in (('unknown', unknown), ('missing', missing))
                 if names
             ]
             raise UserError(f'{title}: {"; ".join(faults)}')
@@ -153,18 +150,17 @@ def _read(field: Described, value: Any, path: str, title: str) -> Any:
 
 def to_dict(config: Section) -> dict[str, Any]:
     """Return the configuration as plain JSON data: nested dictionaries and lists by field name."""
-    values = {field: getattr(config, field.name) for field in described(type(config))}
-    return {
-        field.name: _plain(value)
-        for field, value in values.items()
-        if not (field.option and value == field.option.later)
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Section):
-        return to_dict(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    values = {}
+    for name, _, _, option in described(type(config)):
+        value = getattr(config, name)
+        if option and value == option.later:
+            continue
+        if isinstance(value, Section):
+            value = to_dict(value)
+        elif isinstance(value, tuple):
+            value = [to_dict(item) if isinstance(item, Section) else item for item in value]
+        values[name] = value
+    return values
 
 
 @functools.cache  # a command may read the same file several times

@@ -7,6 +7,7 @@ This file owns the spelling of a grid and the names of its points; what a settin
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar, get_args
 
@@ -48,40 +49,32 @@ def grid(config: C, text: str, change: Callable[..., C] = apply) -> list[Point[C
     """
     # A grid's name becomes its settings, so that from here on there are settings alone.
     spelled_out = ';'.join(GRIDS.get(item.strip(), item) for item in text.split(';'))
-    axes: list[tuple[str, list[str]]] = []
+    axes: dict[str, list[str]] = {}
     for axis in filter(None, (item.strip() for item in spelled_out.split(';'))):
-        name, equals, values = axis.partition('=')
+        name, _, values = (part.strip() for part in axis.partition('='))
         choices = [value.strip() for value in values.split(',')]
-        if not equals or not all(choices):
+        if not all(choices):
             raise UserError(
                 f'--sweep: {axis!r}: expected NAME=VALUE,VALUE as in'
                 f' "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or one of {", ".join(GRIDS)}'
             )
-        if name.strip() in dict(axes):
+        if name in axes:
             # One value per setting and point: two lists of one setting would contradict each other.
-            raise UserError(f'--sweep: {name.strip()!r} is named twice')
-        axes.append((name.strip(), choices))
+            raise UserError(f'--sweep: {name!r} is named twice')
+        axes[name] = choices
     if not axes:
         raise UserError('--sweep is empty: name a setting and its values, as in "seed=0,1,2"')
     # A point is named by its settings as they were parsed: 1e-5 and 0.00001 are the same value.
-    points = []
+    points = {}
 
     # The product of all lists, the last changing fastest.
-    for values_of_point in itertools.product(*(choices for _, choices in axes)):
-        pairs = zip(axes, values_of_point, strict=True)
-        changed = change(config, sweep=[f'{name}={value}' for (name, _), value in pairs])
-        settings = {name: _leaf(changed, name) for name, _ in axes}
+    for values_of_point in itertools.product(*axes.values()):
+        pairs = zip(axes, values_of_point)
+        changed = change(config, sweep=[f'{name}={value}' for name, value in pairs])
+        settings = {name: operator.attrgetter(name)(changed) for name in axes}
         name = ','.join(f'{name}={value}' for name, value in settings.items())
-        points.append(Point(name, settings, changed))
-    # The same value twice would be two runs in one folder.
-    if len({point.name for point in points}) < len(points):
-        raise UserError(f'--sweep="{text}": the same value comes twice')
-    return points
-
-
-def _leaf(config: Section, name: str) -> object:
-    """Return the value of the setting with that dotted name."""
-    value: object = config
-    for field in name.split('.'):
-        value = getattr(value, field)
-    return value
+        # The same value twice would be two runs in one folder.
+        if name in points:
+            raise UserError(f'--sweep="{text}": the same value comes twice')
+        points[name] = Point(name, settings, changed)
+    return list(points.values())

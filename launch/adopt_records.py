@@ -10,11 +10,10 @@ Seed, text and passes over it are not in such records, and the manifest names th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs.options import option, required
 
 
@@ -38,13 +37,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Take the records, and print what they are."""
-    del argv
-    options = flags.read(Options)
     app.check_output('output', options.output)
     from bert_jax.runs.preparation.adoption import UNKNOWN, adopt
 
@@ -68,4 +62,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

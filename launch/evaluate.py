@@ -27,11 +27,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs.options import option
 from bert_jax.runs.calls.vectors import VectorOptions
 
@@ -87,13 +86,8 @@ class Options:
     vectors: VectorOptions = dataclasses.field(default_factory=VectorOptions)
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Print the scores as one JSON object, or the table of a suite."""
-    del argv
-    options = flags.read(Options)
     from bert_jax.runs.calls.evaluation import evaluate
 
     result = evaluate(**vars(options))
@@ -105,4 +99,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

@@ -20,11 +20,10 @@ jax or TensorFlow (docs/export.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.model_options import TrainedModel
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.configs.options import option, required
@@ -68,13 +67,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Write the folder, read it back, and print what is in it."""
-    del argv
-    options = flags.read(Options)
     app.check_output('output', options.output)
     if options.format == 'saved_model':
         require_extra('--format=saved_model', 'tensorflow', 'tensorflow')
@@ -106,4 +100,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

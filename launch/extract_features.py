@@ -12,11 +12,10 @@ grow with the input, and the same command again goes on where a killed one stopp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.model_options import (
     SKIP_BAD_RECORDS,
     OnBadRecord,
@@ -71,14 +70,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Write the features of the texts that a run before has not done."""
-    del argv
-    options = flags.read(Options)
-
     # What can be refused without jax comes first.
     if options.layers is not None and not options.layers:
         raise UserError('--layers=: write numbers with commas between, as in --layers=-1,-2')
@@ -100,4 +93,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

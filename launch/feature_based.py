@@ -13,11 +13,10 @@ dev scores, mean over seeds. Runs that are done are taken as they are.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
@@ -61,13 +60,8 @@ class Options(TrackFlag):
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Run what is left to run; a signal ends it with 128 + its number, saved."""
-    del argv
-    options = flags.read(Options)
     before_jax.set_up(options.deterministic)
     points = points_of(options)
 
@@ -129,4 +123,4 @@ def points_of(options: Options) -> list[Point[Any]]:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

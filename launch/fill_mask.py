@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.model_options import TrainedModel
 from bert_jax.configs.options import option
 
@@ -30,13 +30,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options, words: Sequence[str]) -> None:
     """Answer the texts of the command line, or those of stdin."""
-    options = flags.read(Options)
-
     from bert_jax.cli.questions import answer_each
     from bert_jax.inference.mask_filler import MaskFiller
     from bert_jax.runs.sources.source import read_source
@@ -47,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
         filled = filler(text)
         return json.dumps(filled, ensure_ascii=False) if options.json else in_words(filled)
 
-    answer_each(argv[1:], answer)
+    answer_each(words, answer)
 
 
 def in_words(filled: dict[str, Any]) -> str:
@@ -60,4 +55,4 @@ def in_words(filled: dict[str, Any]) -> str:
 
 
 if __name__ == '__main__':
-    app.run(main, '["a text with [MASK]" ...]', texts=True)
+    app.run(main, Options, '["a text with [MASK]" ...]', texts=True)

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.common_flags import FinetuneFlags
 from bert_jax.configs import schema
 from bert_jax.configs.model.families import RecipeName
@@ -79,16 +78,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-app.define_config_flags()
-
-
-def main(argv: Sequence[str]) -> int:
+def main(options: Options) -> int:
     """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
-    del argv
-    options = flags.read(Options)
-
     before_jax.set_up(options.deterministic)
     from bert_jax.runs.calls import finetuning
 
@@ -101,23 +92,10 @@ def main(argv: Sequence[str]) -> int:
         made = finetuning.configured(asked, which.load(), options.data_dir, only_printed=True)
         print(schema.dumps(made.change(made.begin)), end='')
         return 0
-    finished = finetuning.finetune(
-        options.task,
-        options.init_from,
-        options.workdir,
-        dev=options.dev,
-        kind=options.kind,
-        columns=options.columns,
-        header=options.header,
-        data_dir=options.data_dir,
-        config=app.config_name(),
-        recipe=options.recipe,
-        **vars(options.common),
-        settings=app.changes(),
-        sweep=options.sweep,
-        print_map=options.print_map,
-        profile=options.profile,
-    )
+    asked_for = vars(options) | vars(options.common)
+    for of_command in ('common', 'print_config', 'deterministic'):
+        del asked_for[of_command]
+    finished = finetuning.finetune(**asked_for, config=app.config_name(), settings=app.changes())
     # Beside the result, which programs read.
     if finished.report:
         print(finished.report, file=sys.stderr)
@@ -127,4 +105,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == '__main__':
-    app.run(main, settings=schema.FinetuneConfig)
+    app.run(main, Options, settings=schema.FinetuneConfig)

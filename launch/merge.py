@@ -13,10 +13,9 @@ they are layers of their own. An adapter of Hugging Face's peft is folded by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs.options import option, required
 
 
@@ -36,13 +35,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Write the workdir and print what it is."""
-    del argv
-    options = flags.read(Options)
     app.check_output('output', options.output)
 
     from bert_jax.runs.sources.merged import average, merge
@@ -54,4 +48,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

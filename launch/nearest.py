@@ -18,7 +18,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.model_options import TrainedModel
 from bert_jax.configs.model.sentence import Pooling
 from bert_jax.configs.options import option, required
@@ -60,12 +60,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options, words: Sequence[str]) -> None:
     """Answer the queries of the command line, or those of stdin."""
-    options = flags.read(Options)
     if options.mine:
         mine(options)
         return
@@ -90,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
             return json.dumps(answers, ensure_ascii=False)
         return '\n'.join([query, *(f'  {s.cosine:7.4f}  line {s.line}: {s.text}' for s in near)])
 
-    answer_each(argv[1:], answer)
+    answer_each(words, answer)
 
 
 def mine(options: Options) -> None:
@@ -108,4 +104,4 @@ def mine(options: Options) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main, '["a query" ...]', texts=True)
+    app.run(main, Options, '["a query" ...]', texts=True)

@@ -11,11 +11,10 @@ order (docs/serving.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.model_options import RecordFile, TrainedModel
 from bert_jax.configs.options import option, required
 
@@ -51,14 +50,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Answer the records of the input that a run before has not answered."""
-    del argv
-    options = flags.read(Options)
-
     from bert_jax.inference.predict_file import predict_file
 
     result = predict_file(
@@ -76,4 +69,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

@@ -10,7 +10,6 @@ the steps. The same command again goes on from the newest checkpoint in the work
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -23,8 +22,6 @@ from bert_jax.mesh import before_jax, determinism
 
 if TYPE_CHECKING:
     from bert_jax.mesh.processes import ClusterAddress
-
-app.define_config_flags()
 
 
 @dataclass(frozen=True)
@@ -92,14 +89,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> int:
+def main(options: Options) -> int:
     """Run every phase that is left; return 0, or 128 + the signal that asked it to stop."""
-    del argv
-    options = flags.read(Options)
-
     before_jax.set_up(options.deterministic)
     if options.print_config or options.print_schedule:
         return shown(options)
@@ -159,4 +150,4 @@ def cluster(options: Options) -> ClusterAddress | None:
 
 
 if __name__ == '__main__':
-    app.run(main, settings=schema.PretrainConfig)
+    app.run(main, Options, settings=schema.PretrainConfig)

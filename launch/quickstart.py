@@ -45,9 +45,12 @@ def main(argv: Sequence[str]) -> None:
 
     # One process at a time: two would write the same stages.
     with lock(options.workdir):
-        store = Store(options.workdir, say)
-        megabytes = int(options.corpus_mb * 1e6)
-        source = corpus.source(options.corpus, reading, megabytes, options.language)
+        store, limit = Store(options.workdir, say), int(options.corpus_mb * 1e6)
+        source = (
+            corpus.Corpus(options.corpus, reading, limit, options.language)
+            if options.corpus
+            else corpus.Docstrings()
+        )
         make(options, source, store)
         print('\n' + report.write(store, source.title, source.question))
 

@@ -17,7 +17,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
 
@@ -38,13 +38,9 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options, words: Sequence[str]) -> None:
     """Write the page, and say where it is."""
-    options = flags.read(Options)
-    folders = [*options.workdir, *argv[1:]]
+    folders = [*options.workdir, *words]
     if not folders:
         raise UserError('--workdir is required: the folder of a run or a sweep, or several')
 
@@ -59,4 +55,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main, '[DIR ...]')
+    app.run(main, Options, '[DIR ...]')

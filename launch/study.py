@@ -62,13 +62,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> int:
+def main(options: Options) -> int:
     """Make what is left to make, and return 1 where a row has failed."""
-    del argv
-    options = flags.read(Options)
     before_jax.set_up()  # for the steps that --dry_run times, as bert-pretrain's
 
     # What would be passed over without a word.
@@ -147,4 +142,4 @@ def unknown(flag: str, name: str, names: Sequence[str]) -> UserError:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

@@ -15,28 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from absl import flags as absl_flags
+from absl import flags
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
 from bert_jax.runs.supervision.supervisor import RestartOptions
 
-flags.define(RestartOptions)
 
-
-def main(argv: Sequence[str]) -> int:
-    """Supervise the command after `--`."""
-    # Everything after -- is the command's, flags too (see below).
-    command = list(argv[1:])
+def main(options: RestartOptions, command: Sequence[str]) -> int:
+    """Supervise the command after `--`, of which everything is, flags too (see below)."""
     if not command:
         raise UserError(
             'there is no command: write it after --, as in: bert-jax supervise -- bert-pretrain ...'
         )
     from bert_jax.runs.supervision.supervisor import Supervisor
 
-    return Supervisor(command).run(flags.read(RestartOptions))
+    return Supervisor(list(command)).run(options)
 
 
 if __name__ == '__main__':
-    absl_flags.FLAGS.set_gnu_getopt(False)  # the flags of a command are its own, with or without --
-    app.run(main, '-- COMMAND')
+    flags.FLAGS.set_gnu_getopt(False)  # the flags of a command are its own, with or without --
+    app.run(main, RestartOptions, '-- COMMAND')

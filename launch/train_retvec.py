@@ -12,10 +12,9 @@ spelling. Resumes by itself when the workdir holds a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option, required
@@ -23,8 +22,6 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.relatives.words import recipe
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.mesh import before_jax, determinism
-
-app.define_config_flags()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +55,8 @@ class Options(TrackFlag):
         check_intervals(self)
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> int:
+def main(options: Options) -> int:
     """Trains to the last step; returns 0, or 128 + the signal that asked it to save and stop."""
-    del argv
-    options = flags.read(Options)
     before_jax.set_up(options.deterministic)
     config = apply(app.config_named(PretrainConfig, recipe()), [*options.tracked(), *app.changes()])
 
@@ -87,4 +79,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == '__main__':
-    app.run(main, settings=PretrainConfig)
+    app.run(main, Options, settings=PretrainConfig)

@@ -13,10 +13,9 @@ done is taken as it is, so the same command goes on after an interruption.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
@@ -51,15 +50,8 @@ class Options(TrackFlag):
     deterministic: bool = option(False, determinism.HELP)
 
 
-flags.define(Options)
-
-app.define_config_flags()
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Run what is left to run; a signal ends it with 128 + its number, saved."""
-    del argv
-    options = flags.read(Options)
     before_jax.set_up(options.deterministic)
     from bert_jax.configs import sweep
     from bert_jax.configs.presets.finetune import changed, recipe
@@ -81,4 +73,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main, settings=schema.FinetuneConfig)
+    app.run(main, Options, settings=schema.FinetuneConfig)

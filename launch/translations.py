@@ -13,10 +13,9 @@ a command apart from bert-finetune transfer. DIR gets translations.json, .md and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.cli.model_options import TrainedModel
 from bert_jax.configs.options import option, required
 
@@ -36,14 +35,8 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> None:
+def main(options: Options) -> None:
     """Print the table."""
-    del argv
-    options = flags.read(Options)
-
     # Before the model is read: most mistakes are in the files.
     from bert_jax.runs.crosslingual.parallel import read_parallel
 
@@ -56,4 +49,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, Options)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs.options import option
 
 if TYPE_CHECKING:
@@ -35,27 +35,24 @@ class Options:
     )
 
 
-flags.define(Options)
-
-
-def main(argv: Sequence[str]) -> int:
+def main(options: Options, words: Sequence[str]) -> int:
     """Return 0 where everything is as promised, 2 otherwise."""
     from bert_jax.configs.errors import UserError
     from bert_jax.input_pipeline.progress import Progress
     from bert_jax.input_pipeline.records import shards
 
-    if len(argv) != 2:
+    if len(words) != 1:
         raise UserError(
-            f'name one records directory, not {" ".join(argv[1:]) or "none"}:'
+            f'name one records directory, not {" ".join(words) or "none"}:'
             ' bert-preprocess verify RECORDS'
         )
-    if texts := flags.read(Options).show:
-        tokenizer = tokenizer_in(argv[1])
-        print('\n\n'.join(cut_of(tokenizer, text) for text in texts))
+    directory = words[0]
+    if options.show:
+        tokenizer = tokenizer_in(directory)
+        print('\n\n'.join(cut_of(tokenizer, text) for text in options.show))
         return 0
 
     # Every byte of every shard is read; progress is by bytes.
-    directory = argv[1]
     manifest = shards.Manifest.load(directory)
     size = sum(shard.bytes for shard in manifest.files)
     with Progress('verify', size, 'MB', 1e6) as progress:
@@ -134,7 +131,7 @@ def cut_of(tokenizer: Tokenizer, text: str) -> str:
     pieces = tokenizer.spelled(ids)
     width = max([8, *map(len, pieces)])
     lines = [f'{"id":>7} {"from":>5} {"to":>5}  {"piece":{width}}  text']
-    for number, piece, start, end in zip(ids, pieces, encoding.starts, encoding.ends, strict=True):
+    for number, piece, start, end in zip(ids, pieces, encoding.starts, encoding.ends):
         lines.append(f'{number:7} {start:5} {end:5}  {piece:{width}}  {text[start:end]}')
     unknown = ids.count(tokenizer.unk_id)
     kept = 'lower case' if tokenizer.lower_case else 'capitals kept'
@@ -168,4 +165,4 @@ def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
 
 
 if __name__ == '__main__':
-    app.run(main, 'RECORDS | DIR --show=TEXT')
+    app.run(main, Options, 'RECORDS | DIR --show=TEXT')

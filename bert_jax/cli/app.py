@@ -1,10 +1,10 @@
 """How every binary starts and ends: flags, help, one-line errors and exit codes.
 
-A binary makes its flags of its options (bert_jax/cli/flags.py), imports what is heavy inside
-`main(argv)`, and ends with `if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a
-defect of ours (with its traceback), 2 a mistake the user can mend (one line on stderr), 130
-interrupted, 141 when what reads the output has closed it (`| head`), as a shell tells of any
-program. This file knows no flag but those of configurations, and nothing of what binaries do.
+A binary has its options as a dataclass, imports what is heavy inside `main(options)`, and ends with
+`if __name__ == '__main__': app.run(main, Options)`. Exit codes: 0 success, 1 a defect of ours (with
+its traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted, 141 when what
+reads the output has closed it (`| head`), as a shell tells of any program. This file knows no flag
+but those of configurations, and nothing of what binaries do.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ import select
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from absl import app, flags
 
 import bert_jax
 from bert_jax.cli import commands, log
 from bert_jax.cli.common_flags import configured
-from bert_jax.configs.errors import UserError, chain
+from bert_jax.cli.flags import define, read
+from bert_jax.configs.errors import UserError, chain, require_extra
 from bert_jax.configs.load import named
 from bert_jax.configs.overrides import describe_settings
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
@@ -40,52 +41,52 @@ _COMMANDS_RUNNING = 0  # a command may run others in its own process
 
 
 def run(
-    main: Callable[[Sequence[str]], int | None],
+    main: Callable[..., int | None],
+    options: type | None = None,
     arguments: str = '',
     texts: bool = False,
     settings: type[Section] | None = None,
 ) -> None:
-    """Parse the flags, call `main([program, *arguments])` and exit.
+    """Parse the flags, call `main` and exit.
 
     Args:
-      main: what the binary does.
+      main: what the binary does. It gets its options and, where there may be any, the arguments;
+        without a class of options it gets [program, *arguments].
+      options: the class of its options, of which flags are made (bert_jax/cli/flags.py).
       arguments: what may follow the flags, as the help shows it ('DIR'); where it is empty anything
         that is not a flag is refused. What follows `--` counts as such an argument.
       texts: whether these are texts, in which an address is nothing to be read.
-      settings: the class whose settings --help_settings tells, for a binary with --config.
+      settings: the class that --config and --set make, and whose settings --help_settings tells.
     """
     program = pathlib.Path(sys.argv[0]).stem
+    if options:
+        define(options)
     if settings:
-        flags.DEFINE_string(
-            'help_settings',
-            None,
-            'print every setting, or those of one section: meaning, type, default and interval',
-        )
+        define_config_flags()
+        text = 'print every setting, or those of one section: meaning, type, default and interval'
+        flags.DEFINE_string('help_settings', None, text)
 
     def parse(argv: Sequence[str]) -> list[str]:
         # What follows -- belongs to another program: its --help is not asked of us.
-        ours = argv[: argv.index('--')] if '--' in argv else argv
+        ours = argv[1 : argv.index('--')] if '--' in argv else argv[1:]
         with ending(program):
-            commands.check_no_subcommand(program, ours[1:])
-            if {'--help', '-help', '-h'} & set(ours[1:]):
-                print(_usage(main, program, arguments))
-                sys.exit(0)
-            if '--version' in ours[1:]:
-                print(f'bert_jax {bert_jax.__version__}')
-                sys.exit(0)
-            # Before the flags are parsed, of which others may be required, and whose value absl
-            # would demand.
+            commands.check_no_subcommand(program, ours)
+            # Before the flags are parsed, of which others may be required.
+            if {'--help', '-help', '-h'} & set(ours):
+                _tell(_usage(main, program, arguments))
+            if '--version' in ours:
+                _tell(f'bert_jax {bert_jax.__version__}')
             if settings and (section := _section_asked(ours)) is not None:
-                print(describe_settings(settings, section))
-                sys.exit(0)
-            try:
-                words = flags.FLAGS(argv)
-            except flags.Error as error:
-                raise UserError(f'{_plain(error)} (see --help)') from None
-            except SystemExit:  # absl's own --helpfull and the like, which exit with 1
-                sys.exit(0)
-
-            _check_words(words[1:], arguments, is_checked=not (texts or '--' in argv))
+                _tell(describe_settings(settings, section))
+            words = _parsed(argv)
+            # What absl takes without a word. Surely a slip: --flag value.
+            if words[1:] and not arguments:
+                slip = 'a flag is written --name=value, without spaces around "=" (see --help)'
+                raise UserError(f'unexpected argument {words[1]!r}: {slip}')
+            _check_values()
+            # Another program's words are its own, and a text is no address.
+            for word in [] if texts or '--' in argv else words[1:]:
+                _check_address(word, word)
 
         # Last, since --verbosity must be read by then.
         log.set_up()
@@ -93,9 +94,17 @@ def run(
 
     def guarded(argv: Sequence[str]) -> int | None:
         with ending(program), _as_command():
-            return main(argv)
+            if options is None:
+                return main(argv)
+            given: Any = read(options)
+            return main(given, argv[1:]) if arguments else main(given)
 
     app.run(guarded, flags_parser=parse)
+
+
+def _tell(text: str) -> NoReturn:
+    print(text)
+    sys.exit(0)
 
 
 def in_command() -> bool:
@@ -118,36 +127,12 @@ def _as_command() -> Iterator[None]:
         _COMMANDS_RUNNING -= 1
 
 
-def _check_words(words: Sequence[str], arguments: str, is_checked: bool) -> None:
-    """Raise UserError for what absl takes without a word.
-
-    Args:
-      words: the arguments that are no flags.
-      arguments: what they may be.
-      is_checked: whether they may be addresses. Another program's words are its own, and a text is
-        no address.
-    """
-    # Surely a slip: --flag value.
-    if words and not arguments:
-        raise UserError(
-            f'unexpected argument {words[0]!r}: a flag is written --name=value, without spaces'
-            ' around "=" (see --help)'
-        )
-
-    # Storage of a kind that nobody reads, before any work.
-    addresses = words if is_checked else ()
-    lines = _strange_value(), *(_strange_address(word, word) for word in addresses)
-    if strange := next(filter(None, lines), None):
-        raise UserError(strange)
-
-
-def _section_asked(argv: Sequence[str]) -> str | None:
-    """Return what --help_settings names in `argv`; '' for all, None if it is not there."""
-    for index, word in enumerate(argv):
+def _section_asked(words: Sequence[str]) -> str | None:
+    """Return what --help_settings names in `words`; '' for all, None if it is not there."""
+    for word, after in zip(words, [*words[1:], '-']):
         name, equals, section = word.partition('=')
-        if name.lstrip('-') == 'help_settings' and word.startswith('-'):
-            after = argv[index + 1 : index + 2]
-            return section if equals or not after or after[0].startswith('-') else after[0]
+        if name in ('--help_settings', '-help_settings'):
+            return section if equals or after.startswith('-') else after
     return None
 
 
@@ -172,12 +157,12 @@ def ending(program: str) -> Iterator[None]:
         sys.exit(141)
     # What the machine lacks is no defect either; everything else keeps its traceback.
     except Exception as error:
-        too_little = _too_little(error)
-        if too_little is None:
+        line = _too_little(error)
+        if line is None:
             raise
         if sys.stdout is not None:
             _discard(sys.stdout)  # else what did not fit is tried again at exit
-        _fail(program, too_little)
+        _fail(program, line)
 
 
 def _is_unread(stream: TextIO) -> bool:
@@ -277,13 +262,13 @@ def check_output(flag: str, path: str) -> None:
 
 def own_flags() -> list[flags.Flag]:
     """Return the binary's own flags in the order of their definition."""
-    # The binary is the main module, which absl knows by its path; ours are --config and --set.
+    # What the main module defines itself, absl knows by its path; `run` defines all others.
     by_module = flags.FLAGS.flags_by_module_dict()
     return by_module.get(sys.argv[0], []) + by_module.get(__name__, [])
 
 
-def _strange_value() -> str | None:
-    """Return the line for a flag whose value is empty, nan, or on an unknown kind of storage."""
+def _check_values() -> None:
+    """Raise UserError for a flag whose value is empty, nan, or on an unknown kind of storage."""
     for flag in own_flags():
         # Only what was given: a default is the program's own affair.
         values = flag.value if isinstance(flag.value, list) else [flag.value]
@@ -292,39 +277,33 @@ def _strange_value() -> str | None:
 
             # nan passes every bound, since all comparisons with it are false.
             if isinstance(value, float) and not math.isfinite(value):
-                return f'{given}: must be a finite number'
+                raise UserError(f'{given}: must be a finite number')
 
             # The rest is about names, which are strings.
             if not isinstance(value, str):
                 continue
             if not value and flag.default in (None, []):
-                return f'{given}: is empty: give a value, or leave the flag out'
+                raise UserError(f'{given}: is empty: give a value, or leave the flag out')
             if re.search('[\ud800-\udfff]', value):  # how Python shows bytes that are no text
-                return f'{given!a}: is not UTF-8'
-            if strange := _strange_address(given, value):
-                return strange
-    return None
+                raise UserError(f'{given!a}: is not UTF-8')
+            _check_address(given, value)
 
 
-def _strange_address(given: str, value: str) -> str | None:
-    """Return the line for a place on a kind of storage not known."""
+def _check_address(given: str, value: str) -> None:
+    """Raise UserError for storage of a kind that nobody reads, before any work."""
     # Also within LANGUAGE=PATTERN and lists with commas.
     for scheme in re.findall(r'(?:^|[=,])([A-Za-z][\w+.-]*)://', value):
         if scheme != 'gs':
-            return (
+            raise UserError(
                 f'{given}: {scheme}:// is neither read nor written: '
                 'give a local path (download it first) or gs://'
             )
         # TensorFlow reads gs:// where it is installed, else gcsfs, each with much to say about it.
-        if not any(importlib.util.find_spec(name) for name in ('tensorflow', 'gcsfs')):
-            return (
-                f'{given}: gcsfs, which reads and writes gs://, is not installed: pip install -c'
-                " constraints.txt '.[gcs]'"
-            )
+        if importlib.util.find_spec('tensorflow') is None:
+            require_extra(given, 'gcs', 'gcsfs')
         os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
         os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
         std_logging.getLogger('gcsfs').setLevel(std_logging.CRITICAL)
-    return None
 
 
 def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:
@@ -336,9 +315,16 @@ def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> N
     sys.exit(exit_code)
 
 
-def _plain(error: flags.Error) -> str:
-    """Return absl's message without repetition and without Python's words for what is no number."""
-    message = str(error)
+def _parsed(argv: Sequence[str]) -> list[str]:
+    """Parse the flags, and return what is none of them."""
+    try:
+        return flags.FLAGS(argv)
+    except SystemExit:  # absl's own --helpfull and the like, which exit with 1
+        sys.exit(0)
+    except flags.Error as error:
+        message = str(error)
+
+    # Without repetition, and without Python's words for what is no number.
     for absl_words, ours in (
         (r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required'),
         (
@@ -349,7 +335,7 @@ def _plain(error: flags.Error) -> str:
         (r'could not convert string to float: .*', 'must be a number'),
     ):
         message = re.sub(absl_words, ours, message)
-    return message
+    raise UserError(f'{message} (see --help)')
 
 
 def _too_little(error: BaseException) -> str | None:
@@ -357,15 +343,13 @@ def _too_little(error: BaseException) -> str | None:
 
     `error` is it, or was caused by it; None where it is neither.
     """
-    disk = 'free some space and run the same command again'
-
     # From the error to what caused it, for libraries wrap the errors of the system.
     for cause in chain(error):
-        name = f'{cause.filename}: ' if isinstance(cause, OSError) and cause.filename else ''
-        number = cause.errno if isinstance(cause, OSError) else None
+        file, number = getattr(cause, 'filename', None), getattr(cause, 'errno', None)
+        name = f'{file}: ' if file else ''
         # tensorstore has errors of its own, and says the same.
         if number in (errno.ENOSPC, errno.EDQUOT) or 'No space left on device' in str(cause):
-            return f'{name}disk full: {disk}'
+            return f'{name}disk full: free some space and run the same command again'
 
         # A quota of the shell and not of the disk: more room would not help.
         if number == errno.EFBIG:
@@ -425,18 +409,13 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
         '',
     ]
     for flag in own_flags():
-        form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
-
+        text = str(flag.help)
         # A value that says nothing (none, empty) is left out.
-        default = ''
         if flag.default not in (None, [], ''):
-            default = f' (default: {str(flag.default_as_str).strip(chr(39))})'
-
+            text += f' (default: {str(flag.default_as_str).strip(chr(39))})'
         # absl keeps no such mark on a flag: it is known by its validator's message.
-        asked_for = any('other than None' in validator.message for validator in flag.validators)
-        required = ' (required)' if asked_for else ''
-        lines += [
-            f'  {form}',
-            flags.text_wrap(f'{flag.help}{default}{required}', length=100, indent='      '),
-        ]
+        if any('other than None' in validator.message for validator in flag.validators):
+            text += ' (required)'
+        lines.append(f'  --[no]{flag.name}' if flag.boolean else f'  --{flag.name}')
+        lines.append(flags.text_wrap(text, length=100, indent='      '))
     return '\n'.join(lines)

@@ -1,12 +1,8 @@
 """Options as flags: `define` makes the flags of a dataclass, `read` makes an instance of them.
 
 Owns which kind of flag a type becomes; what a field means and may be is written at the field
-(configs/options.py). A command defines its flags where it is imported and reads them in `main`:
-
-  flags.define(Options)
-
-  def main(argv):
-      options = flags.read(Options)
+(configs/options.py). `app.run(main, Options)` does both; a command whose flags are of several
+classes defines them where it is imported, in the order of its help, and reads them in `main`.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from absl import flags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import (
     Described,
-    Option,
     described,
     is_section,
     item_type,
@@ -76,10 +71,11 @@ def present(*names: str) -> list[str]:
 def _define(field: Described) -> None:
     """Define the flag of a field, and the one of its switch after it."""
     # A field without a default is a required flag, which absl then asks for.
-    option = typing.cast(Option, field.option)
-    name, help, kinds = field.name, option.help, without_none(field.type)
-    required = field.default is dataclasses.MISSING
-    default: Any = None if required else field.default
+    name, hint, default, option = field
+    assert option, f'{name} has no help'
+    help, kinds = option.help, without_none(hint)
+    required = default is dataclasses.MISSING
+    default = None if required else default
 
     # Bounds are told by absl, with the flag's name, before main begins.
     low, high = typing.cast(tuple[Any, Any], option.bounds)  # ints or floats, as the field's type
@@ -105,7 +101,7 @@ def _define(field: Described) -> None:
     elif kinds == [float]:
         flags.DEFINE_float(name, default, help, low, high, **once)
     else:
-        assert kinds == [str], f'{name}: no flag is of the type {field.type}'
+        assert kinds == [str], f'{name}: no flag is of the type {hint}'
         flags.DEFINE_string(name, default, help, **once)
 
     # A second flag that is short for a value of the first.

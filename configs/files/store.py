@@ -119,20 +119,19 @@ class Store:
           UserError: the folder holds what was not made here.
         """
         folder, path, key = self.of(name), self.note(name), digest(inputs)
-        before = read_note(path)
+        before, earlier = read_note(path), 0.0
         if before is None and folder.exists():
             raise UserError(
                 f'{folder} exists, and was not made by this command: use another --workdir'
             )
 
         # The folder may have been deleted by hand.
-        same = before is not None and before['key'] == key
-        earlier = before['seconds'] if before and same else 0.0
-        if same and self.done(name):
-            self._say(f'{name}: reused, made from the same inputs in {earlier:.0f} s')
-            self.results[name] = Result(folder, key, earlier)
-            return self.results[name]
-        if same:
+        if before and before['key'] == key:
+            earlier = before['seconds']
+            if self.done(name):
+                self._say(f'{name}: reused, made from the same inputs in {earlier:.0f} s')
+                self.results[name] = Result(folder, key, earlier)
+                return self.results[name]
             self._say(f'{name}: goes on where it was interrupted')
         else:
             names = ', '.join(changed(before.get('inputs', {}), inputs)) if before else ''

@@ -15,7 +15,7 @@ from bert_jax.configs.model.embeddings import EMBEDDINGS, Embedding, EmbeddingNa
 from bert_jax.configs.model.families import FAMILIES, FamilyName
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning import DEFAULTS, TuningConfig
-from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, option
+from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, newer, option
 from bert_jax.configs.section import Section
 
 _NONE = TuningConfig()
@@ -67,119 +67,102 @@ class ModelConfig(Section):
         'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
         ' 5.1)',
     )
-    embedding: EmbeddingName = option(
+    embedding: EmbeddingName = newer(
         'table',
         'vectors of word pieces; table: trained weights, which the masked-LM head shares (the'
         ' paper); hashed: computed from their spelling, neither trained nor stored (EELBERT);'
         ' retvec: of whole words, by a small network from their characters (RETVec)',
-        is_later=True,
     )
-    hash_ngrams: int = option(
+    hash_ngrams: int = newer(
         3,
         'hashed only: the longest stretch of characters that is hashed; 3 in EELBERT',
         within='[1, 8]',
-        is_later=True,
     )
-    family: FamilyName = option(
+    family: FamilyName = newer(
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
         " head, a classifier of two layers; albert: goes out under ALBERT's names;"
         ' modernbert: one head for pre-training and all tasks, a norm less in the first block',
-        is_later=True,
     )
-    embedding_size: int | None = option(
+    embedding_size: int | None = newer(
         None,
         'width E of the vectors of words, positions and segments, which a dense layer brings to'
         ' hidden_size (ALBERT: 128); none: they are hidden_size wide, without such a layer',
         within=COUNT,
-        is_later=True,
     )
-    num_groups: int | None = option(
+    num_groups: int | None = newer(
         None,
         'groups of neighbouring blocks that share their weights (ALBERT: 1); none: each block has'
         ' its own',
         within=COUNT,
-        is_later=True,
     )
-    retvec: Literal['frozen', 'trained'] = option(
+    retvec: Literal['frozen', 'trained'] = newer(
         'frozen',
         'retvec only: its network stays as bert-pretrain retvec left it (RETVec), or is trained on',
-        is_later=True,
     )
 
-    norm: Literal['post', 'pre'] = option(
+    norm: Literal['post', 'pre'] = newer(
         'post',
         'where layers are normalised; post: after each residual sum (the paper); pre: on what each'
         ' sub-layer reads, and once more after the last block',
-        is_later=True,
     )
-    norm_class: Literal['layer_norm'] = option(
-        'layer_norm', "the norms of the encoder; or one's own (register_part)", is_later=True
+    norm_class: Literal['layer_norm'] = newer(
+        'layer_norm', "the norms of the encoder; or one's own (register_part)"
     )
-    block: Literal['transformer'] = option(
-        'transformer', "the blocks of the encoder; or one's own (register_part)", is_later=True
+    block: Literal['transformer'] = newer(
+        'transformer', "the blocks of the encoder; or one's own (register_part)"
     )
-    use_bias: bool = option(
+    use_bias: bool = newer(
         True,
         "whether the blocks' dense layers and the encoder's norms have biases; the pooler and heads"
         ' always have them',
-        is_later=True,
     )
-    positions: Literal['learned', 'rotary', 'none'] = option(
+    positions: Literal['learned', 'rotary', 'none'] = newer(
         'learned',
         'learned: a trained vector for each position (the paper); rotary: queries and keys are'
         ' turned by angles (RoPE); none: the model is not given the order of tokens',
-        is_later=True,
     )
-    rope_theta: float = option(
+    rope_theta: float = newer(
         10_000.0,
         'rotary only: the base of the angles; 160000 in ModernBERT for long rows',
         within='[1, 1e37]',
-        is_later=True,
     )
-    local_rope_theta: float | None = option(
+    local_rope_theta: float | None = newer(
         None,
         'rotary with local_window only: the base in blocks of local attention; none: rope_theta',
         within='[1, 1e37]',
-        is_later=True,
     )
-    local_window: int | None = option(
+    local_window: int | None = newer(
         None,
         'tokens on each side that a token sees in blocks of local attention (ModernBERT: 64); none:'
         ' it sees all of its example in every block (the paper)',
         within=COUNT,
-        is_later=True,
     )
-    global_every: int = option(
+    global_every: int = newer(
         3,
         'with local_window: the first of every so many blocks sees all of the example; 3 in'
         ' ModernBERT',
         within=COUNT,
-        is_later=True,
     )
-    feed_forward: Literal['mlp', 'geglu'] = option(
+    feed_forward: Literal['mlp', 'geglu'] = newer(
         'mlp',
         'mlp: two layers with hidden_act between them (the paper); geglu: the first is two, and'
         ' what hidden_act makes of one is multiplied by the other',
-        is_later=True,
     )
-    pooling: Literal['cls', 'mean'] = option(
+    pooling: Literal['cls', 'mean'] = newer(
         'cls',
         'the vector of an example; cls: that of its first token (the paper); mean: the mean over'
         ' its tokens',
-        is_later=True,
     )
-    attention_output_dropout: float | None = option(
+    attention_output_dropout: float | None = newer(
         None,
         "dropout on attention's output; none: hidden_dropout (the paper)",
         within=RATE,
-        is_later=True,
     )
-    initialization: Literal['normal', 'full_megatron'] = option(
+    initialization: Literal['normal', 'full_megatron'] = newer(
         'normal',
         'normal: all matrices alike (the paper); full_megatron: those that write to the residual'
         ' sums are smaller by sqrt(2 num_layers), classifiers have hidden_size ** -0.5',
-        is_later=True,
     )
 
     @property
@@ -272,61 +255,39 @@ class ModelConfig(Section):
     def check(self) -> None:
         """Refuse sizes that do not divide, and settings of another kind of embedding."""
         # Heads share the width: each has hidden_size / num_heads.
-        self._require(
-            self.hidden_size % self.num_heads == 0,
-            'num_heads',
-            f'a divisor of hidden_size={self.hidden_size}',
-        )
+        width, is_rotary, is_local = self.hidden_size, self.positions == 'rotary', self.local_window
+        self._require(width % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={width}')
         self._require(
             self.num_layers % self.own_blocks == 0,
             'num_groups',
             f'a divisor of num_layers={self.num_layers}',
         )
         self._require(
-            self.hidden_size % 2 == 0 or not self.bilstm,
+            width % 2 == 0 or not self.bilstm,
             'hidden_size',
             'even, to be halved between the directions of model.bilstm',
         )
         self._require(
-            self.local_window is not None or self.global_every == ModelConfig.global_every,
-            'global_every',
-            'left alone without local_window: all blocks see all of the example',
-        )
-        is_rotary = self.positions == 'rotary'
-        self._require(
-            not is_rotary or self.hidden_size // self.num_heads % 2 == 0,
+            not is_rotary or width // self.num_heads % 2 == 0,
             'num_heads',
             'such that hidden_size / num_heads is even, to be turned by positions=rotary',
         )
-        for name, is_read in (
-            ('rope_theta', is_rotary),
-            ('local_rope_theta', is_rotary and self.local_window is not None),
+
+        # What other settings leave unread would be ignored: its name, whether it is read, and why.
+        angles = f'with positions={self.positions}, local_window={is_local}'
+        head = f'with family={self.family}: its masked-LM head is hidden_size wide'
+        block = f'with family={self.family}: its first block has a norm less'
+        embedding = f'with embedding={self.embedding}'
+        for name, is_read, why in (
+            ('global_every', is_local, 'without local_window: all blocks see all of the example'),
+            ('rope_theta', is_rotary, angles),
+            ('local_rope_theta', is_rotary and is_local, angles),
+            ('embedding_size', not self.traits.shared_head, head),
+            ('num_groups', self.traits.has_first_norm, block),
+            *((n, k is self.words, embedding) for k in EMBEDDINGS.values() for n in k.options),
         ):
-            self._require(
-                is_read or getattr(self, name) == getattr(ModelConfig, name),
-                name,
-                f'left alone with positions={self.positions}, local_window={self.local_window}',
-            )
-        if self.traits.shared_head:
-            self._require(
-                self.embedding_size is None,
-                'embedding_size',
-                f'left alone with family={self.family}: its masked-LM head is hidden_size wide',
-            )
-        if not self.traits.has_first_norm:
-            self._require(
-                self.num_groups is None,
-                'num_groups',
-                f'left alone with family={self.family}: its first block has a norm less',
-            )
-        # A setting of another kind of embedding would be ignored.
-        for kind in EMBEDDINGS.values():
-            for name in kind.options:
-                self._require(
-                    kind is self.words or getattr(self, name) == getattr(ModelConfig, name),
-                    name,
-                    f'left alone with embedding={self.embedding}',
-                )
+            is_default = getattr(self, name) == getattr(ModelConfig, name)
+            self._require(bool(is_read) or is_default, name, f'left alone {why}')
         if fault := self.words.fault(self):
             self._require(False, *fault)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, option
+from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, newer, option
 from bert_jax.configs.section import Section
 
 Pooling = Literal['cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
@@ -69,12 +69,9 @@ class SentenceConfig:
         # As other programs write them: empty ones are none, and their order says nothing.
         prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
         object.__setattr__(self, 'prompts', prompts)
-        for name, value, kind in (
-            ('pooling', self.pooling, Pooling),
-            ('similarity', self.similarity, Similarity),
-        ):
-            if value not in get_args(kind):
-                raise UserError(f'{name}={value!r}: it is one of {", ".join(get_args(kind))}')
+        for name, choices in (('pooling', get_args(Pooling)), ('similarity', get_args(Similarity))):
+            if (value := getattr(self, name)) not in choices:
+                raise UserError(f'{name}={value!r}: it is one of {", ".join(choices)}')
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise UserError(f'truncate_dim={self.truncate_dim}: a vector has at least one number')
 
@@ -101,9 +98,7 @@ class EmbeddingConfig(Section):
         'multiple_negatives: pairs and triplets; simcse: plain texts; cosent, cosine: scored pairs;'
         " mse: a teacher's vectors of texts, pairs or triplets",
     )
-    teacher: str = option(
-        '', 'mse: the model whose vectors are learnt, as --init_from names it', is_later=True
-    )
+    teacher: str = newer('', 'mse: the model whose vectors are learnt, as --init_from names it')
     scale: float = option(
         20.0, 'what cosines are multiplied by in all losses but cosine and mse', within=ABOVE_0
     )
@@ -129,7 +124,7 @@ class EmbeddingConfig(Section):
         dims = [int(dim) for dim in _numbers(self.matryoshka, 'matryoshka')]
         weights = _numbers(self.matryoshka_weights, 'matryoshka_weights') or [1.0] * len(dims)
         self._require(len(weights) == len(dims), 'matryoshka_weights', 'as many as matryoshka has')
-        return tuple(zip(dims, weights, strict=True)) or ((None, 1.0),)
+        return tuple(zip(dims, weights)) or ((None, 1.0),)
 
     def check(self) -> None:
         """Raise UserError where the fields contradict each other."""
@@ -187,12 +182,9 @@ class EmbeddingConfig(Section):
 
     def sentence(self, prompts: Mapping[str, str], max_seq_length: int) -> SentenceConfig:
         """Return what is kept with a model that was fine-tuned so."""
+        texts = tuple(prompts.items())
         return SentenceConfig(
-            self.pooling,
-            self.normalize,
-            self.truncate_dim,
-            tuple(prompts.items()),
-            max_seq_length,
+            self.pooling, self.normalize, self.truncate_dim, texts, max_seq_length
         )
 
 

@@ -12,9 +12,10 @@ epochs: so runs that differ in their method have the same budget.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.configs import overrides
@@ -54,12 +55,9 @@ def _config(
 # Section 4.1: batch 32, 3 epochs; 2e-5 is one of the four learning rates tried.
 GLUE = _config('glue', peak_lr=2e-5, batch_size=32, epochs=3.0)
 # Sections 4.2 and 4.3; lengths are run_squad.py's. There is no dropout before a span's outputs.
-SQUAD_V1 = _config(
-    'squad_v1', peak_lr=5e-5, batch_size=32, epochs=3.0, max_seq_length=384, head_dropout=0.0
-)
-SQUAD_V2 = _config(
-    'squad_v2', peak_lr=5e-5, batch_size=48, epochs=2.0, max_seq_length=384, head_dropout=0.0
-)
+_squad = functools.partial(_config, max_seq_length=384, head_dropout=0.0)
+SQUAD_V1 = _squad('squad_v1', peak_lr=5e-5, batch_size=32, epochs=3.0)
+SQUAD_V2 = _squad('squad_v2', peak_lr=5e-5, batch_size=48, epochs=2.0)
 # Section 4.4.
 SWAG = _config('swag', peak_lr=2e-5, batch_size=16, epochs=3.0)
 # Section 5.3 names no values: these are of appendix A.3's ranges. The context of the document fills
@@ -82,12 +80,8 @@ FEATURE_BASED = FeatureConfig(
 # "SQuAD 2.0".
 _README = {
     'mrpc': _config('readme', peak_lr=2e-5, batch_size=32, epochs=3.0),
-    'squad_v1': _config(
-        'readme', peak_lr=3e-5, batch_size=12, epochs=2.0, max_seq_length=384, head_dropout=0.0
-    ),
-    'squad_v2': _config(
-        'readme', peak_lr=3e-5, batch_size=24, epochs=2.0, max_seq_length=384, head_dropout=0.0
-    ),
+    'squad_v1': _squad('readme', peak_lr=3e-5, batch_size=12, epochs=2.0),
+    'squad_v2': _squad('readme', peak_lr=3e-5, batch_size=24, epochs=2.0),
 }
 
 
@@ -103,48 +97,45 @@ class MethodRecipe(NamedTuple):
     settings: tuple[str, ...]
 
 
-def _method(source: str, peak_lr: float, others: Mapping[str, float]) -> MethodRecipe:
-    """Make a recipe: PyTorch's AdamW, a linear schedule, 6 % warm-up, unless `others` differ."""
-    usual = {
-        'optimizer.algorithm': 'adamw',
-        'optimizer.schedule': 'linear',
-        'warmup_fraction': 0.06,
-    }
-    settings = {'optimizer.peak_lr': peak_lr, **usual, **others}
-    return MethodRecipe(source, tuple(f'{name}={value}' for name, value in settings.items()))
+def _method(
+    source: str,
+    peak_lr: float,
+    weight_decay: float,
+    schedule: str = 'linear',
+    warmup_fraction: float = 0.06,
+) -> MethodRecipe:
+    """Make a recipe with PyTorch's AdamW."""
+    settings = (
+        f'optimizer.peak_lr={peak_lr}',
+        'optimizer.algorithm=adamw',
+        f'optimizer.schedule={schedule}',
+        f'warmup_fraction={warmup_fraction}',
+        f'optimizer.weight_decay={weight_decay}',
+    )
+    return MethodRecipe(source, settings)
 
 
 # As the programs' own scripts have them, for BERT-base and RoBERTa-base. Where a source says
 # nothing of a setting it stays the task's.
 METHODS: dict[Method, MethodRecipe] = {
     # The defaults of its options; the rate stays the same throughout.
-    'bitfit': MethodRecipe(
-        'benzakenelad/BitFit run_glue.py and GLUEvaluator.py',
-        (
-            'optimizer.peak_lr=1e-3',
-            'optimizer.algorithm=adamw',
-            'optimizer.schedule=constant',
-            'warmup_fraction=0',
-            'optimizer.weight_decay=0',
-        ),
+    'bitfit': _method(
+        'benzakenelad/BitFit run_glue.py and GLUEvaluator.py', 1e-3, 0, 'constant', 0
     ),
     # MRPC's; RTE has 5e-4.
-    'lora': _method(
-        'microsoft/LoRA examples/NLU/roberta_base_mrpc.sh', 4e-4, {'optimizer.weight_decay': 0.1}
-    ),
+    'lora': _method('microsoft/LoRA examples/NLU/roberta_base_mrpc.sh', 4e-4, 0.1),
     # README's rate with BERT's own optimizer, which the task's recipe has.
     'houlsby': MethodRecipe('google-research/adapter-bert README', ('optimizer.peak_lr=3e-4',)),
     'pfeiffer': _method(
         'microsoft/LoRA examples/NLU/adapter_pfeiffer_roberta_large_mnli.sh',
         3e-4,
-        {'warmup_fraction': 0.1, 'optimizer.weight_decay': 0},
+        0,
+        warmup_fraction=0.1,
     ),
     # There with Adafactor, and with losses for scored choices that a classifier has no use for.
-    'ia3': _method('r-three/t-few configs/ia3.json', 3e-3, {'optimizer.weight_decay': 0}),
-    'adamix': _method(
-        'microsoft/AdaMix bert_base_mnli_expert_soup.sh', 4e-4, {'optimizer.weight_decay': 0.1}
-    ),
-    'spafit': _method('LoRA (none of its own is known)', 4e-4, {'optimizer.weight_decay': 0.1}),
+    'ia3': _method('r-three/t-few configs/ia3.json', 3e-3, 0),
+    'adamix': _method('microsoft/AdaMix bert_base_mnli_expert_soup.sh', 4e-4, 0.1),
+    'spafit': _method('LoRA (none of its own is known)', 4e-4, 0.1),
 }
 
 

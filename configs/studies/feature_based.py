@@ -23,21 +23,17 @@ ROWS = (
 def get_studies() -> dict[str, Study]:
     """Return the table at both scales."""
     return {
-        'paper': Study(
+        'paper': scales.paper_study(
             'Table 7: feature-based, BERT-base',
-            scales.paper(),
             (scales.NER,),
             ROWS,
             scales.PAPER_CASED,
             finetuning_seeds=(0, 1, 2, 3, 4),
         ),
-        'cpu': Study(
+        'cpu': scales.cpu_study(
             'Table 7: feature-based, 4 layers of 128',
-            scales.cpu(),
             (scales.CPU_NER,),
             ROWS,
-            scales.CPU_VOCABULARY,
-            scales.CPU_RECORDS,
             finetuning_seeds=(0, 1),
         ),
     }

@@ -11,17 +11,11 @@ import dataclasses
 from bert_jax.configs.studies import scales
 from bert_jax.configs.studies.study import Column, Row, Study
 
-# (share of [MASK], of the same token, of a random one), in the paper's order of rows.
-MIXES = (
-    (0.8, 0.1, 0.1),
-    (1.0, 0.0, 0.0),
-    (0.8, 0.0, 0.2),
-    (0.8, 0.2, 0.0),
-    (0.0, 0.2, 0.8),
-    (0.0, 0.0, 1.0),
-)
+# Per cent of [MASK], of the same token and of a random one, in the paper's order of rows.
+MIXES = ('80/10/10', '100/0/0', '80/0/20', '80/20/0', '0/20/80', '0/0/100')
 ROWS = tuple(
-    Row('/'.join(f'{share:.0%}'[:-1] for share in mix), records={'mask_mix': mix}) for mix in MIXES
+    Row(mix, records={'mask_mix': tuple(int(share) / 100 for share in mix.split('/'))})
+    for mix in MIXES
 )
 
 
@@ -35,20 +29,16 @@ def _columns(task: Column, ner: Column) -> tuple[Column, ...]:
 def get_studies() -> dict[str, Study]:
     """Return the table at both scales."""
     return {
-        'paper': Study(
+        'paper': scales.paper_study(
             'Table 8: masking (MASK/SAME/RND), BERT-base',
-            scales.paper(),
             _columns(scales.MNLI, scales.NER),
             ROWS,
             scales.PAPER_CASED,
         ),
-        'cpu': Study(
+        'cpu': scales.cpu_study(
             'Table 8: masking (MASK/SAME/RND), 4 layers of 128',
-            scales.cpu(),
             _columns(scales.CPU_STSB, scales.CPU_NER),
             ROWS,
-            scales.CPU_VOCABULARY,
-            scales.CPU_RECORDS,
             finetuning_seeds=(0, 1),
         ),
     }

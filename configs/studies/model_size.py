@@ -31,9 +31,8 @@ def sizes(*shapes: tuple[int, int, int]) -> tuple[Row, ...]:
 def get_studies() -> dict[str, Study]:
     """Return the table at both scales."""
     return {
-        'paper': Study(
+        'paper': scales.paper_study(
             'Table 6: model size',
-            scales.paper(),
             (_PERPLEXITY, scales.MNLI, scales.MRPC, scales.SST2),
             sizes(
                 (3, 768, 12),
@@ -43,16 +42,12 @@ def get_studies() -> dict[str, Study]:
                 (12, 1024, 16),
                 (24, 1024, 16),
             ),
-            scales.PAPER_VOCABULARY,
             finetuning_seeds=(0, 1, 2, 3, 4),
         ),
-        'cpu': Study(
+        'cpu': scales.cpu_study(
             'Table 6: model size, widths of 128 and 192',
-            scales.cpu(),
             (_PERPLEXITY, scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER),
             sizes((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (8, 192, 3)),
-            scales.CPU_VOCABULARY,
-            scales.CPU_RECORDS,
             finetuning_seeds=(0, 1),
         ),
     }

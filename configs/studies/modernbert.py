@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_jax.configs.schema import Phase
+from bert_jax.configs import overrides
 from bert_jax.configs.studies import scales
 from bert_jax.configs.studies.study import Changes, HeldOut, Row, Study
 
@@ -34,6 +34,7 @@ _REMAINDER: Changes = {
     'model.initialization': 'full_megatron',
 }
 
+_LOSS = HeldOut('mlm_loss', 'held-out loss')
 ROWS = (
     Row('BERT'),
     Row('Rotary positions', pretraining=_ROTARY),
@@ -45,17 +46,10 @@ ROWS = (
 
 def get_studies() -> dict[str, Study]:
     """Return the comparison for two cores, and the same on a fifth of the text (12 MB)."""
-    whole = Study(
+    whole = scales.cpu_study(
         'BERT, ModernBERT and the changes between them, 4 layers of 128',
-        scales.cpu(),
-        (
-            HeldOut('mlm_loss', 'held-out loss'),
-            scales.CPU_MRPC,
-            scales.CPU_SST2,
-            scales.CPU_NER,
-        ),
+        (_LOSS, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER),
         ROWS,
-        scales.CPU_VOCABULARY,
         {**scales.CPU_RECORDS, 'objective': 'full_sentences'},
         seeds=(0, 1),
     )
@@ -67,17 +61,14 @@ def _fifth(whole: Study) -> Study:
 
     Products are in float32, as they are on a CPU without AMX.
     """
-    recipe = dataclasses.replace(
+    recipe = overrides.apply(
         whole.pretraining,
-        phases=(Phase(32, 1000, 64), Phase(64, 1200, 32)),
-        optimizer=dataclasses.replace(whole.pretraining.optimizer, warmup_steps=100),
-        runtime=dataclasses.replace(
-            whole.pretraining.runtime,
-            matmul_dtype=None,
-            eval_every=1100,
-            checkpoint_every=1100,
-            keep_every=1100,
-        ),
+        [
+            'phases.0.steps=1000',
+            'phases.1.steps=1200',
+            'optimizer.warmup_steps=100',
+            'runtime.matmul_dtype=none',
+        ],
     )
     ner = scales.cpu_column('conll2003_sentences', 'NER', 'entity_f1', 14_041, train_examples=4_000)
     tasks = tuple(
@@ -91,6 +82,6 @@ def _fifth(whole: Study) -> Study:
     return dataclasses.replace(
         whole,
         pretraining=recipe,
-        columns=(HeldOut('mlm_loss', 'held-out loss'), *tasks),
+        columns=(_LOSS, *tasks),
         records={**whole.records, 'dupe_factor': 1},
     )

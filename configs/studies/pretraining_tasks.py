@@ -11,7 +11,7 @@ BiLSTM of the row after it is put on top of that model in fine-tuning, at random
 from __future__ import annotations
 
 from bert_jax.configs.studies import scales
-from bert_jax.configs.studies.study import Changes, Column, Row, Study
+from bert_jax.configs.studies.study import Changes, Row, Study
 
 _NO_NSP: Changes = {'objective': 'full_sentences'}
 # Every token is predicted, and each stands as it is.
@@ -25,33 +25,20 @@ ROWS = (
     Row('LTR & No NSP + BiLSTM', records=_LTR, pretraining=_LEFT, finetuning={'bilstm': True}),
     Row('No NSP in pairs', pretraining={'pair_loss': False}),
 )
-PAPER: tuple[Column, ...] = (
-    scales.MNLI,
-    scales.QNLI,
-    scales.MRPC,
-    scales.SST2,
-    scales.SQUAD,
-)
-CPU: tuple[Column, ...] = (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER)
 
 
 def get_studies() -> dict[str, Study]:
     """Return the table at both scales."""
     return {
-        'paper': Study(
+        'paper': scales.paper_study(
             'Table 5: pre-training tasks, BERT-base',
-            scales.paper(),
-            PAPER,
+            (scales.MNLI, scales.QNLI, scales.MRPC, scales.SST2, scales.SQUAD),
             ROWS,
-            scales.PAPER_VOCABULARY,
         ),
-        'cpu': Study(
+        'cpu': scales.cpu_study(
             'Table 5: pre-training tasks, 4 layers of 128',
-            scales.cpu(),
-            CPU,
+            (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER),
             ROWS,
-            scales.CPU_VOCABULARY,
-            scales.CPU_RECORDS,
             # Each pre-training is fine-tuned once: it is pre-trainings that rows differ by.
             seeds=(0, 1),
         ),

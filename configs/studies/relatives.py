@@ -14,7 +14,7 @@ shows a model less text in as many sequences, and the table says how many pieces
 from __future__ import annotations
 
 from bert_jax.configs.studies import scales
-from bert_jax.configs.studies.study import Changes, Column, Row, Study
+from bert_jax.configs.studies.study import Changes, Row, Study
 
 _SENTENCES: Changes = {
     'objective': 'full_sentences',
@@ -54,28 +54,19 @@ def rows(byte_bpe: int, unigram: int, embedding_size: int) -> tuple[Row, ...]:
     )
 
 
-PAPER: tuple[Column, ...] = (scales.MNLI, scales.MRPC, scales.SST2, scales.SQUAD)
-CPU: tuple[Column, ...] = (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER)
-
-
 def get_studies() -> dict[str, Study]:
     """Return the comparison at both scales."""
     return {
-        'paper': Study(
+        'paper': scales.paper_study(
             'BERT, RoBERTa and ALBERT of the same size and steps, BERT-base',
-            scales.paper(),
-            PAPER,
+            (scales.MNLI, scales.MRPC, scales.SST2, scales.SQUAD),
             rows(50265, 30000, 128),
-            scales.PAPER_VOCABULARY,
             may_differ=('vocabulary',),
         ),
-        'cpu': Study(
+        'cpu': scales.cpu_study(
             'BERT, RoBERTa and ALBERT of the same size and steps, 4 layers of 128',
-            scales.cpu(),
-            CPU,
+            (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER),
             rows(8000, 8000, 64),
-            scales.CPU_VOCABULARY,
-            scales.CPU_RECORDS,
             may_differ=('vocabulary',),
         ),
     }

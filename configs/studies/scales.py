@@ -18,11 +18,13 @@ needs both sides, stand for SQuAD's spans, whose rows of 384 the encoder does no
 
 from __future__ import annotations
 
+from typing import Any
+
 from bert_jax.configs import overrides
 from bert_jax.configs.presets import bert_base
 from bert_jax.configs.presets.shapes import encoder
 from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
-from bert_jax.configs.studies.study import Changes, Column
+from bert_jax.configs.studies.study import Changes, Column, HeldOut, Row, Study
 
 # Section 4.1.
 GLUE_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
@@ -73,6 +75,28 @@ PAPER_VOCABULARY: Changes = {'vocab_size': 30522}
 PAPER_CASED: Changes = {'vocab_size': 28996, 'lower_case': False}
 
 
+def paper_study(
+    title: str,
+    columns: tuple[Column | HeldOut, ...],
+    rows: tuple[Row, ...],
+    vocabulary: Changes = PAPER_VOCABULARY,
+    **others: Any,
+) -> Study:
+    """Return a study at the paper scale."""
+    return Study(title, paper(), columns, rows, vocabulary, **others)
+
+
+def cpu_study(
+    title: str,
+    columns: tuple[Column | HeldOut, ...],
+    rows: tuple[Row, ...],
+    records: Changes = CPU_RECORDS,
+    **others: Any,
+) -> Study:
+    """Return a study at the cpu scale."""
+    return Study(title, cpu(), columns, rows, CPU_VOCABULARY, records, **others)
+
+
 def paper_glue(task: str, name: str, examples: int) -> Column:
     """Return a GLUE task by accuracy, as tables 5, 6 and 8 have it."""
     return Column(task, name, 'accuracy', learning_rates=GLUE_RATES, examples=examples)
@@ -102,13 +126,12 @@ _CPU_RATES = (1e-3, 3e-4, 1e-4)
 
 def cpu_column(task: str, name: str, metric: str, examples: int, **changes: int) -> Column:
     """Return a task that is fine-tuned at the cpu scale."""
-    finetuning = {**_CPU, **changes}
     return Column(
         task,
         name,
         metric,
         learning_rates=_CPU_RATES,
-        finetuning=finetuning,
+        finetuning={**_CPU, **changes},
         bilstm={'max_seq_length': 64, 'lstm_width': 128},
         examples=examples,
     )

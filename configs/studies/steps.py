@@ -24,20 +24,15 @@ def rows(*checkpoints: int) -> tuple[Row, ...]:
 def get_studies() -> dict[str, Study]:
     """Return the figure at both scales."""
     return {
-        'paper': Study(
+        'paper': scales.paper_study(
             'Accuracy after k steps, BERT-base',
-            scales.paper(),
             (scales.MNLI,),
             rows(200_000, 400_000, 600_000, 800_000, 1_000_000),
-            scales.PAPER_VOCABULARY,
         ),
-        'cpu': Study(
+        'cpu': scales.cpu_study(
             'Scores after k steps, 4 layers of 128',
-            scales.cpu(),
             (scales.CPU_STSB, scales.CPU_NER),
             rows(*(k * scales.CPU_KEPT for k in (2, 4, 6, 8, 10))),
-            scales.CPU_VOCABULARY,
-            scales.CPU_RECORDS,
             finetuning_seeds=(0, 1),
         ),
     }

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -182,8 +182,7 @@ class Study:
         Raises:
           UserError: its changes name no setting or do not fit.
         """
-        changes = as_text(row.pretraining)
-        config = overrides.apply(self.pretraining, changes)
+        config = overrides.apply(self.pretraining, as_text(row.pretraining))
         return config if seed is None else dataclasses.replace(config, seed=seed)
 
     def records_options(self, row: Row) -> dict[str, Value]:
@@ -209,7 +208,7 @@ class Study:
                     raise UserError(f'pretraining: {name} follows from the study: leave it out')
             kept, last = config.runtime.keep_every, config.total_steps
             for step in row.checkpoints:
-                if step > last or not (step == last or (kept and step % kept == 0)):
+                if step != last and (step > last or not kept or step % kept):
                     raise UserError(
                         f'checkpoints: {step} is neither the last step ({last}) nor a multiple of'
                         f' runtime.keep_every={kept}'
@@ -231,16 +230,15 @@ class Study:
         Raises:
           UserError: they do not.
         """
-        phases = lambda row: [
-            (phase.seq_len, phase.steps, phase.batch_size) for phase in self.config(row).phases
-        ]
-        text = lambda row: (row.text, [self.records_options(row).get(name) for name in _TEXT])
-        facts: dict[Axis, tuple[Any, Any]] = {
-            'text': (text(first), text(row)),
-            'vocabulary': (self.vocabulary_options(first), self.vocabulary_options(row)),
-            'sequences': (phases(first), phases(row)),
+        facts: dict[Axis, Callable[[Row], Any]] = {
+            'text': lambda r: (r.text, [self.records_options(r).get(name) for name in _TEXT]),
+            'vocabulary': self.vocabulary_options,
+            'sequences': lambda r: [
+                (phase.seq_len, phase.steps, phase.batch_size) for phase in self.config(r).phases
+            ],
         }
-        for axis, (base, other) in facts.items():
+        for axis, fact in facts.items():
+            base, other = fact(first), fact(row)
             if base != other and axis not in self.may_differ:
                 raise UserError(
                     f'rows {first.name!r} and {row.name!r} differ in {axis} ({base} and {other}),'
@@ -293,11 +291,8 @@ def load(name_or_path: str) -> dict[str, Study]:
             f'{did_you_mean(name_or_path, names())}'
         )
     studies = run_file(path, 'get_studies')
-    if not (
-        isinstance(studies, dict)
-        and studies
-        and all(isinstance(study, Study) for study in studies.values())
-    ):
+    made = list(studies.values()) if isinstance(studies, dict) else []
+    if not made or not all(isinstance(study, Study) for study in made):
         raise UserError(
             f'{path}: get_studies() must return a dict of Study by scale, as in'
             " {'cpu': Study(...)}"

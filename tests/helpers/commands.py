@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import runpy
 import signal
@@ -18,10 +19,14 @@ from absl import flags, logging
 def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
     """Runs `python -m bert_jax.launch.NAME ARGUMENTS` here: code, stdout and stderr.
 
-    On the devices of the tests. What is a matter of a process, such as a kill or what is imported,
-    needs one of its own.
+    Or a file, NAME.py. On the devices of the tests. What is a matter of a process, such as a kill
+    or what is imported, needs one of its own.
     """
     argv = [name, *map(str, arguments)]
+    is_file = name.endswith('.py')
+    start = functools.partial(runpy.run_path, name)
+    if not is_file:
+        start = functools.partial(runpy.run_module, f'bert_jax.launch.{name}', alter_sys=True)
     out, err = io.StringIO(), io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     # absl has kept the stderr that was there when it was imported.
@@ -33,7 +38,7 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            runpy.run_module(f'bert_jax.launch.{name}', run_name='__main__', alter_sys=True)
+            start(run_name='__main__')
     except SystemExit as ended:
         code = int(ended.code or 0)
     finally:
@@ -44,7 +49,7 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
         # The flags of the next command may have the same names; those of libraries stay.
         for flag in list(flags.FLAGS):
             module = str(flags.FLAGS.find_module_defining_flag(flag))
-            if module == 'bert_jax.cli.app' or module.endswith(f'launch/{name}.py'):
+            if module in ('bert_jax.cli.app', name) or module.endswith(f'launch/{name}.py'):
                 delattr(flags.FLAGS, flag)
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 

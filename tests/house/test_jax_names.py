@@ -6,13 +6,12 @@ the newest; these tests run on both.
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import pathlib
 
 import pytest
 
 from tests.helpers.processes import ROOT
+from tests.house.test_rooms import imported
 
 EXPERIMENTAL = {
     # kernels for TPUs
@@ -40,22 +39,11 @@ EXPERIMENTAL = {
 PRIVATE = ('jax._src', 'jaxlib._', 'flax.training', 'flax.linen.partitioning')
 
 
-def imports(path: pathlib.Path) -> list[str]:
-    """The dotted names that a file imports, `from a import b` as a.b."""
-    names = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names += [f'{node.module}.{alias.name}' for alias in node.names]
-    return names
-
-
 def test_nothing_private_and_nothing_experimental_that_is_not_in_the_list():
     folders = ('bert_jax', 'configs', 'input_pipeline', 'launch', 'benchmarks', 'tests')
     files = [path for folder in folders for path in (ROOT / folder).rglob('*.py')]
     files = [path for path in files if 'fixtures' not in path.parts]
-    used = {name: path for path in files for name in imports(path)}
+    used = {name: path for path in files for name in imported(path)}
     assert 'jax' in used
     assert not {name: path for name, path in used.items() if name.startswith(PRIVATE)}
     ours = {name: path for name, path in used.items() if name.startswith('jax.experimental')}

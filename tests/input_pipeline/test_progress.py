@@ -41,7 +41,7 @@ def main(argv):
     print('result')
 
 if __name__ == '__main__':
-    app.run(main, 'long, fail')
+    app.run(main, arguments='long, fail')
 """
 WRITTEN = ['a line of the log', 'printed in pieces', 'half a line and its end']
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+import functools
 
 import pytest
 
-from tests.helpers.processes import ROOT, python
+from tests.helpers import commands
+from tests.helpers.processes import ROOT
 
 # Words do not depend on where sentences end; the quickstart always looks for them.
 PROGRAM = '''"""Shears sheep."""
@@ -47,12 +48,9 @@ if __name__ == '__main__':
 
 @pytest.fixture
 def program(tmp_path):
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        path = tmp_path / 'shear.py'
-        path.write_text(PROGRAM)
-        return python(path, *arguments, PYTHONPATH=str(ROOT))
-
-    return run
+    path = tmp_path / 'shear.py'
+    path.write_text(PROGRAM)
+    return functools.partial(commands.run, str(path))
 
 
 def test_no_command_defines_a_flag_by_hand():

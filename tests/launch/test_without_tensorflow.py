@@ -126,8 +126,7 @@ def test_what_needs_it_says_so_in_one_line(without):
             f'tfds:wikipedia/train: tensorflow_datasets is not installed: {INSTALL}'
         ),
         'verify_data gs://bucket/records': (
-            'gs://bucket/records: gcsfs, which reads and writes gs://, is not installed: pip'
-            " install -c constraints.txt '.[gcs]'"
+            "gs://bucket/records: gcsfs is not installed: pip install -c constraints.txt '.[gcs]'"
         ),
     }
     for line, (name, code, out, err) in zip(lines, without(*lines), strict=True):

@@ -50,11 +50,11 @@ class Series(NamedTuple):
     def splits(self, name: str) -> dict[str, Points]:
         """Return the points of a metric by split, in its unit; splits without any are left out."""
         lines = self.run.lines
-        by_split = {
-            split: in_unit(name, points(lines, split, name))
+        return {
+            split: in_unit(name, measured)
             for split in dict.fromkeys(line['split'] for line in lines)
+            if (measured := points(lines, split, name))
         }
-        return {split: measured for split, measured in by_split.items() if measured}
 
 
 def series_of(opened: Sequence[Run | Sweep]) -> list[Series]:
@@ -62,18 +62,15 @@ def series_of(opened: Sequence[Run | Sweep]) -> list[Series]:
     series: list[Series] = []
     colours: dict[str, int] = {}
     for entry in opened:
-        axis = sweeps.axis_of(entry.rows()) if isinstance(entry, Sweep) else None
-        labels = []
-        for run in all_runs([entry]):
-            label = entry.name
-            if isinstance(entry, Sweep):
-                label += f': {sweeps.line_of(entry.settings_of(run), axis)}'
-            labels.append(label)
+        runs, labels = all_runs([entry]), [entry.name]
+        if isinstance(entry, Sweep):
+            axis = sweeps.axis_of(entry.rows())
+            lines = [sweeps.line_of(entry.settings_of(run), axis) for run in runs]
+            labels = [f'{entry.name}: {line}' for line in lines]
         # By name, as the picture in the folder of the sweep has them.
         for label in sorted(labels):
             colours.setdefault(label, len(colours))
-        members = zip(labels, all_runs([entry]), strict=True)
-        series += [Series(label, colours[label], run) for label, run in members]
+        series += [Series(label, colours[label], run) for label, run in zip(labels, runs)]
     return series
 
 
@@ -84,10 +81,8 @@ def curves(series: Sequence[Series], of: str) -> Part:
       series: the runs.
       of: what they are, for the names of the figures.
     """
-    names = [name for name in _metrics(series) if any(each.splits(name) for each in series)]
-    if not names:
-        return Text('No log line yet, so there is nothing to draw.')
-    return Figures([_figure(name, series, of) for name in names])
+    figures = [drawn for name in _metrics(series) if (drawn := _figure(name, series, of))]
+    return Figures(figures) if figures else Text('No log line yet, so there is nothing to draw.')
 
 
 def spread(sweep: Sweep, series: Sequence[Series]) -> list[Part]:
@@ -113,8 +108,7 @@ def spread(sweep: Sweep, series: Sequence[Series]) -> list[Part]:
     else:
         keys, drawn = [], drawing(picture, label, 1.0 + 0.42 * len(picture.groups))
         note = 'The bar beside the points is their mean and sample standard deviation.'
-    if picture.guess is not None:
-        keys.append(_GUESSING)
+    keys += [_GUESSING] if picture.guess is not None else []
     return [
         Figures([Figure(picture.title, picture.unit, drawn, label, keys)]),
         Text(note),
@@ -124,15 +118,18 @@ def spread(sweep: Sweep, series: Sequence[Series]) -> list[Part]:
 
 def _scores(sweep: Sweep, rows: Sequence[dict[str, Any]], guess: float | None) -> Table:
     """Return the numbers of a sweep's picture, settings by settings."""
-    metric, axis, lines = rows[0]['metric'], sweeps.axis_of(rows), []
-    entries = sweeps.summarize(rows)
+    metric, axis, entries = rows[0]['metric'], sweeps.axis_of(rows), sweeps.summarize(rows)
     if axis:
         entries.sort(key=lambda entry: entry['settings'][axis])
-    for entry in entries:
-        scores = entry['metrics'][metric]
-        statistics = [shown(metric, scores[name]) for name in ('mean', 'sd', 'max')]
-        counts = [f'{entry["runs"]}', f'{entry["failed"] or NONE}']
-        lines.append([sweeps.in_words(entry['settings']), *statistics, *counts])
+    lines = [
+        [
+            sweeps.in_words(entry['settings']),
+            *(shown(metric, entry['metrics'][metric][name]) for name in ('mean', 'sd', 'max')),
+            f'{entry["runs"]}',
+            f'{entry["failed"] or NONE}',
+        ]
+        for entry in entries
+    ]
     caption = [f'{metric} on {rows[0]["split"]}']
     if guess is not None:
         caption.append(f'guessing scores {shown(metric, guess)}')
@@ -144,22 +141,18 @@ def _scores(sweep: Sweep, rows: Sequence[dict[str, Any]], guess: float | None) -
 
 def _metrics(series: Sequence[Series]) -> list[str]:
     """Return the metrics that have a chart, in their order."""
-    scored = dict.fromkeys(
-        name
-        for each in series
-        for line in each.run.lines
-        if line['split'] != 'train'
-        for name in line
-        if name not in _NO_CHART
-    )
-    middle = [name for name in scored if name not in (*_FIRST, *_LAST)]
+    lines = [line for each in series for line in each.run.lines if line['split'] != 'train']
+    scored = dict.fromkeys(name for line in lines for name in line)
+    middle = [name for name in scored if name not in {*_FIRST, *_LAST, *_NO_CHART}]
     first = [name for name in _FIRST if name != 'loss' or 'mlm_loss' not in scored]
     return [*first, *middle, *_LAST]
 
 
-def _figure(name: str, series: Sequence[Series], of: str) -> Figure:
-    """Return one metric of all runs that have it."""
+def _figure(name: str, series: Sequence[Series], of: str) -> Figure | None:
+    """Return one metric of all runs that have it; None where none has."""
     by_run = [(each, splits) for each in series if (splits := each.splits(name))]
+    if not by_run:
+        return None
     scored = any(split != 'train' for _, splits in by_run for split in splits)
     drawn, rows = [], []
     for each, splits in by_run:

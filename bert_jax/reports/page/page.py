@@ -6,8 +6,9 @@ part is made in a file of its own, and page.html draws it.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 from etils import epath
@@ -50,39 +51,26 @@ def write_report(
     opened = open_all(workdirs)
     names = [entry.name for entry in opened]
     title = title or ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
-    sections = _sections(opened, sample_count, filled or {}, result or headline(opened))
-    text = render(title, sections)
+    pretraining = [entry for entry in opened if isinstance(entry, Run) and entry.pretraining]
+    finetuning = [entry for entry in opened if entry not in pretraining]
+    shown = pretraining if sample_count else []
+    kinds = [kind for kind in (pretraining, finetuning) if kind]
+    all_of = itertools.chain.from_iterable
+    sections: dict[str, Iterable[Part]] = {
+        'Result': result or headline(opened),
+        'Pre-training': _pretraining(pretraining),
+        'Masked words': all_of(_words(run, sample_count, filled or {}) for run in shown),
+        'Fine-tuning': _finetuning(finetuning),
+        'Confusion': all_of(map(_matrix, finetuning)),
+        'Settings': all_of(map(tables.differences, kinds)),
+        'Commands and machines': all_of(map(tables.reproduction, opened)),
+    }
+    listed = [(heading, list(parts)) for heading, parts in sections.items()]
+    text = render(title, [(heading, parts) for heading, parts in listed if parts])
     target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(target, text)
     return os.fspath(target)
-
-
-def _sections(
-    opened: Sequence[Run | Sweep],
-    sample_count: int,
-    filled: Mapping[str, Samples],
-    result: Sequence[Part],
-) -> list[tuple[str, list[Part]]]:
-    """Return the sections of the page that have any part."""
-    pretraining = [entry for entry in opened if isinstance(entry, Run) and entry.pretraining]
-    finetuning = [entry for entry in opened if entry not in pretraining]
-    shown = pretraining if sample_count else []
-    words = [part for run in shown for part in _words(run, sample_count, filled)]
-    kinds = [kind for kind in (pretraining, finetuning) if kind]
-    sections = [
-        ('Result', list(result)),
-        ('Pre-training', _pretraining(pretraining)),
-        ('Masked words', words),
-        ('Fine-tuning', _finetuning(finetuning)),
-        ('Confusion', [part for entry in finetuning for part in _matrix(entry)]),
-        ('Settings', [part for kind in kinds for part in tables.differences(kind)]),
-        (
-            'Commands and machines',
-            [part for entry in opened for part in tables.reproduction(entry)],
-        ),
-    ]
-    return [(heading, parts) for heading, parts in sections if parts]
 
 
 def _pretraining(runs: Sequence[Run]) -> list[Part]:
@@ -103,8 +91,7 @@ def _pretraining(runs: Sequence[Run]) -> list[Part]:
 def _finetuning(opened: Sequence[Run | Sweep]) -> list[Part]:
     if not opened:
         return []
-    runs = all_runs(opened)
-    series = charts.series_of(opened)
+    runs, series = all_runs(opened), charts.series_of(opened)
     alone = [entry for entry in opened if isinstance(entry, Run)]
     parts: list[Part] = [tables.finetuning_results(alone)] if alone else []
     # Of a sweep its picture first: every run by itself is for who looks for one.

@@ -77,8 +77,8 @@ class Run:
 
     def guess(self, name: str) -> float | None:
         """Return what guessing scores in a metric at the run's end; None where nobody knows."""
-        scores = [guess.scores[name] for guess in self.guesses if name in guess.scores]
-        return scores[-1] if scores else None
+        latest_first = reversed(self.guesses)
+        return next((guess.scores[name] for guess in latest_first if name in guess.scores), None)
 
     def last(self, split: str, name: str) -> float | None:
         """Return the last finite value of a metric; None without any."""
@@ -102,22 +102,20 @@ class Sweep:
     """The runs of one sweep, done or not."""
 
     name: str
-    workdir: Workdir
-    runs: tuple[Run, ...]
+    runs: list[Run]
 
     @cached_property
     def varied(self) -> list[str]:
-        """Return the names of the settings in which its runs differ."""
+        """Return the names of the settings, the seed aside, in which its runs differ."""
         settings = [leaves(schema.to_dict(run.config)) for run in self.runs]
         names = dict.fromkeys(name for of_run in settings for name in of_run)
         states = lambda name: {(name in of_run, of_run.get(name)) for of_run in settings}
-        return [name for name in names if len(states(name)) > 1]
+        return [name for name in names if name != 'seed' and len(states(name)) > 1]
 
     def settings_of(self, run: Run) -> dict[str, Any]:
         """Return what makes a run of the sweep another than the others, with its seed."""
         settings = leaves(schema.to_dict(run.config))
-        names = [*(name for name in self.varied if name != 'seed'), 'seed']
-        return {name: settings[name] for name in names if name in settings}
+        return {name: settings[name] for name in (*self.varied, 'seed') if name in settings}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the results of runs that are done, with their settings, as sweep.json has them."""
@@ -136,9 +134,10 @@ def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
     """
     if not folders:
         raise UserError('name the folders of one or more runs: --workdir=DIR')
-    once = {_absolute(os.fspath(folder)): os.fspath(folder) for folder in folders}
-    names = _short_names(list(once))
-    return [_open(folder, name) for folder, name in zip(once.values(), names, strict=True)]
+    once: dict[str, str] = {}
+    for folder in (os.fspath(each) for each in folders):
+        once[folder if '://' in folder else os.path.abspath(folder)] = folder
+    return [_open(folder, name) for folder, name in zip(once.values(), _short_names(list(once)))]
 
 
 def all_runs(opened: Sequence[Run | Sweep]) -> list[Run]:
@@ -154,8 +153,9 @@ def _open(folder: str, name: str) -> Run | Sweep:
     if not swept:
         workdir.check('the folder of a run or of a sweep')
         return _run(workdir, name)
-    runs = (_run(Workdir(workdir.path / 'runs' / run), f'{name}: {run}') for run in swept)
-    return Sweep(name, workdir, tuple(runs))
+    return Sweep(
+        name, [_run(Workdir(workdir.path / 'runs' / run), f'{name}: {run}') for run in swept]
+    )
 
 
 def _run(workdir: Workdir, name: str) -> Run:
@@ -167,18 +167,11 @@ def _run(workdir: Workdir, name: str) -> Run:
         guessed = [
             Guess(0, {'mlm_loss': line['nats_gained'] + line['mlm_loss']}) for line in gained[:1]
         ]
-    results = {
-        file.name.removesuffix('.json'): read_object(file)
-        for file in sorted(workdir.path.glob('eval/*.json'))
-    }
+    results = {file.stem: read_object(file) for file in sorted(workdir.path.glob('eval/*.json'))}
     data = workdir.data() if workdir.data_file.exists() else {}
     return Run(
         name, workdir, workdir.config(), data, lines, results, notes.starts(workdir), guessed
     )
-
-
-def _absolute(folder: str) -> str:
-    return folder if '://' in folder else os.path.abspath(folder)
 
 
 def _short_names(folders: Sequence[str]) -> list[str]:

@@ -73,9 +73,7 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
 
     # The same model twice, with its first weights and with its newest.
     now = read_source(run.workdir.name)
-    init_from = run.data.get('init_from')
-    init_by = run.data.get('init_by', 'weights')
-    params, began = _first_weights(run.config, now.tokenizer, init_from, init_by)
+    params, began = _first_weights(run.config, now.tokenizer, run.data)
     # At first nothing is added to the model, whatever the tuning of the run is.
     first = now._replace(bert=now.bert._replace(params=params, config=run.config.model))
     answers = []
@@ -83,15 +81,16 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
         fill = MaskFiller(source, top, 'float32')
         filled = [fill(f'{text.before}{MASK}{text.after}')['masks'][0] for text in texts]
         answers.append([[(a['token'], a['probability']) for a in words] for words in filled])
-    return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers, strict=True)])
+    return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers)])
 
 
 def _first_weights(
-    config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None, init_by: Any
+    config: schema.PretrainConfig, tokenizer: Tokenizer, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
     """Return the weights that a run began with, made or read again, and what they are in words."""
     from bert_jax.runs.sources import word_network
 
+    init_from, init_by = data.get('init_from'), data.get('init_by', 'weights')
     begun = word_network.is_workdir(init_from)
     if init_from and not begun:
         from bert_jax.runs.sources.fitting import for_pretraining
@@ -140,24 +139,23 @@ def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden 
     ids[positions] = row['masked_lm_ids'][masked]
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id}
 
+    is_special = np.isin(ids, list(special))
+    begins = tokenizer.starts_word[ids] & ~is_special
     longest: Hidden | None = None
     for at in positions.tolist():
         # A whole word: it begins one, and what follows begins another.
-        (token,) = tokenizer.tokens(ids[at : at + 1])
-        ends = at + 1 == len(ids) or ids[at + 1] in special or tokenizer.starts_word[ids[at + 1]]
-        whole = tokenizer.starts_word[ids[at]] and ends
-        if not whole or ids[at] in special or not any(map(str.isalpha, token)):
+        behind = at + 1
+        (token,) = tokenizer.tokens(ids[at:behind])
+        ends = behind == len(ids) or is_special[behind] or begins[behind]
+        if not begins[at] or not ends or not any(map(str.isalpha, token)):
             continue
 
         # Its side of the pair, as far as every piece of it is known.
-        first = last = at
-        while first > max(0, at - _AROUND) and ids[first - 1] not in special:
-            first -= 1
-        while last + 1 < min(len(ids), at + _AROUND) and ids[last + 1] not in special:
-            last += 1
-        before, word, after = map(
-            tokenizer.decode, (ids[first:at], ids[at : at + 1], ids[at + 1 : last + 1])
-        )
+        borders = np.flatnonzero(is_special)
+        first = max([0, at - _AROUND, *(borders[borders < at] + 1)])
+        last = min([len(ids), at + _AROUND, *borders[borders > at]])
+        sides = ids[first:at], ids[at:behind], ids[behind:last]
+        before, word, after = map(tokenizer.decode, sides)
         word = word.strip()
         tells = len(before) + len(after) >= 20  # else there is nothing to guess by
         if tells and (longest is None or len(word) > len(longest.word)):

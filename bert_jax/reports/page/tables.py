@@ -21,13 +21,11 @@ def shown(name: str, value: Any) -> str:
     """Return a value of metrics.jsonl as text: accuracies in per cent, other values as they are."""
     if not isinstance(value, int | float):
         return NONE if value is None else str(value)
-    named = quantity(name)
-    match named.unit:
-        case '%':
-            return f'{value * named.factor:.1f} %'
-        case 'tokens a second':
-            return f'{value:,.0f}'
-    if value >= 100 and float(value).is_integer():  # a count
+    _, unit, factor = quantity(name)
+    if unit == '%':
+        return f'{value * factor:.1f} %'
+    is_count = value >= 100 and float(value).is_integer()
+    if is_count or unit == 'tokens a second':
         return f'{value:,.0f}'
     return f'{value:.3g}' if name == 'learning_rate' else f'{value:.4f}'
 
@@ -39,15 +37,10 @@ def pretraining_results(runs: Sequence[Run]) -> Table:
         for name in ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'loss', 'accuracy')
         if any(run.final(name) is not None for run in runs)
     ]
-    rows = [
-        [
-            run.name,
-            *(_with_guess(name, run.final(name), run) for name in names),
-            run.standing,
-            duration(run.seconds),
-        ]
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        scores = [_with_guess(name, run.final(name), run) for name in names]
+        rows.append([run.name, *scores, run.standing, duration(run.seconds)])
     return Table(
         'Last evaluation on held-out records; in brackets what guessing scores',
         ['run', *(f'{quantity(name).title} ({name})' for name in names), 'steps', 'time'],
@@ -68,11 +61,10 @@ def finetuning_results(runs: Sequence[Run], summary: str = '') -> Table:
             for name, value in result['metrics'].items()
             if not name.endswith('total')
         )
-        loss = f'{shown("loss", result["train_loss"])} ({shown("loss", result["chance_loss"])})'
-        failed = 'failed' if result['failed'] else 'no'
-        time = duration(result['seconds'])
-        split = result['split']
-        rows.append([run.name, scores, loss, failed, run.standing, time, split, run.task])
+        loss, chance = (shown('loss', result[name]) for name in ('train_loss', 'chance_loss'))
+        failed, time = 'failed' if result['failed'] else 'no', duration(result['seconds'])
+        row = [scores, f'{loss} ({chance})', failed, run.standing, time, result['split'], run.task]
+        rows.append([run.name, *row])
     head = ['run', 'scores', 'training loss', 'failed', 'steps', 'time', 'split', 'task']
     caption = 'Scores; in brackets what the same answer to every example has'
     return Table(caption, head, rows, summary=summary)
@@ -119,8 +111,7 @@ def reproduction(entry: Run | Sweep) -> list[Part]:
             'Made by a version that kept no commands: these are the same settings again, in a'
             ' folder of their own.'
         )
-        commands = [Text(_from_settings(run), 'commands') for run in runs[:1]]
-        return [heading, Text(note), *commands]
+        return [heading, Text(note), Text(_from_settings(runs[0]), 'commands')]
 
     # The runs of a sweep have one command, and a run that was stopped the same several times.
     lines = dict.fromkeys(f'cd {shlex.quote(s.folder)}\n{s.command}' for s in starts)
@@ -128,12 +119,11 @@ def reproduction(entry: Run | Sweep) -> list[Part]:
         (s.devices, f'{s.cpus}', s.system, ', '.join(f'{k} {v}' for k, v in s.versions.items()))
         for s in starts
     )
-    resumed = [f'{s.step:,}' for s in starts if s.step]
-    rows = [['begun', min(s.time for s in starts)]]
-    if resumed:
-        rows.append(['gone on with, after step', ', '.join(resumed)])
+    rows = [('begun', min(s.time for s in starts))]
+    if resumed := [f'{s.step:,}' for s in starts if s.step]:
+        rows.append(('gone on with, after step', ', '.join(resumed)))
     for machine in machines:
-        rows += map(list, zip(('devices', 'CPUs', 'system', 'versions'), machine, strict=True))
+        rows += zip(('devices', 'CPUs', 'system', 'versions'), machine)
     commands = [Text(line, 'commands') for line in lines]
     return [heading, *commands, Table(f'What {entry.name} was made on', ['', ''], rows, 'facts')]
 
@@ -144,7 +134,7 @@ def duration(seconds: float | None) -> str:
         return NONE
     minutes, remaining = divmod(round(seconds), 60)
     if not minutes:
-        return f'{seconds:.0f} s'
+        return f'{remaining} s'
     return f'{minutes // 60}:{minutes % 60:02}:{remaining:02}'
 
 
@@ -165,14 +155,9 @@ def _values(entry: Run | Sweep) -> dict[str, str]:
 
 def _from_settings(run: Run) -> str:
     """Return the command for a run whose own is not known."""
-    if run.pretraining:
-        command, options = 'pretrain', {'data': 'RECORDS'}
-        names = [name for name in ('init_from',) if name in run.data]
-    else:
-        command, options = 'finetune', {}
-        names = ['task', 'data_dir', 'init_from']
-    options |= {name: run.data[name] for name in names}
-    words = [f'--{name}={value}' for name, value in options.items()]
-    config = f'--config={run.workdir.config_file}'
-    module = f'bert_jax.launch.{command}'
-    return shlex.join(['python', '-m', module, config, *words, f'--workdir={run.workdir}-again'])
+    command = 'pretrain' if run.pretraining else 'finetune'
+    words = ['python', '-m', f'bert_jax.launch.{command}', f'--config={run.workdir.config_file}']
+    words += ['--data=RECORDS'] if run.pretraining else []
+    for name in ('task', 'data_dir', 'init_from'):
+        words += [f'--{name}={run.data[name]}'] if name in run.data else []
+    return shlex.join([*words, f'--workdir={run.workdir}-again'])

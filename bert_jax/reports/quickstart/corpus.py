@@ -93,11 +93,11 @@ class Corpus:
         # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._options, self._limit = patterns, options, limit
         self._language = language
+        files: list[list[Any]] = []
         chosen = [file for unit in units(patterns, options) for file in unit.files()]
-        paths = sorted({Path(file.path) for file in chosen if '://' not in file.path})
-        files: list[list[Any]] = [
-            [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths
-        ]
+        for path in sorted({Path(file.path) for file in chosen if '://' not in file.path}):
+            stat = path.stat()
+            files.append([str(path.resolve()), stat.st_size, stat.st_mtime_ns])
         remote = [file for file in chosen if '://' in file.path]
         files += [[file.path, file.bytes, epath.Path(file.path).stat().mtime] for file in remote]
         self.title = ', '.join(patterns)
@@ -112,18 +112,17 @@ class Corpus:
 
         # A heap of what is kept, largest hash on top: the smallest hashes are a sample that does
         # not depend on the order of the files, and memory holds no more than the limit.
-        kept: list[tuple[float, int, int, str, list[str]]] = []
+        kept: list[tuple[float, int, str, list[str]]] = []
         report, size, total = Report(), 0, 0
+        bytes_of = lambda sentences: sum(len(sentence.encode()) for sentence in sentences)
         for number, raw in enumerate(read_documents(self._patterns, self._options, report)):
             name = f'{raw.name[0]}:{raw.name[1]}'
-
+            total += bytes_of(raw.sentences)
+            size += bytes_of(raw.sentences)
+            heapq.heappush(kept, (-hashed(f'sample {name}'), number, name, raw.sentences))
             # Over the limit the largest hash goes, but one document always stays.
-            length = sum(len(sentence.encode()) for sentence in raw.sentences)
-            total += length
-            size += length
-            heapq.heappush(kept, (-hashed(f'sample {name}'), number, length, name, raw.sentences))
             while size > self._limit and len(kept) > 1:
-                size -= heapq.heappop(kept)[2]
+                size -= bytes_of(heapq.heappop(kept)[-1])
         for line in report.lines():  # invalid bytes, lines that were cut
             say(line)
 
@@ -132,7 +131,7 @@ class Corpus:
             amount = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
             say(f'{self.title}: {amount}, documents chosen by a hash (--corpus_mb for more)')
         # In parts, and not as a whole: of a document on one side alone nothing could be asked.
-        for _, _, _, name, sentences in sorted(kept, key=lambda item: item[1]):
+        for _, _, name, sentences in sorted(kept, key=lambda item: item[1]):
             for i in range(0, len(sentences), PART_SENTENCES):
                 part = tuple(sentences[i : i + PART_SENTENCES])
                 yield Document(name, f'{name} {i}', '', part)
@@ -164,8 +163,7 @@ Source = Docstrings | Corpus
 
 def write_text(source: Source, folder: Path) -> None:
     """Write the text folder of a source (text_split.py), and say what is in it."""
-    counts = split(source.documents(), folder)
-    train, held_out, dropped = counts['train'], counts['held_out'], counts['dropped']
+    train, held_out, dropped = split(source.documents(), folder).values()
     say(
         f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
         f' {train["documents"]:,} documents to learn from;'
@@ -174,10 +172,3 @@ def write_text(source: Source, folder: Path) -> None:
         f' {dropped["documents"]:,} documents and {dropped["sentences"]:,} sentences dropped as'
         ' copies'
     )
-
-
-def source(
-    corpus: Sequence[str] | None, options: TextOptions, limit: int, language: str | None
-) -> Source:
-    """Return the source that --corpus names; the docstrings without one."""
-    return Corpus(corpus, options, limit, language) if corpus else Docstrings()

@@ -152,55 +152,49 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
 _SKIPPED = r'(?i:references?|see also|methods|bibliography|signature)'
 _UNDERLINE = r'[-=~^"*+#]{3,}$'
 _NOTES = r'(?:note|warning|tip|important|caution|hint|attention|admonition)'
-_LINES = [
-    (re.compile(pattern, re.MULTILINE), replacement)
-    for pattern, replacement in (
-        (r'^ *(```|~~~)[\s\S]*?(?:^ *\1.*$|\Z)', ''),  # fenced code
-        # Sections that are no prose: numpy's to the next heading, Google's as far as is indented.
-        (rf'^{_SKIPPED}\n{_UNDERLINE}[\s\S]*?(?=^\S.*\n{_UNDERLINE}|\Z)', ''),
-        (rf'^( *){_SKIPPED}:\n(?:\1 +\S.*\n?|\s*\n)*', '\n'),
-        (r'^ *>>>.*(?:\n.*\S.*)*', ''),  # doctests, to the next empty line
-        # Directives with their blocks; but the text of notes and warnings is prose.
-        (rf'^( *)\.\.(?! {_NOTES}::)(?: .*)?$(?:\n(?:\1 +\S.*)?$)*', ''),
-        (rf'^ *\.\. {_NOTES}::', '\n'),
-        (rf'^.*\n *{_UNDERLINE}', ''),  # headings
-        (r'^ *[A-Z][\w ]{1,24}:$', ''),
-        (r'^[\s|+=\-:*]+$|^ *\|.*|.*\|$|^ *[+=]{3,}.*', ''),  # tables
-        (  # code, by the look of a line
-            r'^ *(?:import |from [\w.]+ import|def |class \w+[(:]|return |print\(|with .*:$'
-            r'|for .* in .*:$|if .*:$|else:$|[@$%!#]|[\])}]).*'
-            r'|^ *[\w.\[\], ]+ [-+*/]?= .*|^ *[\w.]+\(.*\)?[,;]?$',
-            '',
-        ),
-        # Parameters: numpy's style has name and type on a line, reST's and Google's before text.
-        (r'^ *[*\w][\w*., ]* : .*|^( *)\S+(?: \S+){0,2}\n(?=\1 +\S)', '\n'),
-        (r'^ *:r?type[^:]*:.*', ''),
-        (r'^ *:\w+[^:]*:', '\n'),
-        # A bullet or a parameter begins a paragraph.
-        (r'^ *(?:[-*+\u2022]|\(?\d{1,2}[.)]|\(?[a-z]\)) +', '\n'),
-        (r'^ *[`*]{0,2}[A-Za-z_][\w.]*[`*]{0,2}(?: ?\([^)]*\))? *:(?: +|$)', '\n'),
-        (r'::$', ':'),
-    )
-]
+_LINES = (
+    (r'^ *(```|~~~)[\s\S]*?(?:^ *\1.*$|\Z)', ''),  # fenced code
+    # Sections that are no prose: numpy's to the next heading, Google's as far as is indented.
+    (rf'^{_SKIPPED}\n{_UNDERLINE}[\s\S]*?(?=^\S.*\n{_UNDERLINE}|\Z)', ''),
+    (rf'^( *){_SKIPPED}:\n(?:\1 +\S.*\n?|\s*\n)*', '\n'),
+    (r'^ *>>>.*(?:\n.*\S.*)*', ''),  # doctests, to the next empty line
+    # Directives with their blocks; but the text of notes and warnings is prose.
+    (rf'^( *)\.\.(?! {_NOTES}::)(?: .*)?$(?:\n(?:\1 +\S.*)?$)*', ''),
+    (rf'^ *\.\. {_NOTES}::', '\n'),
+    (rf'^.*\n *{_UNDERLINE}', ''),  # headings
+    (r'^ *[A-Z][\w ]{1,24}:$', ''),
+    (r'^[\s|+=\-:*]+$|^ *\|.*|.*\|$|^ *[+=]{3,}.*', ''),  # tables
+    (  # code, by the look of a line
+        r'^ *(?:import |from [\w.]+ import|def |class \w+[(:]|return |print\(|with .*:$'
+        r'|for .* in .*:$|if .*:$|else:$|[@$%!#]|[\])}]).*'
+        r'|^ *[\w.\[\], ]+ [-+*/]?= .*|^ *[\w.]+\(.*\)?[,;]?$',
+        '',
+    ),
+    # Parameters: numpy's style has name and type on a line, reST's and Google's before text.
+    (r'^ *[*\w][\w*., ]* : .*|^( *)\S+(?: \S+){0,2}\n(?=\1 +\S)', '\n'),
+    (r'^ *:r?type[^:]*:.*', ''),
+    (r'^ *:\w+[^:]*:', '\n'),
+    # A bullet or a parameter begins a paragraph.
+    (r'^ *(?:[-*+\u2022]|\(?\d{1,2}[.)]|\(?[a-z]\)) +', '\n'),
+    (r'^ *[`*]{0,2}[A-Za-z_][\w.]*[`*]{0,2}(?: ?\([^)]*\))? *:(?: +|$)', '\n'),
+    (r'::$', ':'),
+)
 
 # Markup within a paragraph.
-_INLINE = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r':[\w:+-]+:(?=`)', ''),  # :func:`name`
-        (r'`([^`<>]*?)\s*<[^`]*>`_*', r'\1'),  # `text <url>`_
-        (r'!?\[([^\]]*)\]\([^)]*\)', r'\1'),  # [text](url)
-        (r'\s*\[[\w*, -]{1,12}\]_', ''),  # [1]_
-        # A sentence with an address would have a hole: it is refused below.
-        (r'(?:https?|ftp)://\S+|www\.\S+|\S+@\S+\.\w+', '~'),
-        (r'`~?|(?<!\w)\*\*|\*\*(?!\w)', ''),
-        (r'(?<![\w*])\*(?=\w)|(?<=\w)\*(?![\w*])', ''),
-        (r'(?<=\w)_(?!\w)', ''),  # reference_
-        # The modules of a class: a dot before a capital would end a sentence.
-        (r'(?<![\w.])(?:[a-z_]\w*\.)+(?=[A-Z])', ''),
-        (r'\s+', ' '),
-    )
-]
+_INLINE = (
+    (r':[\w:+-]+:(?=`)', ''),  # :func:`name`
+    (r'`([^`<>]*?)\s*<[^`]*>`_*', r'\1'),  # `text <url>`_
+    (r'!?\[([^\]]*)\]\([^)]*\)', r'\1'),  # [text](url)
+    (r'\s*\[[\w*, -]{1,12}\]_', ''),  # [1]_
+    # A sentence with an address would have a hole: it is refused below.
+    (r'(?:https?|ftp)://\S+|www\.\S+|\S+@\S+\.\w+', '~'),
+    (r'`~?|(?<!\w)\*\*|\*\*(?!\w)', ''),
+    (r'(?<![\w*])\*(?=\w)|(?<=\w)\*(?![\w*])', ''),
+    (r'(?<=\w)_(?!\w)', ''),  # reference_
+    # The modules of a class: a dot before a capital would end a sentence.
+    (r'(?<![\w.])(?:[a-z_]\w*\.)+(?=[A-Z])', ''),
+    (r'\s+', ' '),
+)
 
 # How prose is told: words, plain characters, and signs that hardly occur in any.
 _WORD = re.compile(r"[A-Za-z][A-Za-z'\u2019-]+|\b[AaI]\b")
@@ -220,11 +214,11 @@ def to_sentences(docstring: str) -> list[str]:
     """
     text = inspect.cleandoc(docstring)
     for pattern, replacement in _LINES:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     # Markup goes before sentences are cut where full stops are: addresses have many.
     paragraphs = re.split(r'\n\s*\n', text)
     for pattern, replacement in _INLINE:
-        paragraphs = [pattern.sub(replacement, paragraph) for paragraph in paragraphs]
+        paragraphs = [re.sub(pattern, replacement, paragraph) for paragraph in paragraphs]
     reader = Text('', _OPTIONS, Report(), segment=True)
     return [sentence for sentence in reader.document('\n'.join(paragraphs)) if _is_prose(sentence)]
 

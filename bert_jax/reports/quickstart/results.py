@@ -58,15 +58,15 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
 
     # What the run was, what it read, and its scores at the end.
     workdir = Workdir(folder)
-    config, manifest, final = map(
-        read_object, (workdir.config_file, records / 'manifest.json', workdir.result('eval'))
-    )
+    files = workdir.config_file, records / 'manifest.json', workdir.result('eval')
+    config, manifest, final = map(read_object, files)
     # The baseline over all records, not over the few that evaluations on the way read.
     guess, metrics = baselines(str(records)), final['metrics']
     begun = max((noted.step for noted in notes.guesses(workdir)), default=0)
-    # The page of the run has the same number then.
-    note = notes.Guess(begun, guess.by_metric(nsp=True), os.path.abspath(records))
-    notes.note_guess(str(folder), note)
+    # The page of the run has the same numbers then.
+    guessed = guess.by_metric(nsp=True)
+    notes.note_guess(str(folder), notes.Guess(begun, guessed, os.path.abspath(records)))
+    guessed = guessed | {'mlm_perplexity': math.exp(guess.unigram_nll)}
     sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
     fill = manifest['statistics']['text']['train']['fill']
     return {
@@ -83,13 +83,7 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
             'nats_gained': guess.unigram_nll - metrics['mlm_loss'],
             **{name: round(metrics[name]) for name in ('masked', 'examples')},
         },
-        'guessing': {
-            'mlm_accuracy': guess.unigram_accuracy,
-            'mlm_loss': guess.unigram_nll,
-            'mlm_perplexity': math.exp(guess.unigram_nll),
-            'nsp_accuracy': guess.nsp_accuracy,
-            'nsp_loss': guess.nsp_nll,
-        },
+        'guessing': {name: guessed[name] for name in SCORES},
     }
 
 
@@ -125,8 +119,8 @@ def filled_in(filled: Samples | str) -> dict[str, Any]:
 def finetuning(task: Path, question: str, folder: Path) -> dict[str, Any]:
     """Return the accuracies of a sweep by training set size, and the most frequent label's."""
     # The labels in the order of the file; predictions have their indices.
-    examples = (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
-    labels = [json.loads(line)['label'] for line in examples]
+    with open(task / 'held_out.jsonl', encoding='utf-8') as file:
+        labels = [json.loads(line)['label'] for line in file]
     sweep = read_object(folder / 'sweep.json')
 
     # Right or wrong, example by example: what the error of the difference is taken from.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,8 +87,8 @@ class NameRemover:
 
 def library_task(
     documents: Iterable[Document], folder: Path, min_train: int = 200, min_held_out: int = 50
-) -> Path:
-    """Write the task: which library does a docstring come from? Return its file.
+) -> None:
+    """Write the task: which library does a docstring come from?
 
     The classes are the labels with most examples (at most MAX_CLASSES, each with at least
     `min_train` and `min_held_out`), balanced within each split by a hash of the sources.
@@ -102,10 +102,9 @@ def library_task(
     remove = NameRemover(document.label for document in documents)
 
     # By side, then by label: a class must have enough on both sides.
-    sides = [defaultdict[str, list[Document]](list) for _ in range(2)]
+    train, held_out = sides = [defaultdict[str, list[Document]](list) for _ in range(2)]
     for document in documents:
         sides[document.held_out][document.label].append(document)
-    train, held_out = sides
     enough = [
         label
         for label, of_label in train.items()
@@ -127,8 +126,8 @@ def library_task(
 
         # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
         examples = (_example(document, remove) for document in sorted(chosen, key=_order))
-        splits[split] = [example._asdict() for example in examples if example.text]
-    return write(folder, splits, classes)
+        splits[split] = [example for example in examples if example.text]
+    write(folder, splits, classes)
 
 
 def _example(document: Document, remove: NameRemover) -> Example:
@@ -149,8 +148,8 @@ MIN_WORDS = 6
 
 def mixing_task(
     documents: Iterable[Document], tokenizer: Tokenizer, pieces: int, folder: Path
-) -> Path:
-    """Write the task: is a passage whole, or mixed with another? Return its file.
+) -> None:
+    """Write the task: is a passage whole, or mixed with another?
 
     Passages have at most `pieces` word pieces, and half as many at least. Every second of them has
     exchanged every second word with another passage, at the same place and on the same side of the
@@ -166,22 +165,22 @@ def mixing_task(
             sides[document.held_out].append(Example(text, WHOLE, f'{document.group} {i}'))
     splits = {
         split: _mixed_by_half(side, tokenizer, pieces, limit)
-        for split, side, limit in zip(FILES, sides, (MAX_TRAIN, MAX_HELD_OUT), strict=True)
+        for split, side, limit in zip(FILES, sides, (MAX_TRAIN, MAX_HELD_OUT))
     }
-    counts = [len(rows) for rows in splits.values()]
-    if counts[0] < MIN_TRAIN or counts[1] < MIN_HELD_OUT:
+    train, held_out = map(len, splits.values())
+    if train < MIN_TRAIN or held_out < MIN_HELD_OUT:
         raise UserError(
-            f'the text has {counts[0]} passages to learn from and {counts[1]} to be scored on: a'
+            f'the text has {train} passages to learn from and {held_out} to be scored on: a'
             f' task needs {MIN_TRAIN} and {MIN_HELD_OUT}; give more text'
         )
-    return write(folder, splits, [WHOLE, MIXED])
+    write(folder, splits, [WHOLE, MIXED])
 
 
 def _mixed_by_half(
     examples: list[Example], tokenizer: Tokenizer, pieces: int, limit: int
-) -> list[dict[str, str]]:
+) -> list[Example]:
     """Return at most `limit` rows of a task, by turns two whole ones and two mixed ones."""
-    rows: list[dict[str, str]] = []
+    rows: list[Example] = []
     shuffled = sorted(examples, key=_order)
     for pair in zip(shuffled[::2], shuffled[1::2]):
         a, b = (words(example.text, tokenizer, WORD_PIECES) for example in pair)
@@ -196,7 +195,7 @@ def _mixed_by_half(
         if max(sizes) > pieces or 2 * min(sizes) < pieces:
             continue
         label, texts = (MIXED, mixed) if len(rows) % 4 else (WHOLE, whole)
-        rows += [Example(text, label, e.source)._asdict() for text, e in zip(texts, pair)]
+        rows += [Example(text, label, e.source) for text, e in zip(texts, pair)]
         if len(rows) >= limit:
             break
 
@@ -220,15 +219,13 @@ def _order(example: Example | Document) -> float:
     return hashed(f'task {example.source}')
 
 
-def write(folder: Path, splits: dict[str, list[dict[str, str]]], labels: list[str]) -> Path:
-    """Write a JSONL file for each split, and task.json; return the latter.
-
-    `splits`: the rows of 'train' and 'dev', each with a text, its label and where it comes from.
-    """
+def write(folder: Path, splits: Mapping[str, Iterable[Example]], labels: list[str]) -> None:
+    """Write a JSONL file for each split, and task.json; `splits`: 'train' and 'dev'."""
     folder.mkdir(parents=True, exist_ok=True)
-    for split, rows in splits.items():
+    for split, examples in splits.items():
+        rows = (json.dumps(example._asdict(), ensure_ascii=False) for example in examples)
         with atomic_file(folder / FILES[split], 'w') as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+            file.writelines(f'{row}\n' for row in rows)
 
     # The task file last: it names the others.
     task: dict[str, Any] = {
@@ -239,4 +236,3 @@ def write(folder: Path, splits: dict[str, list[dict[str, str]]], labels: list[st
         'metrics': ['accuracy'],
     }
     atomic_write(folder / 'task.json', json.dumps(task, indent=2) + '\n')
-    return folder / 'task.json'

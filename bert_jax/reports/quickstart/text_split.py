@@ -72,6 +72,7 @@ def split(documents: Iterable[Document], directory: Path) -> dict[str, Any]:
         atomic_file(directory / HELD_OUT, 'w') as held_out,
         atomic_file(directory / DOCUMENTS, 'w') as listed,
     ):
+        files = {'train': train, 'held_out': held_out}
         # All three files at once, each whole or not at all.
         for document in documents:
             sentences: dict[str, str] = {}
@@ -86,15 +87,15 @@ def split(documents: Iterable[Document], directory: Path) -> dict[str, Any]:
             dropped['sentences'] += len(document.sentences) - len(new)
             outside = hashed(document.group) < HELD_OUT_FRACTION
             kept = dataclasses.replace(document, sentences=new, held_out=outside)
-            text = '\n'.join(new) + '\n\n'
-            (held_out if outside else train).write(text)
             listed.write(json.dumps(vars(kept), ensure_ascii=False) + '\n')
             side = 'held_out' if outside else 'train'
+            text, sums = '\n'.join(new) + '\n\n', counts[side]
+            files[side].write(text)
             groups[side].add(document.group)
-            counts[side]['groups'] = len(groups[side])
-            counts[side]['documents'] += 1
-            counts[side]['sentences'] += len(new)
-            counts[side]['bytes'] += len(text.encode())
+            sums['groups'] = len(groups[side])
+            sums['documents'] += 1
+            sums['sentences'] += len(new)
+            sums['bytes'] += len(text.encode())
         if min(side['documents'] for side in counts.values()) < MIN_DOCUMENTS:
             raise UserError(
                 f'the text has {counts["train"]["documents"]} documents to learn from and'

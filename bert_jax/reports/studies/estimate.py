@@ -45,7 +45,7 @@ class Work:
 
     runs: dict[str, int]
     flops: float
-    unknown: tuple[str, ...]
+    unknown: list[str]
     bytes: float
 
 
@@ -87,26 +87,23 @@ def work(plan: Plan, steps: Sequence[Step]) -> Work:
     columns = {column.name: column for column in plan.study.columns}
     rows = {line.name: line.row for line in plan.lines()}
     for (line, head, seed), step in plan.cells.items():
-        column = columns[head]
+        row, column = rows[line], columns[head]
         if step not in left or not isinstance(column, Column):
             continue
         left.discard(step)
-        kind = step.partition('/')[0]
-        points = len(plan.study.finetuning_seeds)
+        kind, points = step.partition('/')[0], len(plan.study.finetuning_seeds)
+        model = plan.pretraining[row.name, seed].config.model
         if kind == 'finetune':
             points *= max(1, len(column.learning_rates))
-        runs[kind] += points - 1
-        model = plan.pretraining[rows[line].name, seed].config.model
-        size += points * _WEIGHT * flops.parameter_count(model, pretraining=False)
-        size += _STATE * flops.parameter_count(model, pretraining=False)
-        if kind == 'finetune':
-            config = apply(_recipe(column), plan.study.finetuning(rows[line], column))
+            config = apply(_recipe(column), plan.study.finetuning(row, column))
             examples = config.train_examples or column.examples
             sequence = flops.training_flops_per_sequence(model, config.max_seq_length, 0)
             read = config.steps * config.batch_size or examples * config.epochs
             total += points * read * sequence
             unknown |= set() if read else {head}
-    return Work(runs, total, tuple(sorted(unknown)), size)
+        runs[kind] += points - 1
+        size += (points * _WEIGHT + _STATE) * flops.parameter_count(model, pretraining=False)
+    return Work(runs, total, sorted(unknown), size)
 
 
 def outlook(plan: Plan, steps: Sequence[Step], tflops: float | None) -> str:

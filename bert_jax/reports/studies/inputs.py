@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.files.store import changed, digest, read_note, write_note
+from bert_jax.configs.files.store import changed, read_note, write_note
 from bert_jax.configs.studies.study import Column, HeldOut, Study
 
 # In a folder's study.json, and in place of what is not known to a --dry_run.
@@ -65,16 +65,22 @@ def given(
     Raises:
       UserError: something is not there or, if `needed`, not named.
     """
-    columns = [column for column in study.columns if isinstance(column, Column)]
+    columns = _tasks_of(study)
     texts = _texts(study, corpus, needed)
-    folders = _named('data_dir', data_dir)
+    folders = {}
     names = {name for column in columns for name in (column.name, column.task)}
-    for name in folders:
+    for text in data_dir:
+        name, _, folder = text.partition('=')
+        if not name or not folder:
+            raise UserError(
+                f'--data_dir={text}: expected NAME=FOLDER, as in --data_dir=mrpc=glue/MRPC'
+            )
         if name not in names:
             raise UserError(
-                f'--data_dir={name}={folders[name]}: the study has no column or task'
+                f'--data_dir={text}: the study has no column or task'
                 f' {name!r}{did_you_mean(name, names)}'
             )
+        folders[name] = folder
 
     tasks = {}
     for column in columns:
@@ -98,15 +104,11 @@ def remembered(folder: Path, study: Study) -> Inputs:
     if not file.exists():
         raise UserError(f'--workdir={folder}: no study was run there (no {FILE} in it)')
     kept = read_object(file)
-    tokenizer = Input(kept['tokenizer']) if kept.get('tokenizer') else None
+    noted = lambda kind, name: Input(kept[kind].get(name, _UNKNOWN))
     return Inputs(
-        {row.text: Input(kept['texts'].get(row.text, _UNKNOWN)) for row in study.rows},
-        {
-            column.name: Input(kept['tasks'].get(column.task, _UNKNOWN))
-            for column in study.columns
-            if isinstance(column, Column)
-        },
-        tokenizer,
+        {row.text: noted('texts', row.text) for row in study.rows},
+        {column.name: noted('tasks', column.task) for column in _tasks_of(study)},
+        Input(kept['tokenizer']) if kept.get('tokenizer') else None,
     )
 
 
@@ -117,31 +119,30 @@ def remember(folder: Path, study: Study, inputs: Inputs) -> None:
       UserError: they have read something else.
     """
     file = folder / FILE
-    before = read_note(file)
-    kept = before or {'texts': {}, 'tasks': {}}
-    now = {
+    now: dict[str, Any] = {
         'texts': {name: text.identity for name, text in inputs.texts.items()},
-        'tasks': {
-            column.task: inputs.tasks[column.name].identity
-            for column in study.columns
-            if isinstance(column, Column)
-        },
+        'tasks': {c.task: inputs.tasks[c.name].identity for c in _tasks_of(study)},
+        'tokenizer': inputs.tokenizer.identity if inputs.tokenizer else None,
     }
-    for what, flag in (('texts', 'corpus'), ('tasks', 'data_dir')):
-        for name in changed(kept[what], now[what]):
-            if name in kept[what] and name in now[what]:
-                raise UserError(
-                    f'--{flag}: {name or "the text"} is not what the studies in {folder} have read'
-                    ' (its files have other names or sizes): use another --workdir'
-                )
-    tokenizer = inputs.tokenizer.identity if inputs.tokenizer else None
-    if before and digest(before['tokenizer']) != digest(tokenizer):
-        raise UserError(
-            f'--tokenizer: the studies in {folder} have read another, or trained their own: use'
-            ' another --workdir'
-        )
-    merged = {what: {**kept[what], **now[what]} for what in now}
-    write_note(file, {**merged, 'tokenizer': tokenizer}, 2)
+    if before := read_note(file):
+        for kind, flag in (('texts', 'corpus'), ('tasks', 'data_dir')):
+            for name in changed(before[kind], before[kind] | now[kind]):
+                if name in before[kind]:
+                    raise UserError(
+                        f'--{flag}: {name or "the text"} is not what the studies in {folder} have'
+                        ' read (its files have other names or sizes): use another --workdir'
+                    )
+            now[kind] = before[kind] | now[kind]
+        if 'tokenizer' in changed(before, now):
+            raise UserError(
+                f'--tokenizer: the studies in {folder} have read another, or trained their own:'
+                ' use another --workdir'
+            )
+    write_note(file, now, 2)
+
+
+def _tasks_of(study: Study) -> list[Column]:
+    return [column for column in study.columns if isinstance(column, Column)]
 
 
 def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input]:
@@ -173,7 +174,7 @@ def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input
             for language, given in by_language.items():
                 listing = matching(given)
                 at = f'{language}/' if language else ''
-                files = zip(listing.names, listing.sizes, strict=True)
+                files = zip(listing.names, listing.sizes)
                 identity += [[at + file, bytes_] for file, bytes_ in files]
                 size += sum(listing.sizes)
             flags = tuple(f'--input={pattern}' for pattern in patterns[name])
@@ -226,10 +227,7 @@ def _check_task(study: Study, column: Column, folder: str) -> None:
 
     task = load_task(column.task, folder)
     if column.metric and column.metric not in task.scores:
-        raise UserError(
-            f'column {column.name!r}: {column.task} has no metric {column.metric!r}, but'
-            f' {", ".join(task.scores)}{did_you_mean(column.metric, task.scores)}'
-        )
+        raise no_metric(column, column.metric, task.scores)
     for row in study.rows:
         approach = row.approach or column.approach
         if approach != 'finetune' and task.kind != 'tagging':
@@ -237,6 +235,14 @@ def _check_task(study: Study, column: Column, folder: str) -> None:
                 f'row {row.name!r}, column {column.name!r}: {approach} is for tasks of kind'
                 f' tagging, and {column.task} is of kind {task.kind}'
             )
+
+
+def no_metric(column: Column, name: str, names: Iterable[str]) -> UserError:
+    """Return the refusal of a metric that the task of a column does not have."""
+    return UserError(
+        f'column {column.name!r}: {column.task} has no metric {name!r}, but'
+        f' {", ".join(names)}{did_you_mean(name, names)}'
+    )
 
 
 def _of_task(file: Path) -> list[list[Any]]:
@@ -254,14 +260,3 @@ def _files(folder: str | Path) -> list[list[Any]]:
         for entry in sorted(Path(folder).iterdir())
         if entry.is_file() and not entry.name.startswith('.')
     ]
-
-
-def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
-    """Return {NAME: VALUE} of a flag that is given as NAME=VALUE."""
-    values = {}
-    for text in given:
-        name, equals, value = text.partition('=')
-        if not equals or not name or not value:
-            raise UserError(f'--{flag}={text}: expected NAME=FOLDER, as in --{flag}=mrpc=glue/MRPC')
-        values[name] = value
-    return values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from bert_jax.configs import schema, sweep
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.studies.study import Column, HeldOut, Row, Study, as_text, value_text
+from bert_jax.configs.files.store import digest
+from bert_jax.configs.studies.study import Changes, Column, HeldOut, Row, Study, as_text, value_text
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.reports.studies.inputs import Inputs
-from bert_jax.reports.studies.steps import Command, Folder, Step, name_of
+from bert_jax.reports.studies.steps import Command, Folder, Step
 
 # Options of the records that are the study's own affair.
 _OURS = {'input', 'tokenizer', 'output', 'seq_len', 'engine', 'beam_arguments', 'overwrite', 'text'}
@@ -99,14 +100,20 @@ class Plan:
                 ends |= set(self.steps[name].needs)
         return [step for name, step in self.steps.items() if name in ends]
 
-    def _add(self, step: Step) -> str:
-        self.steps.setdefault(step.name, step)
-        return step.name
+    def _add(
+        self,
+        kind: str,
+        title: str,
+        inputs: dict[str, Any],
+        commands: Callable[[Path], Iterable[Command]],
+        needs: Sequence[str] = (),
+    ) -> str:
+        """Add a step, unless there is the same already; return its name, KIND/DIGEST of inputs."""
+        name = f'{kind}/{digest(inputs)[:12]}'
+        self.steps.setdefault(name, Step(name, title, inputs, commands, tuple(needs)))
+        return name
 
-    def _vocabulary(self, row: Row) -> tuple[str | None, Any]:
-        """Return (step that makes it, what it is known by); no step where a tokenizer is given."""
-        if self.inputs.tokenizer:
-            return None, self.inputs.tokenizer.identity
+    def _vocabulary(self, row: Row) -> str:
         text = self.inputs.texts[row.text]
         options = self.study.vocabulary_options(row)
         # A study lower-cases where it does not say: its rows are compared with the paper's. So
@@ -120,35 +127,36 @@ class Plan:
             shutil.rmtree(folder, ignore_errors=True)  # it is made in one go
             yield 'train_vocab', [*text.flags, f'--output={folder}', *flags]
 
-        name = name_of('vocabulary', inputs)
-        return self._add(Step(name, f'vocabulary of {row.name}', inputs, commands)), name
+        return self._add('vocabulary', f'vocabulary of {row.name}', inputs, commands)
 
     def _records(self, row: Row, seq_len: int) -> str:
-        vocabulary, key = self._vocabulary(row)
-        text = self.inputs.texts[row.text]
+        given, text = self.inputs.tokenizer, self.inputs.texts[row.text]
+        made = '' if given else self._vocabulary(row)
         options = {**self.study.records_options(row), 'seq_len': seq_len}
-        decided = _plain(options, PreprocessOptions, TextOptions)
-        inputs = {'text': text.identity, 'vocabulary': key, 'options': decided}
+        inputs = {
+            'text': text.identity,
+            'vocabulary': given.identity if given else made,
+            'options': _plain(options, PreprocessOptions, TextOptions),
+        }
 
         def commands(folder: Path) -> Iterator[Command]:
-            given = self.inputs.tokenizer
-            tokenizer = given.path if given else self.folder.of(vocabulary or '')
+            tokenizer = given.path if given else self.folder.of(made)
             files = [*text.flags, f'--tokenizer={tokenizer}', f'--output={folder}']
             yield 'preprocess', [*files, *flags_of(options)]
 
         what = f'records of {row.name}, {seq_len} word pieces a row'
-        name = name_of('records', inputs)
-        return self._add(Step(name, what, inputs, commands, (vocabulary,) if vocabulary else ()))
+        return self._add('records', what, inputs, commands, [made] if made else ())
 
     def _pretraining(self, row: Row, seed: int) -> Pretraining:
         config = self.study.config(row, seed)
         records = {phase.seq_len: self._records(row, phase.seq_len) for phase in config.phases}
-        inputs = {'records': list(records.values()), 'config': identity(config)}
+        made = list(records.values())
+        inputs = {'records': made, 'config': identity(config)}
 
         # The held-out records of the last length are scored at once: they are what "LM ppl" is of.
         def commands(folder: Path) -> Iterator[Command]:
-            data = [f'--data={self.folder.of(name)}' for name in records.values()]
-            manifest = read_object(self.folder.of(next(iter(records.values()))) / 'manifest.json')
+            data = [f'--data={self.folder.of(name)}' for name in made]
+            manifest = read_object(self.folder.of(made[0]) / 'manifest.json')
             model = dataclasses.replace(config.model, vocab_size=manifest['vocab_size'])
             file = self.folder.path / 'configs' / f'{folder.name}.json'
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -157,10 +165,10 @@ class Plan:
             if manifest['statistics']['records'].get('eval'):
                 yield 'evaluate', [f'--workdir={folder}', data[-1]]
 
-        name = name_of('pretraining', inputs)
         what = f'pre-training of {row.name}, seed {seed}'
-        self._add(Step(name, what, inputs, commands, tuple(records.values())))
-        return Pretraining(row, name, records, config)
+        return Pretraining(
+            row, self._add('pretraining', what, inputs, commands, made), records, config
+        )
 
     def _cell(self, line: Line, column: Column | HeldOut, seed: int) -> str:
         pretrained = self.pretraining[line.row.name, seed]
@@ -172,39 +180,33 @@ class Plan:
         what = f'{column.name} of {line.name}, seed {seed}'
 
         # The last step has no number here, so that it is the same cell with and without.
-        last = line.checkpoint in (None, pretrained.config.total_steps)
-        made_of: dict[str, Any] = {
-            'pretraining': pretrained.step,
-            'checkpoint': None if last else line.checkpoint,
-            'task': [column.task, task.identity],
-            'seeds': seeds,
-        }
-        source = self.folder.of(pretrained.step)
-        if not last:
-            source = source / 'checkpoints' / str(line.checkpoint)
-        common = [*task.flags, f'--init_from={source}']
+        source, checkpoint = self.folder.of(pretrained.step), line.checkpoint
+        if checkpoint == pretrained.config.total_steps:
+            checkpoint = None
+        if checkpoint:
+            source = source / 'checkpoints' / str(checkpoint)
 
         # Either a sweep of fine-tuning runs, or runs on frozen features; both write sweep.json.
         if approach == 'finetune':
-            changes = self.study.finetuning(line.row, column)
+            kind, changes = 'finetune', self.study.finetuning(line.row, column)
             rates = ','.join(map(str, column.learning_rates))
-            grid = ';'.join([*([f'optimizer.peak_lr={rates}'] if rates else []), f'seed={seeds}'])
+            grid = f'optimizer.peak_lr={rates};seed={seeds}' if rates else f'seed={seeds}'
             sweep.grid(schema.FinetuneConfig(), grid)
-            kind = 'finetune'
             arguments = [*(f'--set={change}' for change in changes), f'--sweep={grid}']
         else:
-            kind = 'feature_based'
-            arguments = [
-                f'--approaches={approach}',
-                f'--seeds={seeds}',
-                *(f'--set_bilstm={change}' for change in as_text(column.bilstm)),
-            ]
-        inputs = {**made_of, 'arguments': arguments}
-
-        def commands(folder: Path) -> Iterator[Command]:
-            yield kind, [*common, f'--workdir={folder}', *arguments]
-
-        return self._add(Step(name_of(kind, inputs), what, inputs, commands, (pretrained.step,)))
+            kind, changes = 'feature_based', as_text(column.bilstm)
+            arguments = [f'--approaches={approach}', f'--seeds={seeds}']
+            arguments += [f'--set_bilstm={change}' for change in changes]
+        inputs = {
+            'pretraining': pretrained.step,
+            'checkpoint': checkpoint,
+            'task': [column.task, task.identity],
+            'seeds': seeds,
+            'arguments': arguments,
+        }
+        flags = [*task.flags, f'--init_from={source}']
+        commands = lambda folder: [(kind, [*flags, f'--workdir={folder}', *arguments])]
+        return self._add(kind, what, inputs, commands, [pretrained.step])
 
 
 def lines_of(row: Row) -> list[Line]:
@@ -266,26 +268,20 @@ def _check_values(options: Mapping[str, Any], seq_len: int) -> None:
     text = TextOptions(**{name: others.pop(name) for name in _names(TextOptions) & others.keys()})
 
     # Which languages the text has is known when it is given; until then those that are named.
-    given: str | tuple[str, ...] = '-'
-    if 'language_repeats' in others:
-        others['language_repeats'] = tuple(others['language_repeats'].split(','))
-        given = tuple(f'{repeats.partition("=")[0]}=-' for repeats in others['language_repeats'])
-    elif 'language_exponent' in others:
-        given = ('en=-',)
-    PreprocessOptions(given, tokenizer='-', output='-', seq_len=seq_len, text=text, **others)
+    given = ['en=-'] if 'language_exponent' in others else ['-']
+    if repeats := others.get('language_repeats'):
+        others['language_repeats'] = tuple(repeats.split(','))
+        given = [f'{each.partition("=")[0]}=-' for each in others['language_repeats']]
+    PreprocessOptions(tuple(given), '-', '-', seq_len=seq_len, text=text, **others)
 
 
-def flags_of(options: Mapping[str, Any]) -> list[str]:
+def flags_of(options: Changes) -> list[str]:
     """Return options as the flags of a command; None is left out, as the default."""
-    switches = {True: '--{}', False: '--no{}'}
-    return [
-        switches[value].format(name) if isinstance(value, bool) else f'--{name}={value_text(value)}'
-        for name, value in options.items()
-        if value is not None
-    ]
+    stated = {name: value for name, value in options.items() if value is not None}
+    return [f'--{change}' for change in as_text(stated)]
 
 
-def _plain(options: Mapping[str, Any], *classes: type) -> dict[str, Any]:
+def _plain(options: Changes, *classes: type) -> dict[str, str]:
     """Return options of `classes` as JSON values, without those that are as by default.
 
     A row that names the default and one that leaves it out have the same folder then.

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.configs.studies.study import Column, HeldOut
+from bert_jax.reports.studies.inputs import no_metric
 from bert_jax.reports.studies.plan import Line, Plan
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
@@ -169,44 +170,32 @@ def _runs(plan: Plan, line: Line, column: Column | HeldOut, step: str, seed: int
         score = _held_out(plan, line, column, read_object(result)['metrics'], seed)
         return [Run(seed, None, None, score * column.factor, False)]
     report = read_object(folder / 'sweep.json')
-    return [
-        Run(
-            seed,
-            run['settings']['seed'],
-            run['settings'].get('optimizer.peak_lr'),
-            _score(run, column) * column.factor,
-            bool(run.get('failed')),
-        )
-        for run in report['runs']
-    ]
-
-
-def _score(run: Mapping[str, Any], column: Column) -> float:
-    """Return the score of a run that the column is about."""
-    name = column.metric or run['metric']
-    if name not in run['metrics']:
-        raise UserError(
-            f'column {column.name!r}: {column.task} has no metric {name!r}, but'
-            f' {", ".join(run["metrics"])}{did_you_mean(name, run["metrics"])}'
-        )
-    return run['metrics'][name]
+    runs = []
+    for run in report['runs']:
+        settings, metrics, name = run['settings'], run['metrics'], column.metric or run['metric']
+        if name not in metrics:
+            raise no_metric(column, name, metrics)
+        rate, score = settings.get('optimizer.peak_lr'), metrics[name] * column.factor
+        runs.append(Run(seed, settings['seed'], rate, score, bool(run.get('failed'))))
+    return runs
 
 
 def _held_out(
     plan: Plan, line: Line, column: HeldOut, metrics: Mapping[str, float], seed: int
 ) -> float:
     """Return a measure of the held-out records of a line."""
-    if column.metric != 'bits_per_sentence':
-        name = f'{column.metric}_{column.language}' if column.language else column.metric
-        if name not in metrics:
-            raise UserError(
-                f'row {line.row.name!r} has no held-out text of {column.language!r}: name it in'
-                f' --corpus={line.row.text}={column.language}=GLOB'
-            )
-        return metrics[name]
-    records = plan.folder.of(list(plan.pretraining[line.row.name, seed].records.values())[-1])
-    text = read_object(records / 'manifest.json')['statistics']['text']['eval']
-    return metrics['mlm_loss'] / math.log(2) * text['tokens'] / text['sentences']
+    if column.metric == 'bits_per_sentence':
+        records = list(plan.pretraining[line.row.name, seed].records.values())[-1]
+        manifest = read_object(plan.folder.of(records) / 'manifest.json')
+        text = manifest['statistics']['text']['eval']
+        return metrics['mlm_loss'] / math.log(2) * text['tokens'] / text['sentences']
+    name = f'{column.metric}_{column.language}' if column.language else column.metric
+    if name not in metrics:
+        raise UserError(
+            f'row {line.row.name!r} has no held-out text of {column.language!r}: name it in'
+            f' --corpus={line.row.text}={column.language}=GLOB'
+        )
+    return metrics[name]
 
 
 class Compute(NamedTuple):
@@ -228,38 +217,33 @@ def compute(plan: Plan, line: Line) -> Compute | None:
     """Return what a line took; None before its pre-training is done for any seed."""
     from bert_jax.costs.flops import training_flops_per_sequence
 
-    done = [
-        run
-        for run in plan.pretraining.values()
-        if run.row is line.row and plan.folder.done(run.step)
-    ]
+    of_row = [run for run in plan.pretraining.values() if run.row is line.row]
+    done = [run for run in of_row if plan.folder.done(run.step)]
     if not done:
         return None
     pieces = predictions = flops = 0.0
+    last = line.checkpoint or math.inf
 
     # Seeds read the same records in the same number of steps: one stands for all.
-    config = Workdir(plan.folder.of(done[0].step)).config()
+    workdirs = [Workdir(plan.folder.of(run.step)) for run in done]
+    config, left = workdirs[0].config(), last
     assert isinstance(config, PretrainConfig)
-    left: float = line.checkpoint or math.inf
     for phase in config.phases:
         manifest = read_object(plan.folder.of(done[0].records[phase.seq_len]) / 'manifest.json')
         steps = min(phase.steps, left)
         left -= steps
         sequences = steps * phase.batch_size
-        sums = manifest['statistics']['records']['train']
-        limit = manifest['max_predictions']
+        sums, limit = manifest['statistics']['records']['train'], manifest['max_predictions']
         pieces += sequences * phase.seq_len * manifest['statistics']['text']['train']['fill']
         predictions += sequences * (sums['masked'] / sums['records'] if 'masked' in sums else limit)
         flops += sequences * training_flops_per_sequence(config.model, phase.seq_len, limit)
     seconds = statistics.fmean(
         sum(
-            metric['seconds']
-            for metric in read_metrics(Workdir(plan.folder.of(run.step)).metrics_file)
-            if metric['split'] == 'train'
-            and 'seconds' in metric
-            and metric['step'] <= (line.checkpoint or math.inf)
+            metric.get('seconds', 0.0)
+            for metric in read_metrics(workdir.metrics_file)
+            if metric['split'] == 'train' and metric['step'] <= last
         )
-        for run in done
+        for workdir in workdirs
     )
     of_line = {step for (name, _, _), step in plan.cells.items() if name == line.name}
     files = [plan.folder.of(step) / 'sweep.json' for step in of_line]
@@ -273,12 +257,12 @@ def as_json(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> dict[str, Any]
     lines = plan.lines()
     table = []
     for line in lines:
-        entry: dict[str, Any] = {'row': line.row.name, 'checkpoint': line.checkpoint, 'cells': {}}
+        in_line: dict[str, Any] = {}
         for column in plan.study.columns:
             cell = cells[line.name, column.name]
             base = cells[first_of(lines, line).name, column.name]
             gap = None if cell is base else difference(base, cell)
-            entry['cells'][column.name] = {
+            in_line[column.name] = {
                 'mean': cell.mean,
                 'sd': cell.sd,
                 'runs': len(cell.values),
@@ -291,12 +275,19 @@ def as_json(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> dict[str, Any]
                 'difference': gap._asdict() if gap else None,
             }
         used = compute(plan, line)
-        table.append(entry | {'compute': used._asdict() if used else None})
+        table.append(
+            {
+                'row': line.row.name,
+                'checkpoint': line.checkpoint,
+                'cells': in_line,
+                'compute': used._asdict() if used else None,
+            }
+        )
     return {'title': plan.study.title, 'lines': table}
 
 
 def first_of(lines: Sequence[Line], line: Line) -> Line:
     """Return the first row's line that a line is compared with: at its checkpoint if it has it."""
-    of_first = [other for other in lines if other.row is lines[0].row]
-    same = [other for other in of_first if other.checkpoint == line.checkpoint]
-    return same[0] if same else lines[0]
+    first, at = lines[0], line.checkpoint
+    same = (other for other in lines if other.row is first.row and other.checkpoint == at)
+    return next(same, first)

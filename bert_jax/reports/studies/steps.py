@@ -20,7 +20,7 @@ from typing import Any
 
 from bert_jax.cli.commands import script_name
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.store import Store, digest, read_note, taken, write_note
+from bert_jax.configs.files.store import Store, read_note, taken, write_note
 from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.reports.quickstart.commands import command, say
 
@@ -49,11 +49,6 @@ class Step:
     inputs: Mapping[str, Any]
     commands: Callable[[Path], Iterable[Command]] = field(compare=False)
     needs: tuple[str, ...] = ()
-
-
-def name_of(kind: str, inputs: Mapping[str, Any]) -> str:
-    """Return the folder of a step: KIND/DIGEST of what it is made from."""
-    return f'{kind}/{digest(inputs)[:12]}'
 
 
 class Folder(Store):

@@ -29,9 +29,8 @@ def test_names_are_removed():
         assert remove(text) == expected
 
 
-def rows_of(task_file, split):
-    file = task_file.parent / read_json(task_file)['files'][split]
-    return read_jsonl(file)
+def rows_of(folder, split):
+    return read_jsonl(folder / read_json(folder / 'task.json')['files'][split])
 
 
 def test_library_task(tmp_path):
@@ -51,12 +50,12 @@ def test_library_task(tmp_path):
         for label in ('numpy', 'jax', 'keras', 'tensorflow')
         for i in range(60 if label != 'tensorflow' else 8)
     ]
-    task_file = tasks.library_task(documents, tmp_path, min_train=20, min_held_out=5)
-    task = load_task(str(task_file))
+    tasks.library_task(documents, tmp_path, min_train=20, min_held_out=5)
+    task = load_task(f'{tmp_path}/task.json')
     assert (task.kind, list(task.labels)) == ('classification', ['jax', 'keras', 'numpy'])
     outside = {f'{d.group} {d.name}' for d in documents if d.held_out}
     for split, count in (('train', 45), ('dev', 15)):
-        rows = rows_of(task_file, split)
+        rows = rows_of(tmp_path, split)
         labels = collections.Counter(row['label'] for row in rows)
         assert labels == dict.fromkeys(task.labels, count)
         assert {row['source'] in outside for row in rows} == {split == 'dev'}
@@ -92,12 +91,12 @@ def test_mixing_task(tmp_path, tokenizer):
         for i in range(12)
         for part in range(60)
     ]
-    path = tasks.mixing_task(articles, tokenizer, 26, tmp_path)
-    assert list(load_task(str(path)).labels) == ['whole', 'mixed']
+    tasks.mixing_task(articles, tokenizer, 26, tmp_path)
+    assert list(load_task(f'{tmp_path}/task.json').labels) == ['whole', 'mixed']
     passages = {article.sentences[0]: article for article in articles}
     # All passages are used but for what makes no four: 540 to learn from and 180 held out.
     for split, count in (('train', 270), ('dev', 90)):
-        rows = rows_of(path, split)
+        rows = rows_of(tmp_path, split)
         labels = [row['label'] for row in rows]
         assert collections.Counter(labels) == {'whole': count, 'mixed': count}
         assert labels[:6] == [*['whole'] * 2, *['mixed'] * 2, *['whole'] * 2]
@@ -125,8 +124,8 @@ def test_what_does_not_fit_mixed_is_left_out_whole_too(tmp_path, tokenizer):
     documents = [
         Document('d', f'd{i}', '', (texts[i * i % 3 % 2],), held_out=i % 4 == 0) for i in range(400)
     ]
-    path = tasks.mixing_task(documents, tokenizer, 20, tmp_path)
-    rows = [row['text'] for row in rows_of(path, 'train')]
+    tasks.mixing_task(documents, tokenizer, 20, tmp_path)
+    rows = [row['text'] for row in rows_of(tmp_path, 'train')]
     assert len(rows) > 40 and set(rows) == set(texts) and rows[::2] == rows[1::2]
 
 

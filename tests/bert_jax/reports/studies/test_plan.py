@@ -96,11 +96,11 @@ def test_steps_and_their_commands(tmp_path):
         'pre-training of b, seed 1',
         'MRPC of b, seed 1',
     ]
-    flags = ['--input=t', f'--output={tmp_path}/v', '--vocab_size=100', '--nolower_case']
+    flags = ['--input=t', f'--output={tmp_path}/v', '--vocab_size=100', '--lower_case=false']
     assert list(first.commands(tmp_path / 'v')) == [('train_vocab', flags)]
     [(name, flags)] = short.commands(tmp_path / 'r')
-    options = '--eval_fraction=0.005 --mask_mix=0.0,1.0,0.0 --segment --dedup=lines --seq_len=32'
-    assert name == 'preprocess' and flags[3:] == options.split()
+    options = '--eval_fraction=0.005 --mask_mix=0.0,1.0,0.0 --segment=true --dedup=lines'
+    assert name == 'preprocess' and flags[3:] == [*options.split(), '--seq_len=32']
     [(name, flags)] = cell.commands(tmp_path / 'c')
     assert name == 'finetune' and f'--init_from={tmp_path}/{pretraining.name}' in flags
     assert '--sweep=optimizer.peak_lr=0.001,0.0001;seed=0' in flags
@@ -213,12 +213,12 @@ def test_the_estimate_by_hand(tmp_path):
     pretraining = 40 * row(32, 5) + 40 * row(64, 10)
     finetuning = 2 * 320 * 3 * row(128, 0)  # two rates, 3 epochs of 128
     assert work.flops == pretraining + finetuning
-    assert work.unknown == () and work.bytes > 0
+    assert work.unknown == [] and work.bytes > 0
     with refused('GB are free: make room'):
         estimate.check_disk(tmp_path / 'not' / 'there', 1e18)
     rows = Row('a'), Row('b', finetuning={'epochs': 4.0})
     unknown = plan_of(tmp_path, *rows, columns=(dataclasses.replace(TASK, examples=0),))
-    assert estimate.work(unknown, list(unknown.steps.values())).unknown == ('MRPC',)
+    assert estimate.work(unknown, list(unknown.steps.values())).unknown == ['MRPC']
 
     # The rate of runs under way: one that has no log line yet is left out.
     plan = plan_of(tmp_path, Row('a'), Row('b', pretraining={'optimizer.b2': 0.9}))
