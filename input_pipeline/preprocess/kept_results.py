@@ -121,14 +121,15 @@ class Engine:
         self,
         function: Callable,
         tasks: Sequence[tuple],
-        weights: Sequence[float],
         progress: Progress,
         kept: KeptResults,
+        weights: Sequence[float] = (),
     ) -> list[Any]:
         """Return `function(*task)` for every task, in their order.
 
-        `weights` are what each adds to the progress.
+        `weights` are what each adds to the progress; without, each adds as much.
         """
+        weights = weights or [progress.total / len(tasks)] * len(tasks)
         # What an interrupted job has finished counts as progress at once, and is not done again.
         results = kept.load(function)
         self._tasks, self._done_before = self._tasks + len(tasks), self._done_before + len(results)

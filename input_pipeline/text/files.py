@@ -11,7 +11,7 @@ import gzip
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal
 
 from etils import epath
@@ -72,25 +72,24 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
 
 
 def decompressed(
-    f: BinaryIO, compression: Compression | None, path: str, size: int = CHUNK
+    f: BinaryIO,
+    compression: Compression | None,
+    path: str,
+    count: int | None = None,
+    size: int = CHUNK,
 ) -> Iterator[bytes]:
     """Yield what a file holds in chunks, of at most `size` bytes but for zstd.
 
-    Members that follow one another make one stream, as `cat a.gz b.gz` and parallel compressors
-    write them.
+    Of a plain file only the next `count` bytes. Members that follow one another make one stream, as
+    `cat a.gz b.gz` and parallel compressors write them.
 
     Raises:
       UserError: it names `path`, which is damaged or truncated.
     """
+    openers: dict[str, Any] = {'gzip': gzip.open, 'bzip2': bz2.open, 'xz': lzma.open}
     if compression is None:
-        yield from chunks(f, size=size)
+        yield from chunks(f, count, size)
         return
-
-    openers: dict[Compression, Callable[[BinaryIO], Any]] = {
-        'gzip': gzip.open,
-        'bzip2': bz2.open,
-        'xz': lzma.open,
-    }
     try:
         if compression == 'zstd':
             yield from _zstd(f)

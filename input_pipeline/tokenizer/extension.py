@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.directories import fast_files
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.settings import FLAGS
 
 _UNUSED = re.compile(r'\[unused\d+\]')
 
@@ -101,15 +103,13 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
             f'--markers: {cut[0]!r} is a word that the vocabulary has, and would be cut out of'
             f' longer words from now on: take a marker that no text holds, as [{cut[0]}]'
         )
-    plain = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
+    plain = dict.fromkeys(FLAGS, False)
     parts['added_tokens'] += [
         {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
     ]
     # Special tokens first, then by id: as in a directory that is read. But by id alone those that
     # come behind the entries, for their ids are their order.
-    vocab = parts.get('model', {}).get('vocab', {})
-    names = set(vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab))
-    first = names.intersection(special)
+    first = fast_files.pieces_of(parts).intersection(special)
     parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in first else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     marked = Tokenizer.of_kind(kind, content, *_rules(tokenizer))

@@ -209,7 +209,7 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
         return [file]
     with reading(file.path), opened(file.path) as f:
         compression = compression_of(f)
-        begun = decompressed(f, compression, file.path, HEAD_BYTES)
+        begun = decompressed(f, compression, file.path, size=HEAD_BYTES)
 
         # the first chunk that has something in it: a decompressor may give empty ones before
         head = next((chunk for chunk in begun if chunk), b'')

@@ -52,7 +52,7 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
     ]
 
 
-def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None]]:
+def texts(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None]]:
     """Yield (row, counted over all of the file, its text or None) of each row of a row group."""
     with epath.Path(path).open('rb') as f:
         # Rows are counted over all groups, so that a document's name does not depend on its unit.

@@ -77,8 +77,12 @@ def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
             yield f'{prefix}{name}', feature
 
 
-def texts(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (byte at which the record begins, its text or None) of each record of a file."""
+def texts(path: str, start: int, column: str) -> Iterator[tuple[int, bytes | None]]:
+    """Yield (byte at which the record begins, its text or None) of each record of a file.
+
+    `start` is 0: such a file is always read as a whole.
+    """
+    del start
     # A feature of text is a list of one value of bytes, or of none.
     with epath.Path(path).open('rb') as f:
         try:

@@ -31,6 +31,7 @@ from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL
 from bert_jax.input_pipeline.tokenizer.layout import Layout
 from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, unreadable
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
+from bert_jax.input_pipeline.tokenizer.settings import FLAGS
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS as PIECE_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 
@@ -118,9 +119,8 @@ class ByteBpe(LibraryModel):
         engine.post_processor = processors.ByteLevel(
             add_prefix_space=add_prefix_space, trim_offsets=True
         )
-        flags = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
         for token in self._added:
-            engine.add_tokens([AddedToken(token['content'], **{f: token[f] for f in flags})])
+            engine.add_tokens([AddedToken(token['content'], **{f: token[f] for f in FLAGS})])
         return engine
 
     def ids(self, word: str) -> list[int]:

@@ -76,6 +76,10 @@ class LibraryModel(Tokenizer):
 
         self.starts_word = np.array(list(map(begins, self.entries)))
 
+    def tokenizer_json(self) -> str:
+        """Return the file's content."""
+        return self.vocabulary.decode()
+
     def ids(self, word: str) -> list[int]:
         """Return the ids of a text."""
         return self._engine.encode(whole(word), add_special_tokens=False).ids
@@ -105,7 +109,3 @@ class Compiled(LibraryModel):
 
     def _read(self, vocabulary: bytes, name: str) -> None:
         self._run(json.loads(vocabulary), name)
-
-    def tokenizer_json(self) -> str:
-        """Return the file's content."""
-        return self.vocabulary.decode()

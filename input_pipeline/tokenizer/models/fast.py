@@ -102,7 +102,3 @@ class Fast(LibraryModel):
             'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode(),
             'tokenizer.json': self.vocabulary,
         }
-
-    def tokenizer_json(self) -> str:
-        """Return the file's content."""
-        return self.vocabulary.decode()
