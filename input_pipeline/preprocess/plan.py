@@ -57,7 +57,7 @@ def units_of(
     # one name in the folders of two languages are two.
     named = []
     for language, patterns in split_inputs(flag, given).items():
-        of_one = corpus.units(patterns, text, report=report)
+        of_one = corpus.units(patterns, text, left_out=report.left_out)
         named += [unit.of_language(language) for unit in of_one] if language else of_one
     _refuse_two_languages(flag, named)
     return named

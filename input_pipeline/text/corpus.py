@@ -75,7 +75,7 @@ def read_documents(
       UserError: no file matches, no file has text, or a file cannot be read as what it is.
     """
     report = Report() if report is None else report
-    for unit in units(pattern, options, report=report):
+    for unit in units(pattern, options, left_out=report.left_out):
         yield from read_unit(unit, options, report)
 
     # Files that are empty one by one are only reported; a corpus without any text is a mistake.

@@ -189,7 +189,7 @@ class Table:
         """Yield ('file:line', JSON) of each line, or the entries of a JSON list or a data set."""
         # Entries have no lines of their own, so they are named by number.
         if self.tfds:
-            from bert_jax.input_pipeline.text.tfds_rows import records
+            from bert_jax.input_pipeline.text.sources.tfds_files import records
 
             data = records(self.tfds, self.split, self.path, self.class_names)
             yield from (
