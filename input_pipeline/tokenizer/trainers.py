@@ -363,7 +363,7 @@ def trainer_of(options: VocabularyOptions) -> Trainer:
     return _TRAINERS[options.model](options)
 
 
-def count_characters(counts: dict[str, int]) -> Counter[str]:
+def count_characters(counts: Mapping[str, int]) -> Counter[str]:
     """Return how often each character occurs in running text."""
     characters: Counter[str] = Counter()
     for word, count in counts.items():
