@@ -122,11 +122,11 @@ class Tokenizer(abc.ABC):
     """
 
     kind: ClassVar[Kind]
-    file: ClassVar[str] = ''
-    has_json: ClassVar[bool] = True
-    layout: Layout = Layout()
-    word_prefix: ClassVar[str] = ''
-    refusal: ClassVar[str]
+    file = ''
+    has_json = True
+    layout = Layout()
+    word_prefix = ''
+    refusal: str
     marked_kind: ClassVar[Kind | None] = None
 
     vocabulary: bytes
@@ -373,7 +373,7 @@ class Tokenizer(abc.ABC):
             'nfc': self.normalizer.nfc,
             'tokenizer_class': self.transformers_class,
             'tokenize_chinese_chars': self.normalizer.ideographs,
-            **dict(zip(SPECIAL_TOKENS, self.special_tokens, strict=True)),
+            **dict(zip(SPECIAL_TOKENS, self.special_tokens)),
         }
         files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
         if self.has_json and self.transformers_class != 'BertTokenizer':

@@ -38,7 +38,7 @@ class LibraryModel(Tokenizer):
             self.entries[i] = entry
         self.vocab_size = len(self.entries)
 
-    def _run(self, rules: dict[str, Any], name: str) -> None:
+    def _obey(self, rules: dict[str, Any], name: str) -> None:
         """Encode by the rules of a tokenizer.json, of which the copy that encodes makes no rows."""
         # Of all special tokens the library shall pass over those of rows alone: only they are
         # special in that copy. To take them out would give the others new ids.
@@ -85,13 +85,16 @@ class LibraryModel(Tokenizer):
         return self._engine.encode(whole(word), add_special_tokens=False).ids
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
-        encodings = self._engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
+        return self._run_on(self._engine, texts)
+
+    def _run_on(self, engine: tokenizers.Tokenizer, texts: Iterable[str]) -> list[np.ndarray]:
+        encodings = engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text."""
         encoding = self._engine.encode(whole(text), add_special_tokens=False)
-        for piece, span in zip(encoding.ids, encoding.offsets, strict=True):
+        for piece, span in zip(encoding.ids, encoding.offsets):
             yield (piece, *span, self.begins_word(piece))
 
 
@@ -108,4 +111,4 @@ class Compiled(LibraryModel):
     marked_kind = 'compiled'
 
     def _read(self, vocabulary: bytes, name: str) -> None:
-        self._run(json.loads(vocabulary), name)
+        self._obey(json.loads(vocabulary), name)
