@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal
 
+import google_crc32c
 from etils import epath
 
 from bert_jax.configs.errors import UserError
@@ -69,6 +70,14 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
     while chunk := f.read(size if count is None else min(size, count)):
         count = None if count is None else count - len(chunk)
         yield chunk
+
+
+def crc32c(f: BinaryIO, count: int | None = None) -> int:
+    """Return the checksum of the next `count` bytes of a file, or of all."""
+    crc = 0
+    for chunk in chunks(f, count):
+        crc = google_crc32c.extend(crc, chunk)
+    return crc
 
 
 def decompressed(

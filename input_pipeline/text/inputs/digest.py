@@ -16,12 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from etils import epath
 
 from bert_jax.configs.errors import reading
-from bert_jax.input_pipeline.text.files import chunks, opened, state
+from bert_jax.input_pipeline.text.files import crc32c, opened, state
 from bert_jax.input_pipeline.text.inputs.units import AnyUnit, Unit
 
 
@@ -65,14 +64,12 @@ def _crc32c(file: Unit) -> int:
 
     # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
     # once.
-    first, size, crc = file.start, file.bytes, 0
+    first, size = file.start, file.bytes
     if file.format == 'parquet':
         first, size = 0, 0 if first else state(file.path)[0]
     with reading(file.path), opened(file.path) as f:
         f.seek(first)
-        for chunk in chunks(f, size):
-            crc = google_crc32c.extend(crc, chunk)
-    return crc
+        return crc32c(f, size)
 
 
 def same(unit: AnyUnit, then: Marks) -> bool:
