@@ -99,8 +99,6 @@ def finished(
     `same_text` says whether the text is what a job with those options has read. Refuses another
     job's.
     """
-    if output.exists() and not output.is_dir():
-        raise UserError(f'--output={output}: is a file, and must be a folder')
     choose = 'choose another folder, or give --overwrite to replace it'
     if not (output / MANIFEST).exists():
         strange = sorted(path.name for path in output.glob('*.tfrecord'))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -268,9 +268,10 @@ def make_records(
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
     rule = recipe.options.rule_of(split)
-    make = _Columns(rule, spec, tokenizer, tokens, Stream(*name, 'masks'))
+    make = functools.partial(_columns, rule, spec, tokenizer, tokens, Stream(*name, 'masks'))
     if spec.packed:
-        keys, parts = _packed(examples, special_tokens(recipe.options.objective), make)
+        special = special_tokens(recipe.options.objective)
+        keys, parts = _packed(examples, special, rule, spec, make)
     else:
         keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
         parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
@@ -333,61 +334,57 @@ def _examples(
     return tokens, examples, languages
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """Turns examples into the columns of records, an example a row."""
+def _columns(
+    rule: MaskingRule,
+    spec: RecordSpec,
+    tokenizer: Tokenizer,
+    tokens: np.ndarray,
+    stream: Stream,
+    examples: Examples,
+) -> dict[str, np.ndarray]:
+    """Return the columns of records, an example a row; `stream` is that of masks."""
+    # Laid out before masking: which places may be masked depends on where they are.
+    special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+    rows = lay_out(tokens, examples, spec.seq_len, *special)
+    names = ('input_ids', 'input_mask', 'segment_ids')
+    columns = {name: getattr(rows, name) for name in names}
+    columns['next_sentence_labels'] = examples.labels
 
-    rule: MaskingRule
-    spec: RecordSpec
-    tokenizer: Tokenizer
-    tokens: np.ndarray
-    stream: Stream  # of masks
+    # Masks are drawn in each training step then, which needs to know where words begin.
+    if spec.masking == 'dynamic':
+        word_starts = rows.word_starts(tokenizer.starts_word)
+        return columns | {'word_starts': word_starts.astype(np.int32)}
 
-    def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
-        tokenizer, rule = self.tokenizer, self.rule
-
-        # Laid out before masking: which places may be masked depends on where they are.
-        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-        rows = lay_out(self.tokens, examples, self.spec.seq_len, *special)
-        names = ('input_ids', 'input_mask', 'segment_ids')
-        columns = {name: getattr(rows, name) for name in names}
-        columns['next_sentence_labels'] = examples.labels
-
-        # Masks are drawn in each training step then, which needs to know where words begin.
-        if self.spec.masking == 'dynamic':
-            word_starts = rows.word_starts(tokenizer.starts_word)
-            return columns | {'word_starts': word_starts.astype(np.int32)}
-
-        # The stream goes on from batch to batch, so batches have to come in their order.
-        masked = mask(
-            rows.input_ids,
-            rows.candidates & tokenizer.listed(rows.input_ids),
-            rows.lengths,
-            rows.word_starts(tokenizer.starts_word) if rule.by_words else None,
-            rule,
-            tokenizer.mask_id,
-            tokenizer.vocab_size,
-            self.stream,
-        )
-        return columns | {
-            'input_ids': masked.input_ids,
-            'masked_lm_positions': masked.positions,
-            'masked_lm_ids': masked.ids,
-            'masked_lm_weights': masked.weights,
-        }
+    # The stream goes on from batch to batch, so batches have to come in their order.
+    masked = mask(
+        rows.input_ids,
+        rows.candidates & tokenizer.listed(rows.input_ids),
+        rows.lengths,
+        rows.word_starts(tokenizer.starts_word) if rule.by_words else None,
+        rule,
+        tokenizer.mask_id,
+        tokenizer.vocab_size,
+        stream,
+    )
+    return columns | {
+        'input_ids': masked.input_ids,
+        'masked_lm_positions': masked.positions,
+        'masked_lm_ids': masked.ids,
+        'masked_lm_weights': masked.weights,
+    }
 
 
 def _packed(
-    examples: Examples, special: int, make: _Columns
+    examples: Examples, special: int, rule: MaskingRule, spec: RecordSpec, make: Callable
 ) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
     """Return the keys of packed records, ascending, and their columns, some at a time.
 
-    `special`: tokens of an example that are no text.
+    `special`: tokens of an example that are no text; `make`: gives the columns of examples.
     """
     # Which examples share a row depends on their lengths, and on how many predictions each will
     # have, known before any is drawn: a row has room for a fixed number.
     lengths = examples.tokens + special
-    packs = pack(lengths, prediction_counts(lengths, make.rule), make.spec)
+    packs = pack(lengths, prediction_counts(lengths, rule), spec)
 
     # Mixed again: examples of a length fill rows in the order of their keys, which would leave like
     # rows together.
@@ -399,7 +396,7 @@ def _packed(
         step = max(1, ROWS * by_key.size // lengths.size)
         for first in range(0, by_key.size, step):
             chosen = packs.take(by_key[first : first + step])
-            yield join(make.spec, make(examples.take(chosen.order)), chosen.bounds)
+            yield join(spec, make(examples.take(chosen.order)), chosen.bounds)
 
     return keys[by_key], parts()
 

@@ -203,17 +203,18 @@ class Directory(NamedTuple):
             (token for name, token in tokens.items() if name not in self.special),
             key=lambda token: token['id'],
         )
-        count = len(entries)
-        beyond = [token['id'] for token in added if token['id'] >= count]
-        if beyond != list(range(count, count + len(beyond))):
-            raise UserError(
-                f'{self.path}: its added tokens have the ids {beyond[:4]}..., which do not follow'
-                f' its {count} entries'
-            )
+        names = list(entries)
         for token in added:
-            if token['id'] < count and entries[token['id']] != token['content']:
+            content, number = token['content'], token['id']
+            if number > len(names):
                 raise UserError(
-                    f'{self.path}: its added token {token["content"]!r} has the id of another entry'
+                    f'{self.path}: its added token {content!r} has the id {number}, and such ids do'
+                    f' not follow its {len(entries)} entries'
+                )
+            names += [content] * (number == len(names))
+            if names[number] != content:
+                raise UserError(
+                    f'{self.path}: its added token {content!r} has the id of another entry'
                 )
         return added
 

@@ -42,19 +42,18 @@ class LibraryModel(Tokenizer):
         """Encode by the rules of a tokenizer.json, of which the copy that encodes makes no rows."""
         # Of all special tokens the library shall pass over those of rows alone: only they are
         # special in that copy. To take them out would give the others new ids.
-        for token in rules['added_tokens']:
+        tokens, model, pieces = rules['added_tokens'], rules['model'], list[str]()
+        for token in tokens:
             token['special'] = token['content'] in self.special_tokens
-        added = {token['content'] for token in rules['added_tokens']}.union(self.special_tokens)
+        added = {token['content'] for token in tokens}.union(self.special_tokens)
         rules |= {'post_processor': None, 'truncation': None, 'padding': None}
-        model, pieces = rules['model'], list[str]()
         if model.get('type') == 'Unigram':
             # Else `<pad>` in a text would be that piece: there is a new line before it, as no text
             # has it.
             pieces = [piece for piece, _ in model['vocab']]
             inside = {*pieces}.intersection(self.special_tokens)
-            kept = [t for t in rules['added_tokens'] if t['content'] not in inside]
-            hidden = [['\n' * (piece in inside) + piece, score] for piece, score in model['vocab']]
-            rules['added_tokens'], model['vocab'] = kept, hidden
+            rules['added_tokens'] = [t for t in tokens if t['content'] not in inside]
+            model['vocab'] = [['\n' * (p in inside) + p, score] for p, score in model['vocab']]
         try:
             self._use(tokenizers.Tokenizer.from_str(json.dumps(rules)))
         except Exception as error:
