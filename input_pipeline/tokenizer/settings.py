@@ -211,8 +211,9 @@ class Directory(NamedTuple):
                     f'{self.path}: its added token {content!r} has the id {number}, and such ids do'
                     f' not follow its {len(entries)} entries'
                 )
-            names += [content] * (number == len(names))
-            if names[number] != content:
+            if number == len(names):
+                names.append(content)
+            elif names[number] != content:
                 raise UserError(
                     f'{self.path}: its added token {content!r} has the id of another entry'
                 )
