@@ -167,8 +167,7 @@ class Reader:
         lines = self._lines('surrogateescape' if self.form == 'csv' else 'strict')
         if self.form == 'text':
             for number, line in lines:
-                is_bad = isinstance(line, BadRecord)
-                yield number, line if is_bad else {self.required[0]: line}
+                yield number, line if isinstance(line, BadRecord) else {self.required[0]: line}
             return
 
         # A role's column is the user's, or the one that is called as the role.
