@@ -217,8 +217,8 @@ class Table:
             raise UserError(f'{self.path}: {error}') from error
         for number, entry in enumerate(entries):
             # a text in the list is no JSON of a record
-            record = BadRecord('not a JSON object') if isinstance(entry, str) else entry
-            yield f'{self.path}: entry {number}', record
+            bad = isinstance(entry, str)
+            yield f'{self.path}: entry {number}', BadRecord('not a JSON object') if bad else entry
 
 
 def _only(column: str) -> str:

@@ -300,7 +300,9 @@ class SentencePieceTrainer(Trainer):
         left_out = set().union(*counts) & {_RESERVED, *left_out}
         table = str.maketrans(dict.fromkeys(left_out, unk))
         # As long as a word can become by that; only then, for it is written into the model.
-        longest = {'max_sentence_length': len(unk) * _LONGEST_BYTES} if left_out else {}
+        longest: dict[str, Any] = {}
+        if left_out:
+            longest['max_sentence_length'] = len(unk) * _LONGEST_BYTES
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
