@@ -230,7 +230,8 @@ class Progress:
     """
 
     def __init__(self, what: str, total: float, unit: str, scale: float = 1.0):
-        self._what, self._total, self._unit, self._scale = what, total, unit, scale
+        self.total = total
+        self._what, self._unit, self._scale = what, unit, scale
         self._bar = Bar()
 
         # A clock that nobody sets back, so that a rate is never negative.
@@ -244,7 +245,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.__exit__()
         if kind is None:
-            status, seconds = self._status(self._total), time.monotonic() - self._start
+            status, seconds = self._status(self.total), time.monotonic() - self._start
             logging.info('%s', _joined([status.amount, status.rate, f'in {clock(seconds)}']))
 
     def skip(self, done: float) -> None:
@@ -260,7 +261,7 @@ class Progress:
         # A plain line at the end would come twice: the last one says how long it took.
         elif not self._bar.shown and time.monotonic() - self._logged >= _LOG_SECONDS:
             self._logged = time.monotonic()
-            if done < self._total:
+            if done < self.total:
                 logging.info('%s', self._status(done).line())
 
     def _status(self, done: float) -> Status:
@@ -269,12 +270,12 @@ class Progress:
         a_second = fresh / self._scale / seconds if seconds > 0 else 0.0
 
         # Below 100 units a whole number would stay the same for long.
-        digits = 0 if self._total >= 100 * self._scale else 1
-        total = f'{self._total / self._scale:,.{digits}f}'
+        digits = 0 if self.total >= 100 * self._scale else 1
+        total = f'{self.total / self._scale:,.{digits}f}'
         return Status(
             f'{self._what} {done / self._scale:,.{digits}f}/{total} {self._unit}',
-            done / self._total if self._total else 1.0,
+            done / self.total if self.total else 1.0,
             (),
             rate(a_second, self._unit),
-            seconds * (self._total - done) / fresh if fresh else None,
+            seconds * (self.total - done) / fresh if fresh else None,
         )

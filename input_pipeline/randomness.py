@@ -23,10 +23,7 @@ class Stream:
     def __init__(self, *name: int | str):
         # Names are joined by a control character that no name holds, so (1, 23) and (12, 3) stay
         # two.
-        digest = hashlib.blake2b(
-            '\x1f'.join(str(part) for part in name).encode(), digest_size=16
-        ).digest()
-        self._philox = np.random.Philox(key=int.from_bytes(digest, 'little'))
+        self._philox = np.random.Philox(key=hashed('\x1f'.join(map(str, name)).encode(), 16))
 
     def bits(self, count: int) -> np.ndarray:
         """Draw uint64 [count], all 64 bits random."""
@@ -85,7 +82,9 @@ def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
 
 def digest64(*name: int | str) -> int:
     """Return a 64-bit name for a tuple of numbers and strings."""
-    return int.from_bytes(
-        hashlib.blake2b('\x1f'.join(str(part) for part in name).encode(), digest_size=8).digest(),
-        'little',
-    )
+    return hashed('\x1f'.join(map(str, name)).encode())
+
+
+def hashed(content: bytes, size: int = 8) -> int:
+    """Return a hash of so many bytes as a number."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=size).digest(), 'little')

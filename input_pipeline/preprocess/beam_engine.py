@@ -14,11 +14,10 @@ tasks do.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, no_room
 from bert_jax.input_pipeline.preprocess import runs, stages
 from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
 from bert_jax.input_pipeline.preprocess.kept_results import Engine, KeptResults
@@ -68,7 +67,7 @@ class BeamEngine(Engine):
                     pipeline
                     | 'tasks' >> beam.Create(list(tasks))
                     | 'spread' >> beam.Reshuffle()
-                    | function.__name__ >> beam.Map(_call, function, tasks, kept)
+                    | function.__name__ >> beam.Map(_attempt, function, tasks, kept)
                 )
                 return
 
@@ -142,24 +141,21 @@ def _call_with_runs(
     of_group = [runs.parse(content) for _, content in sorted(stretches, key=lambda run: run[0])]
 
     task = tasks[number]
-    _attempt(kept, number, function, (*task[:index], of_group, *task[index:]))
+    whole = (*task[:index], of_group, *task[index:])
+    _attempt(number, function, {number: whole}, kept)
 
 
-def _call(number: int, function: Callable, tasks: dict[int, tuple], kept: KeptResults) -> None:
-    _attempt(kept, number, function, tasks[number])
-
-
-def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) -> None:
-    """Keep a task's result, or its error where that is the user's to mend.
+def _attempt(number: int, function: Callable, tasks: dict[int, tuple], kept: KeptResults) -> None:
+    """Keep the result of one of the tasks, or its error where that is the user's to mend.
 
     Raised, it would come back as the runner's own, after retries.
     """
     try:
-        kept.run(number, function, task)
+        kept.run(number, function, tasks[number])
     # What another attempt would meet again. Any other error is the runner's: it tries again.
     except UserError as error:
         kept.fail(number, error)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if not no_room(error):
             raise
         kept.fail(number, error)

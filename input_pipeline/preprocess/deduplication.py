@@ -50,8 +50,8 @@ def deduplicate(
     recipe: Recipe,
     unk_id: int,
     engine: Callable[[Callable, list[tuple], str], list],
-) -> tuple[Tokenised, int]:
-    """Return what is left of the runs, written again, and how many copies there were.
+) -> Tokenised:
+    """Return what is left of the runs, written again; its sums say how many copies there were.
 
     `engine(function, tasks, stage)` runs the tasks of a stage.
     """
@@ -64,9 +64,8 @@ def deduplicate(
     # items lie in the same range, wherever they come from.
     ranges = math.ceil(sum(counts) / RANGE_ITEMS)
     copies = [f'{runs[0]}.copies-{i:05}' for i in range(ranges)]
-    dropped = sum(
-        engine(find_copies, [(i, ranges, lists, to) for i, to in enumerate(copies)], 'finding')
-    )
+    finding = [(i, ranges, lists, to) for i, to in enumerate(copies)]
+    dropped = sum(engine(find_copies, finding, 'finding'))
 
     # Every run again without its copies. The old ones go only when all new ones are there, so that
     # an interrupted job can do any of these tasks again.
@@ -74,10 +73,11 @@ def deduplicate(
         (kind, i, path, copies, f'{path}-unique', recipe, unk_id) for i, path in enumerate(runs)
     ]
     unique = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
+    unique.sums['duplicates_dropped'] = dropped
 
     for path in (*runs, *lists, *copies):
         epath.Path(path).unlink(missing_ok=True)
-    return unique, dropped
+    return unique
 
 
 def list_items(kind: Kind, number: int, path: str, to: str) -> int:

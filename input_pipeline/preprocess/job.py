@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from etils import epath
@@ -29,7 +30,7 @@ from bert_jax.input_pipeline.preprocess.runs import Tokenised
 from bert_jax.input_pipeline.preprocess.stages import Recipe
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.records import fields
-from bert_jax.input_pipeline.records.shards import Manifest
+from bert_jax.input_pipeline.records.shards import Manifest, ShardInfo
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.files import changed
 from bert_jax.input_pipeline.text.inputs import digest
@@ -86,9 +87,11 @@ def preprocess(options: PreprocessOptions) -> Manifest:
         job_directory.scratch(output, work, options.overwrite, same_text, keep_same) as scratch,
         _engine(options) as engine,
     ):
-        manifest = job_directory.unpublished(scratch) or _Job(
-            options, tokenizer, engine, scratch, report.lines()
-        ).run(units, eval_units, described)
+        manifest = job_directory.unpublished(scratch)
+        if manifest is None:
+            job = _Job(options, tokenizer, engine, scratch, recipe)
+            job.warn(*report.lines())
+            manifest = job.run(units, eval_units, described)
         job_directory.publish(scratch, output, tokenizer, manifest)
 
     # Said when the workers have ended, whose processor time counts only then.
@@ -106,103 +109,95 @@ def _engine(options: PreprocessOptions) -> Engine:
     return LocalEngine(options.workers or os.cpu_count() or 1)
 
 
+@dataclass
 class _Job:
-    """One run of the three stages in a scratch folder."""
+    """One run of the three stages in a scratch folder, and what it notices on the way."""
 
-    def __init__(
-        self,
-        options: PreprocessOptions,
-        tokenizer: Tokenizer,
-        engine: Engine,
-        scratch: epath.Path,
-        warnings: list[str],
-    ):
-        """Begin a run; `warnings` are to be said of the inputs before they are read."""
-        self._options = options
-        self._tokenizer = tokenizer
-        self._engine = engine
-        self._scratch, self._runs = scratch, scratch / job_directory.RUNS
-        self._warnings: list[str] = []
-        # Of the units that have been read, by split: held-out ones are units of their own.
-        self._marks: dict[str, list[digest.Marks]] = {'train': [], 'eval': []}
-        self._bad_records: dict[str, Counter[str]] = {}  # left out of an input, by kind
-        self._uncut: Counter[str] = Counter()  # documents not cut into sentences, by split
-        for warning in warnings:
-            self._warn(warning)
+    options: PreprocessOptions
+    tokenizer: Tokenizer
+    engine: Engine
+    scratch: epath.Path
+    recipe: Recipe
+    # Of the units that have been read, by split: held-out ones are units of their own.
+    marks: dict[str, list[digest.Marks]] = field(default_factory=dict)
+    bad_records: dict[str, Counter[str]] = field(default_factory=dict)  # of an input, by kind
+    uncut: Counter[str] = field(default_factory=Counter)  # documents not cut into sentences
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, *messages: str) -> None:
+        """Say what was not said before, and keep it for the manifest."""
+        for message in messages:
+            if message not in self.warnings:
+                self.warnings.append(message)
+                print(f'warning: {message}', file=sys.stderr, flush=True)
 
     def run(
         self, units: list[AnyUnit], eval_units: list[AnyUnit], described: dict[str, Any]
     ) -> Manifest:
         """Return the manifest; the shards are in SCRATCH/final."""
-        options = self._options
         # Read both inputs, see whether they do, and only then settle what a pass over each language
         # is: it depends on their tokens.
-        recipe = plan.recipe(options, units, eval_units)
-        recipe, text = self._read(recipe, units, eval_units)
+        options, text = self.options, self._read(units, eval_units)
 
         # A text that makes no records is refused here, before the long part of the work.
         documents = (text[split].sums['documents'] for split in ('train', 'eval'))
         plan.require_documents(options, *documents)
         plan.require_languages(options, units, text['train'].languages)
-        for doubt in statistics.doubts(options, text, self._uncut):
-            self._warn(doubt)
-        recipe, warnings = plan.weigh(options, recipe, text['train'].languages)
-        for warning in warnings:
-            self._warn(warning)
+        self.warn(*statistics.doubts(options, text, self.uncut))
+        self.recipe, warnings = plan.weigh(options, self.recipe, text['train'].languages)
+        self.warn(*warnings)
 
         # A split without documents has no files.
         counts: dict[str, dict[str, Any]] = {}
-        shard_infos: list = []
-        for split in ('train', 'eval'):
-            if text[split].runs:
-                sums, infos = self._split(recipe, split, text[split])
-                counts |= {split: sums} if infos else {}
-                shard_infos += infos
+        shards: list[ShardInfo] = []
+        for split, of_split in text.items():
+            if of_split.runs:
+                sums, of_records = self._split(split, of_split)
+                counts |= {split: sums} if of_records else {}
+                shards += of_records
 
         return Manifest(
             seq_len=options.seq_len,
             max_predictions=options.rule.max_predictions,
             masking=options.masking,
             objective=options.objective,
-            vocab_size=self._tokenizer.vocab_size,
-            tokenizer_fingerprint=self._tokenizer.fingerprint,
+            vocab_size=self.tokenizer.vocab_size,
+            tokenizer_fingerprint=self.tokenizer.fingerprint,
             seed=options.seed,
-            options=described | digest.describe(self._marks['train'] + self._marks['eval']),
+            options=described | digest.describe(self.marks['train'] + self.marks.get('eval', [])),
             statistics=self._statistics(text, counts),
-            files=tuple(shard_infos),
+            files=tuple(shards),
             max_packs=options.spec.max_packs,
-            known_words=self._tokenizer.known if self._tokenizer.kind == 'words' else 0,
+            known_words=self.tokenizer.known if self.tokenizer.kind == 'words' else 0,
         )
 
     # ---- stage 1
 
-    def _read(
-        self, recipe: Recipe, units: list, eval_units: list
-    ) -> tuple[Recipe, dict[str, Tokenised]]:
+    def _read(self, units: list[AnyUnit], eval_units: list[AnyUnit]) -> dict[str, Tokenised]:
         """Tokenise both inputs.
 
         Where the default fraction holds out too little for NSP, it is done again without.
         """
         # The fraction is of documents by their hashes: how many it takes is known afterwards.
-        text = self._tokenise(recipe, units, eval_units, _UNITS[0])
+        text = self._tokenise(units, eval_units, _UNITS[0])
         train, held_out = (text[split].sums['documents'] for split in ('train', 'eval'))
         if (
-            self._options.eval_fraction is None
+            self.options.eval_fraction is None
             and not eval_units
-            and held_out < plan.least_documents(self._options) <= train + held_out
+            and held_out < plan.least_documents(self.options) <= train + held_out
         ):
-            self._warn(
+            self.warn(
                 f'{statistics.plural(held_out, "document")} fell into the default held-out share: '
                 'nothing is held out; give --eval_fraction or --eval_input'
             )
             # Under another name: results of the first reading must not pass for those of this one.
             if held_out:
-                recipe = dataclasses.replace(recipe, eval_fraction=0.0)
-                text = self._tokenise(recipe, units, eval_units, _UNITS[1])
-        return recipe, text
+                self.recipe = dataclasses.replace(self.recipe, eval_fraction=0.0)
+                text = self._tokenise(units, eval_units, _UNITS[1])
+        return text
 
     def _tokenise(
-        self, recipe: Recipe, units: list, eval_units: list, name: str
+        self, units: list[AnyUnit], eval_units: list[AnyUnit], name: str
     ) -> dict[str, Tokenised]:
         """Tokenise both inputs into files of this name."""
         # The held-out text first: what is a copy of it has to be dropped from the other. Its
@@ -210,11 +205,11 @@ class _Job:
         excluded = None
         parts: dict[str, list[Tokenised]] = {'train': [], 'eval': []}
         if eval_units:
-            self._tokenise_units(recipe, eval_units, 'eval', _HELD_OUT, None, parts)
-            excluded = str(self._runs / _HELD_OUT)
+            self._tokenise_units(eval_units, 'eval', _HELD_OUT, None, parts)
+            excluded = str(self.scratch / job_directory.RUNS / _HELD_OUT)
             held_out = Tokenised.merged(parts['eval']).held_out
             runs.save(excluded, runs.KEYS, [{'key': held_out}])
-        self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
+        self._tokenise_units(units, 'train' if eval_units else None, name, excluded, parts)
         text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
 
         for side, read in text.items():
@@ -223,117 +218,107 @@ class _Job:
                 name: of['tokens'] / max(1, of['words']) for name, of in read.languages.items()
             }
             # Each split by itself: what --eval_fraction holds out is not compared with the others.
-            if self._options.dedup != 'none' and read.runs:
-                self._drop_copies(self._options.dedup, read, recipe, f'{name}-{side}')
-            for language, of in read.languages.items():
+            if self.options.dedup != 'none' and read.runs:
+                text[side] = self._without_copies(self.options.dedup, read, f'{name}-{side}')
+            for language, of in text[side].languages.items():
                 of['pieces_a_word'] = rates[language]  # type: ignore[assignment]  # no count
         return text
 
-    def _drop_copies(self, kind: Kind, text: Tokenised, recipe: Recipe, name: str) -> None:
+    def _without_copies(self, kind: Kind, text: Tokenised, name: str) -> Tokenised:
         """Leave one of each document or line."""
 
         def engine(function: Callable, tasks: list[tuple], stage: str) -> list:
             progress = Progress(f'{stage} copies', len(tasks), 'parts')
-            return self._run(function, tasks, [1] * len(tasks), progress, f'{name}-{stage}')
+            return self._run(function, tasks, progress, f'{name}-{stage}')
 
         # What stage 1 counted of dropped documents stays; the sums of the text are replaced.
-        unique, dropped = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
-        text.runs, text.lines, text.languages = unique.runs, unique.lines, unique.languages
-        text.runs_of = unique.runs_of
-        text.sums = Counter({**text.sums, **unique.sums, 'duplicates_dropped': dropped})
+        unique = deduplicate(kind, text.runs, self.recipe, self.tokenizer.unk_id, engine)
+        return dataclasses.replace(unique, sums=Counter({**text.sums, **unique.sums}))
 
     def _tokenise_units(
         self,
-        recipe: Recipe,
-        units: list,
+        units: list[AnyUnit],
         split: str | None,
         name: str,
         excluded: str | None,
-        parts: dict,
+        parts: dict[str, list[Tokenised]],
     ) -> None:
         # One task a unit, and files named by the unit: neither depends on the workers.
-        files = [str(self._runs / f'{name}-{unit.identity}') for unit in units]
+        folder, weights = self.scratch / job_directory.RUNS, [unit.bytes for unit in units]
+        files = [str(folder / f'{name}-{unit.identity}') for unit in units]
         tasks = [
-            (recipe, _by_file(unit, file), self._options.text, split, file, excluded)
+            (self.recipe, _by_file(unit, file), self.options.text, split, file, excluded)
             for unit, file in zip(units, files)
         ]
-        weights = [unit.bytes for unit in units]
         title = 'reading held-out text' if split == 'eval' else 'reading text'
+        progress = Progress(title, sum(weights), 'MB', 1e6)
         try:
-            progress = Progress(title, sum(weights), 'MB', 1e6)
-            kept = _kept_units(self._scratch, name, units)
-            results = self._engine.run(_tokenise_unit, tasks, weights, progress, kept)
+            kept = _kept_units(self.scratch, name, units)
+            results = self.engine.run(_tokenise_unit, tasks, progress, kept, weights)
         except job_directory.Interrupted:
             raise
         except UserError as error:
             raise job_directory.Refused(str(error)) from error
-        for path in self._runs.glob(f'{name}-*{_NAMES}'):
-            path.unlink()
+        _remove(folder, f'{name}-*{_NAMES}')
 
         # What the readers noticed is said once for all.
         report = corpus.Report()
-        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks in results]
+        self.marks[split or 'train'] = [marks for _, _, marks in results]
         for unit, (sides, unit_report, _) in zip(units, results):
             report.merge(unit_report)
             for side, part in sides.items():
                 sums = {name: part.sums[name] for name in stages.SUMS_OF_LANGUAGE}
                 part.languages[unit.language] = Counter(sums)
                 parts[side].append(part)
-        for line in report.lines():
-            self._warn(line)
-        self._uncut.update(dict.fromkeys([split] if split else parts, report.uncut))
+        self.warn(*report.lines())
+        self.uncut.update(dict.fromkeys([split] if split else parts, report.uncut))
         if report.bad_records:
-            self._bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
+            self.bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
 
     # ---- stages 2 and 3
 
-    def _split(self, recipe: Recipe, split: str, text: Tokenised) -> tuple[dict[str, Any], list]:
+    def _split(self, split: str, text: Tokenised) -> tuple[dict[str, Any], list[ShardInfo]]:
         """Return the sums over a split's records, and its shards."""
         if split == 'train' or '' in text.languages:
-            return self._records(recipe, split, split, text, text.runs, text.sums)
+            return self._records(split, split, text)
 
         # Held-out text has shards for each language, so that a model is measured on each.
         counts: dict[str, Any] = {}
-        infos: list = []
+        shards: list[ShardInfo] = []
         for language, inputs in sorted(text.runs_of.items()):
             sums = text.languages[language]
-            if sums['documents'] < plan.least_documents(self._options):
+            if sums['documents'] < plan.least_documents(self.options):
                 few = statistics.plural(sums['documents'], 'document')
-                self._warn(
+                self.warn(
                     f'{language}: {few} held out, which is too few: it has no held-out records;'
                     f' raise --eval_fraction, or give --eval_input={language}=PATTERN'
                 )
                 continue
-            name = f'{split}-{language}'
-            its_counts, shards = self._records(recipe, split, name, text, inputs, sums)
+            of_language = dataclasses.replace(text, runs=inputs, sums=sums)
+            its_counts, its_shards = self._records(split, f'{split}-{language}', of_language)
             fields.add_counts(counts, its_counts)
-            infos += shards
-        return counts, infos
+            shards += its_shards
+        return counts, shards
 
     def _records(
-        self,
-        recipe: Recipe,
-        split: str,
-        name: str,
-        text: Tokenised,
-        inputs: list[str],
-        sums: Counter[str],
-    ) -> tuple[dict[str, Any], list]:
+        self, split: str, name: str, text: Tokenised
+    ) -> tuple[dict[str, Any], list[ShardInfo]]:
         """Return the sums over records of a split, and their shards.
 
-        `inputs`: the runs that they are made of, whose sums are `sums`; `name`: how the names of
-        their files begin.
+        `name`: how the names of their files begin.
         """
         # Stage 2. A bucket is a range of hashed names, so any has documents of every unit, and each
         # is weighed alike: hashes spread the tokens evenly.
-        held_out = '' if split == 'train' else 'held-out '
-        count = plan.plan_buckets(sums['tokens'], sums['documents'])
-        paths = [str(self._runs / f'bucket-{name}-{i:05}') for i in range(count)]
-        tokens = sums['tokens'] * recipe.dupe_factor_of(split)
+        folder, held_out = (
+            self.scratch / job_directory.RUNS,
+            '' if split == 'train' else 'held-out ',
+        )
+        count = plan.plan_buckets(text.sums['tokens'], text.sums['documents'])
+        paths = [str(folder / f'bucket-{name}-{i:05}') for i in range(count)]
+        tokens = text.sums['tokens'] * self.recipe.dupe_factor_of(split)
         buckets = self._run(
             stages.make_records,
-            [(recipe, split, i, count, inputs, path) for i, path in enumerate(paths)],
-            [tokens / count] * count,
+            [(self.recipe, split, i, count, text.runs, path) for i, path in enumerate(paths)],
             Progress(f'making {held_out}examples', tokens, 'M tokens', 1e6),
             f'records-{name}',
         )
@@ -346,67 +331,50 @@ class _Job:
                     text.languages[language].update(of_language)
         if not counts:
             raise UserError(
-                f'{self._options.inputs}: no example could be made: the documents are too short for'
-                f' --objective={self._options.objective}'
+                f'{self.options.inputs}: no example could be made: the documents are too short for'
+                f' --objective={self.options.objective}'
             )
 
         # The text is not needed any more, and the shards need its room. A job that is interrupted
         # from here on finds the results of all buckets, and does not look for it.
-        for path in inputs:
+        for path in text.runs:
             epath.Path(path).unlink(missing_ok=True)
 
-        # Stage 3. An empty bucket (of languages with less than a pass, say) may have no files.
+        # Stage 3. How many shards depends on what the records take. An empty bucket (of languages
+        # with less than a pass, say) may have no files.
         full = [path for path, bucket in zip(paths, buckets) if bucket.records]
-        infos = self._shards(held_out, name, full, buckets)
-        for path in self._runs.glob(f'bucket-{name}-*'):
-            path.unlink()
-        return counts, infos
-
-    def _shards(self, held_out: str, name: str, paths: list[str], buckets: list) -> list:
-        """Write the records of some buckets as shards, and return these."""
-        # How many shards depends on what the records take.
         records, size = (sum(getattr(b, of) for b in buckets) for of in ('records', 'bytes'))
-        asked = None if held_out else self._options.num_shards
+        asked = None if held_out else self.options.num_shards
         count, pieces = plan.plan_shards(records, size, asked)
-        final = self._scratch / 'final'
-        return self._run(
+        shard = lambda i: str(self.scratch / 'final' / f'{name}-{i:05}-of-{count:05}.tfrecord')
+        shards = self._run(
             stages.write_output,
-            [
-                (i, count, pieces, paths, str(final / f'{name}-{i:05}-of-{count:05}.tfrecord'))
-                for i in range(count)
-            ],
-            [size / count] * count,
+            [(i, count, pieces, full, shard(i)) for i in range(count)],
             Progress(f'writing {held_out}shards', size, 'MB', 1e6),
             f'shards-{name}',
         )
+        _remove(folder, f'bucket-{name}-*')
+        return counts, shards
 
     def _statistics(self, text: dict[str, Tokenised], counts: dict[str, Any]) -> dict[str, Any]:
         """Return what the manifest says about text and records, by split."""
-        of_text, options = {}, self._options
+        of_text, options = {}, self.options
         for split, sums in counts.items():
             of_text[split] = statistics.of_split(text[split], sums, options.seq_len)
-            uncut = self._uncut[split]
-            for warning in statistics.doubts_of_records(options, split, of_text[split], uncut):
-                self._warn(warning)
-        manifest = {'records': counts, 'text': of_text, 'warnings': self._warnings}
-        return manifest | ({'bad_records': self._bad_records} if self._bad_records else {})
+            uncut = self.uncut[split]
+            self.warn(*statistics.doubts_of_records(options, split, of_text[split], uncut))
+        manifest = {'records': counts, 'text': of_text, 'warnings': self.warnings}
+        return manifest | ({'bad_records': self.bad_records} if self.bad_records else {})
 
-    def _run(
-        self,
-        function: Callable,
-        tasks: list[tuple],
-        weights: list,
-        progress: Progress,
-        stage: str,
-    ) -> list:
+    def _run(self, function: Callable, tasks: list[tuple], progress: Progress, stage: str) -> list:
         """Return the results of a stage's tasks, which are kept under its name."""
-        kept = KeptResults.numbered(job_directory.results(self._scratch, stage), len(tasks))
-        return self._engine.run(function, tasks, weights, progress, kept)
+        kept = KeptResults.numbered(job_directory.results(self.scratch, stage), len(tasks))
+        return self.engine.run(function, tasks, progress, kept)
 
-    def _warn(self, message: str) -> None:
-        if message not in self._warnings:
-            self._warnings.append(message)
-            print(f'warning: {message}', file=sys.stderr, flush=True)
+
+def _remove(folder: epath.Path, pattern: str) -> None:
+    for path in folder.glob(pattern):
+        path.unlink()
 
 
 def _by_file(unit: AnyUnit, file: str) -> Unit | str:
@@ -430,11 +398,11 @@ def _tokenise_unit(
     excluded: str | None,
 ) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks]:
     """Do stage 1 for a unit: return its text, the report and the marks of what was read."""
-    unit: AnyUnit
-    if isinstance(given, Unit):
-        unit = given
-    else:
-        unit = typed_json.load(SmallFiles, runs.unsealed(epath.Path(given).read_bytes()))
+    unit: AnyUnit = (
+        given
+        if isinstance(given, Unit)
+        else typed_json.load(SmallFiles, runs.unsealed(epath.Path(given).read_bytes()))
+    )
 
     # The marks before the text: a file that changes while it is read is then seen as changed, here
     # or, when the job goes on, by its next process.

@@ -34,8 +34,6 @@ _REFUSED = 'refused'  # a file that says that a line or a file of the text ended
 # checked separately.
 _MAY_DIFFER = {'input', 'eval_input', 'tokenizer', 'input_times', 'input_contents'}
 _OTHER_TEXT = 'the input files have changed'
-# How text that was refused may be mended: in its files, or by options that let it pass.
-_MENDS = {'input_digest', 'on_bad_utf8', 'on_bad_record'}
 _WORDS = {'input_digest': _OTHER_TEXT, 'program': 'the program has changed'}
 _FULL = {
     errno.ENOSPC: 'disk full',
@@ -63,23 +61,21 @@ def refuse_strange(output: epath.Path, tokenizer: Tokenizer) -> None:
 
     What a job has made is known by its manifest, or by the note in its scratch folder.
     """
-    scratch = output / _SCRATCH
+    scratch, strange = output / _SCRATCH, ''
     if scratch.exists() and not _is_ours(scratch):
-        raise _strange(scratch)
-
-    there = output / 'tokenizer'
-    if not ((output / MANIFEST).exists() or (scratch / MANIFEST).exists()):
+        strange = scratch.name
+    elif not ((output / MANIFEST).exists() or (scratch / MANIFEST).exists()):
         try:
-            tokenizer.is_saved(there)  # the very same one stays, whoever put it there
+            tokenizer.is_saved(
+                output / 'tokenizer'
+            )  # the very same one stays, whoever put it there
         except UserError:
-            raise _strange(there) from None
-
-
-def _strange(path: epath.Path) -> UserError:
-    return UserError(
-        f'--output={path.parent}: holds {path.name}, which this command did not make and would'
-        ' replace: choose another folder, or give --overwrite'
-    )
+            strange = 'tokenizer'
+    if strange:
+        raise UserError(
+            f'--output={output}: holds {strange}, which this command did not make and would'
+            ' replace: choose another folder, or give --overwrite'
+        )
 
 
 def _is_ours(folder: epath.Path) -> bool:
@@ -103,16 +99,12 @@ def finished(
     `same_text` says whether the text is what a job with those options has read. Refuses another
     job's.
     """
-    if output.exists() and not output.is_dir():
-        raise UserError(f'--output={output}: is a file, and must be a folder')
+    choose = 'choose another folder, or give --overwrite to replace it'
     if not (output / MANIFEST).exists():
         strange = sorted(path.name for path in output.glob('*.tfrecord'))
         # else the job was interrupted while its files got their names
         if strange and not (output / _SCRATCH / MANIFEST).exists():
-            raise UserError(
-                f'--output={output}: holds {strange[0]} but no {MANIFEST}: choose another folder,'
-                ' or give --overwrite to replace it'
-            )
+            raise UserError(f'--output={output}: holds {strange[0]} but no {MANIFEST}: {choose}')
         return None
 
     # The cheap comparisons first: the text is read only where all else is the same.
@@ -121,7 +113,7 @@ def finished(
     except UserError:
         raise UserError(
             f'--output={output}: holds a {MANIFEST} that is broken, or that this command did not'
-            ' make: choose another folder, or give --overwrite to replace it'
+            f' make: {choose}'
         ) from None
     difference = _difference(manifest.options, options)
     if not difference and not manifest.options.keys() >= _MAY_DIFFER:
@@ -130,8 +122,7 @@ def finished(
         difference = _OTHER_TEXT
     if difference:
         raise UserError(
-            f'--output={output}: holds the output of another job ({difference}): choose another'
-            ' folder, or give --overwrite to replace it'
+            f'--output={output}: holds the output of another job ({difference}): {choose}'
         )
     return manifest
 
@@ -139,11 +130,9 @@ def finished(
 def _difference(there: dict[str, Any], here: dict[str, Any]) -> str | None:
     """Return the first option that makes another job of it, in words."""
     for name in {**here, **there}:
-        if name not in _MAY_DIFFER and there.get(name) != here.get(name):
-            return (
-                _WORDS.get(name)
-                or f'{name} is {there.get(name)!r} there and {here.get(name)!r} here'
-            )
+        before, now = there.get(name), here.get(name)
+        if name not in _MAY_DIFFER and before != now:
+            return _WORDS.get(name) or f'{name} is {before!r} there and {now!r} here'
     return None
 
 
@@ -270,13 +259,14 @@ def _begin(
 
 
 def _mended(held: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Return what a job whose text was refused may become without being another job."""
+    """Return what a job whose text was refused may become without being another job.
+
+    Its text may be mended in the files, or by options that let it pass.
+    """
     # From a strict value to another: what was read under it holds nothing to be treated otherwise.
-    mends = set(_MENDS)
-    if held.get('on_bad_record', 'stop') != 'stop':
-        mends -= {'on_bad_record', 'on_bad_utf8'}
-    elif held['on_bad_utf8'] != 'error':
-        mends -= {'on_bad_utf8'}
+    mends = {'input_digest'}
+    if held.get('on_bad_record', 'stop') == 'stop':
+        mends |= {'on_bad_record'} | ({'on_bad_utf8'} if held['on_bad_utf8'] == 'error' else set())
     unchanged = {name: value for name, value in held.items() if name not in mends}
     return unchanged | {name: job[name] for name in mends if name in job}
 
@@ -288,8 +278,7 @@ def _check(folder: epath.Path) -> None:
     """
     # Threads are enough: zlib and reading both let the others run meanwhile.
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(runs.check, map(str, Path(folder, RUNS).glob('*'))):
-            pass
+        list(pool.map(runs.check, map(str, Path(folder, RUNS).glob('*'))))
 
 
 def _program() -> str:

@@ -46,11 +46,9 @@ class KeptResults:
         # Other files are failures, or of tasks that are no more, or their writer was killed.
         files = {path.name: path for path in self._files()}
         paths = {i: files[name] for i, name in enumerate(self.names) if name in files}
-        if not paths:
-            return {}
 
         # The type comes from our code, never from the file: what a file says is only values.
-        kind = typing.get_type_hints(function)['return']
+        kind = typing.get_type_hints(function)['return'] if paths else None
         with ThreadPoolExecutor(_READERS) as pool:
             return dict(zip(paths, pool.map(lambda path: _read(path, kind), paths.values())))
 
@@ -121,14 +119,15 @@ class Engine:
         self,
         function: Callable,
         tasks: Sequence[tuple],
-        weights: Sequence[float],
         progress: Progress,
         kept: KeptResults,
+        weights: Sequence[float] = (),
     ) -> list[Any]:
         """Return `function(*task)` for every task, in their order.
 
-        `weights` are what each adds to the progress.
+        `weights` are what each adds to the progress; without, each adds as much.
         """
+        weights = weights or [progress.total / len(tasks)] * len(tasks)
         # What an interrupted job has finished counts as progress at once, and is not done again.
         results = kept.load(function)
         self._tasks, self._done_before = self._tasks + len(tasks), self._done_before + len(results)

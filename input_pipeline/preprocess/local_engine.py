@@ -55,10 +55,8 @@ class LocalEngine(Engine):
         # All tasks are handed out at once and taken in as they end, so that no worker waits for the
         # slowest of a round; each keeps its result itself before it is reported.
         try:
-            futures = {
-                self._pool.submit(_measured, kept, i, function, task): i
-                for i, task in tasks.items()
-            }
+            run = self._pool.submit
+            futures = {run(_measured, kept, i, function, task): i for i, task in tasks.items()}
             for future in as_completed(futures):
                 result, process, peak = future.result()
                 self._peaks[process] = max(peak, self._peaks.get(process, 0))
@@ -78,16 +76,14 @@ class LocalEngine(Engine):
         """
         # Peaks of different moments are added: an upper bound of what was held at once.
         cpu, peak = _cpu_seconds() - self._cpu_before, _peak_memory() + sum(self._peaks.values())
+        rate = f': {examples / cpu:,.0f} examples/CPU-second'
 
-        # A rate would be wrong where part of the examples was paid for by an earlier run.
-        rate = (
-            f' for {self._tasks - self._done_before} of {self._tasks} tasks, the others done before'
-            if self._done_before
-            else f': {examples / cpu:,.0f} examples/CPU-second'
-        )
-        return (
-            f', {cpu:.2f} CPU-seconds{rate}; peak memory {peak / 2**20:,.0f} MiB over all processes'
-        )
+        # It would be wrong where part of the examples was paid for by an earlier run.
+        if self._done_before:
+            done = self._tasks - self._done_before
+            rate = f' for {done} of {self._tasks} tasks, the others done before'
+        memory = f'{peak / 2**20:,.0f} MiB'
+        return f', {cpu:.2f} CPU-seconds{rate}; peak memory {memory} over all processes'
 
 
 def _end_with_parent() -> None:

@@ -57,7 +57,7 @@ def units_of(
     # one name in the folders of two languages are two.
     named = []
     for language, patterns in split_inputs(flag, given).items():
-        of_one = corpus.units(patterns, text, report=report)
+        of_one = corpus.units(patterns, text, left_out=report.left_out)
         named += [unit.of_language(language) for unit in of_one] if language else of_one
     _refuse_two_languages(flag, named)
     return named
@@ -100,11 +100,6 @@ def describe(
     # that older jobs had not, where they are not used. The options of text are added one by one
     # below.
     no_matter = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
-    described = {
-        name: getattr(options, name)
-        for name in (f.name for f in dataclasses.fields(options))
-        if name not in no_matter
-    }
     later = (
         'across_documents',
         'mask_rule',
@@ -112,33 +107,27 @@ def describe(
         'cut_sentences',
         'eval_masked_lm_prob',
         'min_eval_rows',
+        'language_repeats',
     )
-    for name in later:
-        if described[name] == getattr(PreprocessOptions, name):
-            del described[name]
+    # Lists, as JSON has no tuples: this is compared with what was read back from a manifest.
+    described: dict[str, Any] = {}
+    for each in dataclasses.fields(options):
+        value = getattr(options, each.name)
+        if not (each.name in no_matter or (each.name in later and value == each.default)):
+            described[each.name] = list(value) if isinstance(value, tuple) else value
+
+    # Which mixture it is: the one that is given, or the default, where languages are named.
+    named = any(unit.language for unit in units)
+    if named and options.language_exponent is None and not options.language_repeats:
+        described['language_exponent'] = EXPONENT
 
     # As the job uses them, whether they were given or are the default.
-    described |= {
+    return {
+        **described,
         'max_predictions': options.rule.max_predictions,
         'max_packs': options.spec.max_packs,
         'dupe_factor': options.passes,
-        'mask_mix': list(options.mask_mix),
-    }
-
-    # Lists, as JSON has no tuples: this is compared with what was read back from a manifest.
-    for name in ('input', 'eval_input'):
-        described[name] = (
-            list(described[name]) if isinstance(described[name], tuple) else described[name]
-        )
-    # Which mixture it is: the one that is given, or the default, where languages are named.
-    if described['language_repeats']:
-        described['language_repeats'] = list(described['language_repeats'])
-    else:
-        del described['language_repeats']
-        if described['language_exponent'] is None and any(unit.language for unit in units):
-            described['language_exponent'] = EXPONENT
-    described |= options.text.described()
-    return described | {
+        **options.text.described(),
         'input_digest': digest.listing_digest(units, eval_units),
         'tokenizer_fingerprint': tokenizer.fingerprint,
     }
@@ -245,45 +234,39 @@ def require_documents(options: PreprocessOptions, train: int, held_out: int) -> 
             ' tokenizer drops'
         )
     if train + held_out < needed:
+        name, without = 'next sentence prediction', ''
+        if options.sop_noise:
+            name, without = '--sop_noise', ' without it'
         raise UserError(
-            f'{options.inputs}: one document only: '
-            + ('--sop_noise' if options.sop_noise else 'next sentence prediction')
-            + ' is impossible, for a random B comes from another document; use'
-            ' --objective=full_sentences or --objective=sop'
-            + (' without it' if options.sop_noise else '')
-            + ', or give documents separated by blank lines'
+            f'{options.inputs}: one document only: {name} is impossible, for a random B comes from'
+            f' another document; use --objective=full_sentences or --objective=sop{without}, or'
+            ' give documents separated by blank lines'
         )
 
     # Enough text, and the held-out side took too much of it.
+    flag, more, mend = (
+        '--eval_fraction',
+        'lower',
+        'raise it, give --eval_input, or turn it off with 0',
+    )
+    if options.eval_input:
+        flag, mend = '--eval_input', 'give documents separated by blank lines'
+        more = 'other documents must stand in --input than in'
+    needs = f'and --objective={options.objective} needs {needed}'
     if train < needed:
         raise UserError(
-            f'{plural(train, "document")} of {train + held_out} left to train on, '
-            f'and --objective={options.objective} needs {needed}: '
-            + (
-                'other documents must stand in --input than in --eval_input'
-                if options.eval_input
-                else 'lower --eval_fraction'
-            )
+            f'{plural(train, "document")} of {train + held_out} left to train on, {needs}:'
+            f' {more} {flag}'
         )
 
     # Too little held out matters only where the user asked for it: a default share falls back to
     # none.
     asked = options.eval_input or options.eval_fraction
     if asked and held_out < needed:
-        flag = (
-            f'--eval_input={options.eval_input}'
-            if options.eval_input
-            else f'--eval_fraction={options.eval_fraction}'
-        )
+        other = ', or use --objective=full_sentences or sop' if needed > 1 else ''
         raise UserError(
-            f'{flag}: {plural(held_out, "document")} held out of {train + held_out}, '
-            f'and --objective={options.objective} needs {needed}: '
-            + (
-                'give documents separated by blank lines'
-                if options.eval_input
-                else 'raise it, give --eval_input, or turn it off with 0'
-            )
-            + (', or use --objective=full_sentences or sop' if needed > 1 else '')
+            f'{flag}={asked}: {plural(held_out, "document")} held out of {train + held_out},'
+            f' {needs}: {mend}{other}'
         )
 
 

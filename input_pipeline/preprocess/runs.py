@@ -10,7 +10,6 @@ which range.
 from __future__ import annotations
 
 import contextlib
-import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,6 @@ from bert_jax.input_pipeline.randomness import mix
 # comes before.
 _SEAL = b'\nbert_jax 2 crc32 %08x\n'
 _SEAL_BYTES = len(_SEAL % 0)
-_CHECKED_BYTES = 1 << 22  # read at once
 
 
 def key_range(number: int, count: int) -> tuple[int, int]:
@@ -42,18 +40,17 @@ def key_range(number: int, count: int) -> tuple[int, int]:
 # ---- files that say whether they are whole
 
 
+@dataclass
 class SealedFile:
     """A file that is being written, and the CRC-32 of what has been."""
 
+    file: IO[bytes]
+    crc: int = 0
     closed = False  # as Arrow asks of a file
-
-    def __init__(self, file: IO[bytes]):
-        self._file = file
-        self.crc = 0
 
     def write(self, content: bytes | memoryview) -> None:
         """Write what comes next."""
-        self._file.write(content)
+        self.file.write(content)
         self.crc = zlib.crc32(content, self.crc)
 
 
@@ -81,15 +78,9 @@ def unsealed(content: bytes) -> bytes:
 
 def check(path: str) -> None:
     """Read a local file that `sealed_file` wrote. Raises UserError where its seal does not fit."""
-    crc = 0
-    with open(path, 'rb') as file:
-        # In blocks, for a file may be larger than memory; less than 0 where the seal is cut itself.
-        unread = os.fstat(file.fileno()).st_size - _SEAL_BYTES
-        while block := file.read(min(max(unread, 0), _CHECKED_BYTES)):
-            crc = zlib.crc32(block, crc)
-            unread -= len(block)
-        seal = file.read()
-    if seal != _SEAL % crc:
+    # Mapped, for a file may be larger than memory.
+    content = memoryview(pa.memory_map(path).read_buffer())
+    if content[-_SEAL_BYTES:] != _SEAL % zlib.crc32(content[:-_SEAL_BYTES]):
         raise _damaged(path)
 
 
@@ -101,6 +92,8 @@ def _damaged(path: str) -> UserError:
 
 
 # ---- runs
+
+Inputs = Iterable[str | pa.Table]  # on disk, or as an engine has brought them here
 
 
 def save(path: str, schema: pa.Schema, batches: Iterable[Mapping[str, Any]]) -> None:
@@ -142,20 +135,17 @@ def within(run: pa.Table, low: int, high: int) -> pa.Table:
     # As uint64: numpy compares uint64 with a Python integer as floats, and rounds both. The last
     # range ends at 2**64, which is no uint64.
     keys = run['key'].to_numpy()
-    first, last = (
-        int(np.searchsorted(keys, np.uint64(key))) if key < 1 << 64 else keys.size
-        for key in (low, high)
-    )
-    return run.slice(first, last - first)
+    find = lambda key: int(np.searchsorted(keys, np.uint64(key))) if key < 1 << 64 else keys.size
+    return run.slice(find(low), find(high) - find(low))
 
 
-def stretches(inputs: Iterable[str | pa.Table], low: int, high: int) -> Iterator[pa.Table]:
+def stretches(inputs: Inputs, low: int, high: int) -> Iterator[pa.Table]:
     """Yield the rows of each run whose keys lie in [low, high)."""
     for run in inputs:
         yield within(load(run) if isinstance(run, str) else run, low, high)
 
 
-def together(inputs: Iterable[str | pa.Table], low: int, high: int) -> pa.Table:
+def together(inputs: Inputs, low: int, high: int) -> pa.Table:
     """Return the rows of all runs whose keys lie in [low, high), run after run."""
     # Copies, not views of mapped files: a file is closed again before the next one is opened.
     return pa.concat_tables(parse(dump(rows)) for rows in stretches(inputs, low, high))
@@ -165,7 +155,7 @@ KEYS = pa.schema([('key', pa.uint64())])  # a run of numbers alone
 RECORDS = pa.schema([('key', pa.uint64()), ('record', pa.large_binary())])
 
 
-def sorted_records(inputs: Sequence[str | pa.Table], low: int, high: int) -> list[bytes]:
+def sorted_records(inputs: Inputs, low: int, high: int) -> list[bytes]:
     """Return the records of all buckets with keys in [low, high), in order of their keys."""
     keys: list[np.ndarray] = []
     records: list[bytes] = []
@@ -206,7 +196,7 @@ def documents_of(run: pa.Table) -> Documents:
     )
 
 
-def sorted_documents(inputs: Iterable[str | pa.Table], low: int, high: int) -> Documents | None:
+def sorted_documents(inputs: Inputs, low: int, high: int) -> Documents | None:
     """Return the documents of all units whose keys lie in [low, high); None where there are none.
 
     Those of a language are together.

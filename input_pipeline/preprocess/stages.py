@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +39,7 @@ from bert_jax.input_pipeline.preprocess import runs
 from bert_jax.input_pipeline.preprocess.languages import whole_passes
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.runs import Tokenised, key_range
-from bert_jax.input_pipeline.randomness import Stream, digest64, mix
+from bert_jax.input_pipeline.randomness import Stream, digest64, hashed, mix
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.text.corpus import Document
@@ -74,9 +73,9 @@ class Recipe:
         are.
         """
         spec = self.options.spec
-        return (
-            spec if split == 'train' else RecordSpec(spec.seq_len, spec.max_predictions, 'static')
-        )
+        if split == 'train':
+            return spec
+        return RecordSpec(spec.seq_len, spec.max_predictions, 'static')
 
     def dupe_factor_of(self, split: str) -> int:
         """Return the passes over the documents of a split, on average over their tokens.
@@ -114,10 +113,7 @@ def fingerprint(sentences: Sequence[str]) -> int:
     """
     # A text of no letter at all, as of digits, is known by all of its bytes.
     text = ' '.join(sentences).lower().encode('utf-8', 'surrogatepass')
-    return int.from_bytes(
-        hashlib.blake2b(text.translate(None, _NOT_LETTERS) or text, digest_size=8).digest(),
-        'little',
-    )
+    return hashed(text.translate(None, _NOT_LETTERS) or text)
 
 
 def tokenise(
@@ -135,12 +131,9 @@ def tokenise(
     held out elsewhere, which are dropped here.
     """
     # What is held out elsewhere, as a set: each document of the input is looked up in it.
-    tokenizer = _tokenizer(str(recipe.options.tokenizer))
     held_out = frozenset(runs.load(excluded)['key'].to_pylist()) if excluded else frozenset()
-    sides = {
-        name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}')
-        for name in ('train', 'eval')
-    }
+    number = recipe.languages.index(language)
+    sides = {name: _Side(recipe, number, f'{path}-{name}') for name in ('train', 'eval')}
 
     # Held out or not is settled before tokenising, by the letters alone, so that neither seed nor
     # tokenizer moves a document to the other side.
@@ -159,17 +152,14 @@ def tokenise(
 class _Side:
     """Collects the documents of one unit that go to one split."""
 
-    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, language: int, path: str):
-        self._recipe = recipe
-        self._tokenizer = tokenizer
-        self._language = language
-        self._path = path
-        self._token_type = np.uint16 if tokenizer.known <= 1 << 16 else np.int32
+    def __init__(self, recipe: Recipe, language: int, path: str):
+        self._recipe, self._language, self._path = recipe, language, path
+        self._tokenizer = _tokenizer(recipe.options.tokenizer)
+        self._token_type = np.uint16 if self._tokenizer.known <= 1 << 16 else np.int32
         # key, lengths of sentences, tokens
         self._documents: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._tokens = 0  # of these
-        self._runs: list[str] = []
-        self._lines: list[np.ndarray] = []
+        self._parts: list[Tokenised] = []  # that are written
         self._identities: list[int] = []
         self.sums: Counter[str] = Counter()
 
@@ -209,9 +199,10 @@ class _Side:
     def finished(self) -> Tokenised:
         """Write what is left, and return what all of it was."""
         self._write()
-        lines = np.concatenate([np.zeros(0, np.uint64), *self._lines])
-        held_out = np.array(self._identities, np.uint64)
-        return Tokenised(self._runs, self.sums, lines=lines, held_out=held_out)
+        self._parts.append(
+            Tokenised(sums=self.sums, held_out=np.array(self._identities, np.uint64))
+        )
+        return Tokenised.merged(self._parts)
 
     def _write(self) -> None:
         """Write the documents that are there as one run."""
@@ -231,11 +222,10 @@ class _Side:
         )
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.
-        self._runs.append(f'{self._path}-{len(self._runs)}')
-        runs.save_documents(self._runs[-1], run)
+        path = f'{self._path}-{len(self._parts)}'
+        runs.save_documents(path, run)
         sums, lines = runs.summed(run, self._tokenizer.unk_id, self._recipe.line_sample)
-        self.sums.update(sums)
-        self._lines.append(lines)
+        self._parts.append(Tokenised([path], sums, lines=lines))
 
 
 # ---- 2: one bucket of documents -> encoded records, sorted by key
@@ -257,15 +247,12 @@ def make_records(
     split: str,
     number: int,
     buckets: int,
-    inputs: Sequence[str | pa.Table],
+    inputs: runs.Inputs,
     path: str,
 ) -> Bucket:
-    """Write the records of one bucket as a run.
-
-    `inputs`: the documents of all units, on disk, or as an engine has brought them here.
-    """
+    """Write the records of one bucket as a run; `inputs`: the documents of all units."""
     # The documents of the bucket from all units, in an order of their own.
-    tokenizer, spec = _tokenizer(str(recipe.options.tokenizer)), recipe.spec_of(split)
+    tokenizer, spec = _tokenizer(recipe.options.tokenizer), recipe.spec_of(split)
     documents = runs.sorted_documents(inputs, *key_range(number, buckets))
     if documents is None:
         return Bucket({})
@@ -281,9 +268,10 @@ def make_records(
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
     rule = recipe.options.rule_of(split)
-    make = _Columns(rule, spec, tokenizer, tokens, Stream(*name, 'masks'))
+    make = functools.partial(_columns, rule, spec, tokenizer, tokens, Stream(*name, 'masks'))
     if spec.packed:
-        keys, parts = _packed(examples, special_tokens(recipe.options.objective), make)
+        special = special_tokens(recipe.options.objective)
+        keys, parts = _packed(examples, special, rule, spec, make)
     else:
         keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
         parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
@@ -346,64 +334,57 @@ def _examples(
     return tokens, examples, languages
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """Turns examples into the columns of records, an example a row."""
+def _columns(
+    rule: MaskingRule,
+    spec: RecordSpec,
+    tokenizer: Tokenizer,
+    tokens: np.ndarray,
+    stream: Stream,
+    examples: Examples,
+) -> dict[str, np.ndarray]:
+    """Return the columns of records, an example a row; `stream` is that of masks."""
+    # Laid out before masking: which places may be masked depends on where they are.
+    special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+    rows = lay_out(tokens, examples, spec.seq_len, *special)
+    names = ('input_ids', 'input_mask', 'segment_ids')
+    columns = {name: getattr(rows, name) for name in names}
+    columns['next_sentence_labels'] = examples.labels
 
-    rule: MaskingRule
-    spec: RecordSpec
-    tokenizer: Tokenizer
-    tokens: np.ndarray
-    stream: Stream  # of masks
+    # Masks are drawn in each training step then, which needs to know where words begin.
+    if spec.masking == 'dynamic':
+        word_starts = rows.word_starts(tokenizer.starts_word)
+        return columns | {'word_starts': word_starts.astype(np.int32)}
 
-    def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
-        tokenizer, rule = self.tokenizer, self.rule
-
-        # Laid out before masking: which places may be masked depends on where they are.
-        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-        rows = lay_out(self.tokens, examples, self.spec.seq_len, *special)
-        columns = {
-            'input_ids': rows.input_ids,
-            'input_mask': rows.input_mask,
-            'segment_ids': rows.segment_ids,
-            'next_sentence_labels': examples.labels,
-        }
-
-        # Masks are drawn in each training step then, which needs to know where words begin.
-        if self.spec.masking == 'dynamic':
-            word_starts = rows.word_starts(tokenizer.starts_word)
-            return columns | {'word_starts': word_starts.astype(np.int32)}
-
-        # The stream goes on from batch to batch, so batches have to come in their order.
-        masked = mask(
-            rows.input_ids,
-            rows.candidates & tokenizer.listed(rows.input_ids),
-            rows.lengths,
-            rows.word_starts(tokenizer.starts_word) if rule.by_words else None,
-            rule,
-            tokenizer.mask_id,
-            tokenizer.vocab_size,
-            self.stream,
-        )
-        return columns | {
-            'input_ids': masked.input_ids,
-            'masked_lm_positions': masked.positions,
-            'masked_lm_ids': masked.ids,
-            'masked_lm_weights': masked.weights,
-        }
+    # The stream goes on from batch to batch, so batches have to come in their order.
+    masked = mask(
+        rows.input_ids,
+        rows.candidates & tokenizer.listed(rows.input_ids),
+        rows.lengths,
+        rows.word_starts(tokenizer.starts_word) if rule.by_words else None,
+        rule,
+        tokenizer.mask_id,
+        tokenizer.vocab_size,
+        stream,
+    )
+    return columns | {
+        'input_ids': masked.input_ids,
+        'masked_lm_positions': masked.positions,
+        'masked_lm_ids': masked.ids,
+        'masked_lm_weights': masked.weights,
+    }
 
 
 def _packed(
-    examples: Examples, special: int, make: _Columns
+    examples: Examples, special: int, rule: MaskingRule, spec: RecordSpec, make: Callable
 ) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
     """Return the keys of packed records, ascending, and their columns, some at a time.
 
-    `special`: tokens of an example that are no text.
+    `special`: tokens of an example that are no text; `make`: gives the columns of examples.
     """
     # Which examples share a row depends on their lengths, and on how many predictions each will
     # have, known before any is drawn: a row has room for a fixed number.
     lengths = examples.tokens + special
-    packs = pack(lengths, prediction_counts(lengths, make.rule), make.spec)
+    packs = pack(lengths, prediction_counts(lengths, rule), spec)
 
     # Mixed again: examples of a length fill rows in the order of their keys, which would leave like
     # rows together.
@@ -415,7 +396,7 @@ def _packed(
         step = max(1, ROWS * by_key.size // lengths.size)
         for first in range(0, by_key.size, step):
             chosen = packs.take(by_key[first : first + step])
-            yield join(make.spec, make(examples.take(chosen.order)), chosen.bounds)
+            yield join(spec, make(examples.take(chosen.order)), chosen.bounds)
 
     return keys[by_key], parts()
 
@@ -424,12 +405,11 @@ def _packed(
 
 
 def write_output(
-    number: int, count: int, pieces: int, inputs: Sequence[str | pa.Table], path: str
+    number: int, count: int, pieces: int, inputs: runs.Inputs, path: str
 ) -> shards.ShardInfo:
     """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
     A large shard is sorted in `pieces`, one after the other, so that it need not fit in memory.
-    `inputs`: as for `make_records`.
     """
     ranges = (key_range(number * pieces + piece, count * pieces) for piece in range(pieces))
     records = (record for each in ranges for record in runs.sorted_records(inputs, *each))

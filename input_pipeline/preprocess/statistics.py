@@ -93,15 +93,12 @@ def of_split(text: Tokenised, records: Mapping[str, Any], seq_len: int) -> dict[
 def _of_language(sums: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the manifest says of a language: its text, and what the examples have of it."""
     # Words are no entry: of copies that were dropped they are not known.
-    counted = {name: sums[name] for name in ('documents', 'tokens', 'unknown_tokens')}
-    passes = {name: sums[name] for name in ('passes',) if name in sums}
+    first, last = ('documents', 'tokens', 'unknown_tokens'), ('examples', 'example_tokens')
     return {
-        **counted,
+        **{name: sums[name] for name in first},
         'unknown_rate': sums['unknown_tokens'] / max(1, sums['tokens']),
-        'pieces_a_word': sums['pieces_a_word'],
-        **passes,
-        'examples': sums['examples'],
-        'example_tokens': sums['example_tokens'],
+        **{name: sums[name] for name in ('pieces_a_word', 'passes') if name in sums},
+        **{name: sums[name] for name in last},
     }
 
 
@@ -166,23 +163,17 @@ def report(manifest: Manifest, split: str) -> None:
         )
 
     # The rows: how full, how many predictions, and the balance of the labels of pairs.
-    label = {
-        'nsp': ', random next {:.1%} (label 1)',
-        'sop': f', swapped{" or random" * ("sop_noise" in manifest.options)} {{:.1%}} (label 1)',
-        'full_sentences': '',
-    }[manifest.objective]
-    packed = (
-        f' with {sums["examples"]:,} examples, {sums["examples"] / sums["records"]:.2f} each'
-        if 'pack_histogram' in sums
-        else ''
-    )
-    masked = (
-        f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''
-    )
-    print(
-        f'{words}: rows {text["fill"]:.1%}'
-        f' full{packed}{masked}{label.format(text["random_next_share"])}'
-    )
+    line = f'{words}: rows {text["fill"]:.1%} full'
+    if 'pack_histogram' in sums:
+        each = sums['examples'] / sums['records']
+        line += f' with {sums["examples"]:,} examples, {each:.2f} each'
+    if 'masked' in sums:
+        line += f', {sums["masked"] / sums["records"]:.1f} predictions each'
+    noise = ' or random' if 'sop_noise' in manifest.options else ''
+    label = {'nsp': 'random next', 'sop': f'swapped{noise}'}.get(manifest.objective)
+    if label:
+        line += f', {label} {text["random_next_share"]:.1%} (label 1)'
+    print(line)
 
 
 def plural(count: int, noun: str) -> str:

@@ -49,6 +49,8 @@ _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
 _DOC_BORDER = re.compile(r'</doc>(?=\s*<doc )')
 _TITLE = re.compile(r'title="([^"]*)"')
 
+Parsed = Iterator[tuple[int, list[str]]]  # (offset, sentences) of each document of a unit
+
 
 @dataclass(frozen=True)
 class Document:
@@ -73,7 +75,7 @@ def read_documents(
       UserError: no file matches, no file has text, or a file cannot be read as what it is.
     """
     report = Report() if report is None else report
-    for unit in units(pattern, options, report=report):
+    for unit in units(pattern, options, left_out=report.left_out):
         yield from read_unit(unit, options, report)
 
     # Files that are empty one by one are only reported; a corpus without any text is a mistake.
@@ -133,11 +135,7 @@ def _lines(unit: Unit, text: Text, limit: int) -> Lines:
     def stretch() -> Iterator[bytes]:
         with opened(unit.path) as f:
             f.seek(unit.start)
-            yield from (
-                decompressed(f, unit.compression, unit.path)
-                if unit.compression
-                else chunks(f, unit.bytes)
-            )
+            yield from decompressed(f, unit.compression, unit.path, unit.bytes)
 
     def before() -> int:
         # Read again from the start, but only where a line of this unit is to be named.
@@ -147,9 +145,7 @@ def _lines(unit: Unit, text: Text, limit: int) -> Lines:
     return Lines(text, stretch(), unit.start, limit, before)
 
 
-def _text_documents(
-    unit: Unit, text: Text, options: TextOptions
-) -> Iterator[tuple[int, list[str]]]:
+def _text_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of the stretches between blank lines, or of the whole file."""
     # A document ends at a blank line, or where it has grown beyond any document's size.
     first, end = 0, 0
@@ -175,9 +171,7 @@ def _too_long(size: int, sentences: list[str]) -> bool:
     return size > MAX_DOCUMENT_BYTES or len(sentences) >= MAX_DOCUMENT_LINES
 
 
-def _jsonl_documents(
-    unit: Unit, text: Text, options: TextOptions
-) -> Iterator[tuple[int, list[str]]]:
+def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of each object's text."""
     # A line that was cut is no JSON any more. `cut_lines` also counts long paragraphs inside of a
     # document, so it is looked at before and after each.
@@ -202,9 +196,7 @@ def _jsonl_documents(
                 yield offset, sentences
 
 
-def _wiki_documents(
-    unit: Unit, text: Text, options: TextOptions
-) -> Iterator[tuple[int, list[str]]]:
+def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of each <doc>; one without its end ends where the next begins."""
     begun, first, title = False, 0, ('', '')
     sentences: list[str] = []  # none outside of a document
@@ -255,7 +247,7 @@ def _wiki_lines(lines: Lines) -> Iterator[tuple[int, str]]:
 
 
 def _records_of(
-    read: Callable[[Unit, str], Iterator[tuple[int, str | bytes | values.NoText | None]]],
+    texts: Callable[[str, int, str], Iterator[tuple[int, str | bytes | values.NoText | None]]],
     called: str,
 ) -> Callable:
     """Return a reader of records that have a column of text, each a document.
@@ -263,8 +255,8 @@ def _records_of(
     `called` words where a record is, by its unit and its number.
     """
 
-    def documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
-        for number, raw in read(unit, options.text_column):
+    def documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
+        for number, raw in texts(unit.path, unit.start, options.text_column):
             location = functools.partial(called.format, unit=unit, number=number)
             if isinstance(raw, values.NoText):
                 text.leave_out(location, *raw)
@@ -281,16 +273,7 @@ _READERS: dict[Format | None, Callable] = {
     'text': _text_documents,
     'jsonl': _jsonl_documents,
     'wikiextractor': _wiki_documents,
-    'parquet': _records_of(
-        lambda unit, column: parquet.rows(unit.path, unit.start, column),
-        '{unit.path} row {number}',
-    ),
-    'hf': _records_of(
-        lambda unit, column: hub.texts(unit.path, unit.start, column),
-        'hf:{unit.name} row {number}',
-    ),
-    'tfds': _records_of(
-        lambda unit, column: tfds_files.texts(unit.path, column),
-        '{unit.path} record at byte {number}',
-    ),
+    'parquet': _records_of(parquet.texts, '{unit.path} row {number}'),
+    'hf': _records_of(hub.texts, 'hf:{unit.name} row {number}'),
+    'tfds': _records_of(tfds_files.texts, '{unit.path} record at byte {number}'),
 }

@@ -11,9 +11,10 @@ import gzip
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal
 
+import google_crc32c
 from etils import epath
 
 from bert_jax.configs.errors import UserError
@@ -71,26 +72,33 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
         yield chunk
 
 
+def crc32c(f: BinaryIO, count: int | None = None) -> int:
+    """Return the checksum of the next `count` bytes of a file, or of all."""
+    crc = 0
+    for chunk in chunks(f, count):
+        crc = google_crc32c.extend(crc, chunk)
+    return crc
+
+
 def decompressed(
-    f: BinaryIO, compression: Compression | None, path: str, size: int = CHUNK
+    f: BinaryIO,
+    compression: Compression | None,
+    path: str,
+    count: int | None = None,
+    size: int = CHUNK,
 ) -> Iterator[bytes]:
     """Yield what a file holds in chunks, of at most `size` bytes but for zstd.
 
-    Members that follow one another make one stream, as `cat a.gz b.gz` and parallel compressors
-    write them.
+    Of a plain file only the next `count` bytes. Members that follow one another make one stream, as
+    `cat a.gz b.gz` and parallel compressors write them.
 
     Raises:
       UserError: it names `path`, which is damaged or truncated.
     """
+    openers: dict[str, Any] = {'gzip': gzip.open, 'bzip2': bz2.open, 'xz': lzma.open}
     if compression is None:
-        yield from chunks(f, size=size)
+        yield from chunks(f, count, size)
         return
-
-    openers: dict[Compression, Callable[[BinaryIO], Any]] = {
-        'gzip': gzip.open,
-        'bzip2': bz2.open,
-        'xz': lzma.open,
-    }
     try:
         if compression == 'zstd':
             yield from _zstd(f)

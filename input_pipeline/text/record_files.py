@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import google_crc32c
 from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text import rows
-from bert_jax.input_pipeline.text.files import changed, compression_of, decompressed, state
+from bert_jax.input_pipeline.text.files import changed, compression_of, crc32c, decompressed, state
 from bert_jax.input_pipeline.text.inputs.formats import of_lines
 from bert_jax.input_pipeline.text.rows import BadRecord
 from bert_jax.input_pipeline.text.whole_text import plain_name
 
+Records = Iterator[tuple[int, dict[str, Any] | BadRecord]]  # with the number of a record's line
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
 _SUFFIXES = {
     '.txt': 'text',
@@ -85,7 +85,7 @@ class Reader:
             )
         self.form = form
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    def __iter__(self) -> Records:
         """Yield (number of its line from 1, record) of each record.
 
         Empty lines are records of an empty text in `text`, and nothing elsewhere.
@@ -112,18 +112,12 @@ class Reader:
         It is read for that: a size and a time of change do not tell an edited file from the old
         one.
         """
-        # 16 MiB at a time; how the file is read belongs to it, for other columns give other
-        # records.
-        checksum = google_crc32c.Checksum()
+        # How the file is read belongs to it, for other columns give other records.
         with reading(f'--input={self.path}'), epath.Path(self.path).open('rb') as file:
-            while chunk := file.read(1 << 24):
-                checksum.update(chunk)
-        content = f'crc32c {checksum.hexdigest().decode()}'
+            content = f'crc32c {crc32c(file):08x}'
         return [self.size, content, self.form, self.header, dict(self.columns or {})]
 
-    def part(
-        self, shard: tuple[int, int], skip: int
-    ) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    def part(self, shard: tuple[int, int], skip: int) -> Records:
         """Return every N-th record from the I-th on, for `shard` (I, N), after the first `skip`."""
         # Counted over all records, so that a resumed shard goes on where it stopped.
         number, count = shard
@@ -167,16 +161,13 @@ class Reader:
                 ' lines where the command has it'
             )
 
-    def _records(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    def _records(self) -> Records:
         # A line that is no JSON, or lacks a column, is a bad record: its answer says so, and the
         # others are answered. Quotes around a bad byte still count.
         lines = self._lines('surrogateescape' if self.form == 'csv' else 'strict')
         if self.form == 'text':
             for number, line in lines:
-                if isinstance(line, BadRecord):
-                    yield number, line
-                else:
-                    yield number, {self.required[0]: line}
+                yield number, line if isinstance(line, BadRecord) else {self.required[0]: line}
             return
 
         # A role's column is the user's, or the one that is called as the role.

@@ -19,6 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.whole_text import parse_json, well_formed
 
 Column = str | int  # its name, or its number from 0
+Columns = Mapping[str, Column | list[Column]]  # role -> its column, or its columns
 # A list where the column is one of a JSON or tensorflow-datasets record, or a list of columns.
 Cell = str | list[str]
 P = TypeVar('P')  # where a record is: the number of its line, or words
@@ -32,12 +33,17 @@ class BadRecord:
     reason: str
 
 
+Lines = Iterable[tuple[int, str | BadRecord]]  # (number, line without its end)
+Cells = Iterator[tuple[int, list[str] | BadRecord]]  # (number of a row's first line, cells)
+Row = dict[str, Cell] | BadRecord  # {role: its cell}
+
+
 def of_records(
     entries: Iterable[tuple[P, Any]],
-    columns: Mapping[str, Column | list[Column]],
+    columns: Columns,
     optional: Collection[str],
     mend: str = '',
-) -> Iterator[tuple[P, dict[str, Cell] | BadRecord]]:
+) -> Iterator[tuple[P, Row]]:
     """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord.
 
     `mend` is as in `of_lines`.
@@ -56,18 +62,18 @@ def of_records(
 
 
 def of_lines(
-    lines: Iterable[tuple[int, str | BadRecord]],
+    lines: Lines,
     form: str,
-    columns: Mapping[str, Column | list[Column]],
+    columns: Columns,
     optional: Collection[str],
     header: bool,
     path: str,
     mend: str = '',
-) -> Iterator[tuple[int, dict[str, Cell] | BadRecord]]:
+) -> Iterator[tuple[int, Row]]:
     """Yield (number of its line, {role: its cell}) of each row of TSV or CSV.
 
     Args:
-      lines: (number, line without its end) of each line.
+      lines: of the file.
       form: tsv or csv.
       columns: role -> its column, or its columns.
       optional: roles that are left out where their columns are absent.
@@ -90,31 +96,22 @@ def of_lines(
             indices, width = _indices(cells, columns, optional, header, path, mend), len(cells)
             if header:
                 continue
-        if len(cells) == width:
-            yield (
-                number,
-                {
-                    role: [cells[i] for i in index] if isinstance(index, list) else cells[index]
-                    for role, index in indices.items()
-                },
-            )
+        if len(cells) != width:
+            hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
+            reason = f'{len(cells)} columns where the first line has {width} ({hint})'
+            yield number, BadRecord(reason)
             continue
-        hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
-        reason = f'{len(cells)} columns where the first line has {width} ({hint})'
-        yield number, BadRecord(reason)
+        row = {}
+        for role, index in indices.items():
+            row[role] = [cells[i] for i in index] if isinstance(index, list) else cells[index]
+        yield number, row
 
 
-def cells_of_lines(
-    lines: Iterable[tuple[int, str | BadRecord]], form: str, path: str
-) -> Iterator[tuple[int, list[str] | BadRecord]]:
+def cells_of_lines(lines: Lines, form: str, path: str) -> Cells:
     """Yield (number of its first line, cells) of each row of TSV or CSV, the header's too."""
-    yield from _tsv(lines) if form == 'tsv' else _csv(lines, path)
-
-
-def _tsv(
-    lines: Iterable[tuple[int, str | BadRecord]],
-) -> Iterator[tuple[int, list[str] | BadRecord]]:
-    """Yield (number, cells) of each line that is not empty."""
+    if form == 'csv':
+        yield from _csv(lines, path)
+        return
     for number, line in lines:
         if isinstance(line, BadRecord):
             yield number, line
@@ -122,9 +119,7 @@ def _tsv(
             yield number, line.split('\t')
 
 
-def _csv(
-    lines: Iterable[tuple[int, Any]], path: str
-) -> Iterator[tuple[int, list[str] | BadRecord]]:
+def _csv(lines: Lines, path: str) -> Cells:
     """Yield (number of its first line, cells) of each row that is not empty, by RFC 4180.
 
     Cells are parted by semicolons where the first line has those and no comma, as spreadsheets
@@ -153,7 +148,7 @@ def _csv(
 
 def _indices(
     first: list[str],
-    columns: Mapping[str, Column | list[Column]],
+    columns: Columns,
     optional: Collection[str],
     header: bool,
     path: str,
@@ -186,12 +181,7 @@ def _indices(
     return indices
 
 
-def _cells(
-    record: Any,
-    columns: Mapping[str, Column | list[Column]],
-    optional: Collection[str],
-    mend: str,
-) -> dict[str, Cell]:
+def _cells(record: Any, columns: Columns, optional: Collection[str], mend: str) -> dict[str, Cell]:
     """Return {role: its cell} of a record of JSON or tensorflow-datasets.
 
     Args:

@@ -154,8 +154,7 @@ class Table:
                     raise UserError(f'{location}: not a JSON object')
                 yield entry
             return
-        lines = enumerate(read_utf8(self.path).split('\n'), start=1)
-        for number, cells in rows.cells_of_lines(lines, self._form, self.path):
+        for number, cells in rows.cells_of_lines(self._lines(), self._form, self.path):
             if isinstance(cells, BadRecord):
                 raise UserError(f'{self.path}:{number}: {cells.reason}')
             yield cells
@@ -179,27 +178,30 @@ class Table:
         if form in _OF_RECORDS:
             yield from rows.of_records(self._records(), self._read, optional)
             return
+        of_lines = rows.of_lines(self._lines(), form, self._read, optional, self.header, self.path)
+        for number, row in of_lines:
+            yield f'{self.path}:{number}', row
+
+    def _lines(self) -> Iterator[tuple[int, str]]:
         # Only \n ends a row of TSV, because texts hold other line separators; only CSV may have
         # line ends inside a cell.
-        lines = enumerate(read_utf8(self.path).split('\n'), start=1)
-        for number, row in rows.of_lines(lines, form, self._read, optional, self.header, self.path):
-            yield f'{self.path}:{number}', row
+        yield from enumerate(read_utf8(self.path).split('\n'), start=1)
 
     def _records(self) -> Iterator[tuple[str, Any]]:
         """Yield ('file:line', JSON) of each line, or the entries of a JSON list or a data set."""
         # Entries have no lines of their own, so they are named by number.
         if self.tfds:
-            from bert_jax.input_pipeline.text.tfds_rows import records
+            from bert_jax.input_pipeline.text.sources.tfds_files import records
 
-            data = records(self.tfds, self.split, self.path, self.class_names)
-            yield from (
-                (f'tfds:{self.tfds}:{number}', record) for number, record in enumerate(data)
-            )
+            for number, record in enumerate(
+                records(self.tfds, self.split, self.path, self.class_names)
+            ):
+                yield f'tfds:{self.tfds}:{number}', record
             return
         if hub.is_meant(self.path) or self._form == 'parquet':
             read = hub.records if hub.is_meant(self.path) else parquet.records
-            rows = enumerate(read(self.path))
-            yield from ((f'{self.path}: row {number}', row) for number, row in rows)
+            for number, record in enumerate(read(self.path)):
+                yield f'{self.path}: row {number}', record
             return
 
         # A file: read as a whole (a task's files are small), and refused as a whole where it is no
@@ -215,8 +217,8 @@ class Table:
             raise UserError(f'{self.path}: {error}') from error
         for number, entry in enumerate(entries):
             # a text in the list is no JSON of a record
-            record = BadRecord('not a JSON object') if isinstance(entry, str) else entry
-            yield f'{self.path}: entry {number}', record
+            bad = isinstance(entry, str)
+            yield f'{self.path}: entry {number}', BadRecord('not a JSON object') if bad else entry
 
 
 def _only(column: str) -> str:

@@ -131,13 +131,9 @@ def _replaced(of: Callable[[str], Iterable[str]], word: list[str]) -> list[str]:
     ]
 
 
-def _insertion(word: list[str]) -> list[str]:
-    """Return words with a key that is hit twice, or together with a neighbour."""
-    return [
-        ''.join((*word[:i], character, other, *word[i + 1 :]))
-        for i, character in enumerate(word)
-        for other in (character, *neighbours(character))
-    ]
+def _and_another(character: str) -> list[str]:
+    """Return what comes of a key that is hit twice, or together with a neighbour."""
+    return [character + other for other in (character, *neighbours(character))]
 
 
 def _deletion(word: list[str]) -> list[str]:
@@ -153,7 +149,7 @@ def _swap(word: list[str]) -> list[str]:
 
 # Each gives all the words that one typo of its kind makes of a word, in the order of its places.
 KINDS: dict[str, Callable[[list[str]], list[str]]] = {
-    'insertion': _insertion,
+    'insertion': functools.partial(_replaced, _and_another),
     'deletion': _deletion,
     'swap': _swap,
     'keyboard': functools.partial(_replaced, neighbours),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.trainers import count_characters
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
 # A tenth of English text, and next to nothing of any other language.
@@ -114,9 +115,8 @@ def _merged(
     for word, members in groups.items():
         merged[word] = sum(forms[member] for member in members)
         commonest = max(members, key=lambda member: (forms[member], member))
-        lost.update(
-            {(member, commonest): forms[member] for member in members if member != commonest}
-        )
+        others = (member for member in members if member != commonest)
+        lost.update({(member, commonest): forms[member] for member in others})
     pairs = sorted(lost, key=lambda pair: (-lost[pair], pair))[:_EXAMPLES]
     share = lost.total() / max(1, merged.total())
     return merged, share, [' = '.join(pair) for pair in pairs]
@@ -124,9 +124,5 @@ def _merged(
 
 def _letters(words: Mapping[str, int]) -> Counter[str]:
     """Count the letters and the marks on them in running text."""
-    letters: Counter[str] = Counter()
-    for word, count in words.items():
-        for char in word:
-            if char.isalpha():
-                letters[char] += count
-    return letters
+    characters = count_characters(words)
+    return Counter({char: count for char, count in characters.items() if char.isalpha()})

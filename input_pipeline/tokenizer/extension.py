@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.directories import fast_files
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.settings import FLAGS
 
 _UNUSED = re.compile(r'\[unused\d+\]')
 
@@ -50,13 +52,13 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     if why := tokenizer.refusal:
         raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
 
-    content, in_slots, new, before = _with_words(tokenizer, words)
-    extended = Tokenizer.of_kind(tokenizer.kind, '\n'.join(content).encode(), *_rules(tokenizer))
-    return Extended(extended, in_slots, new - in_slots, before)
+    entries, *counts = _with_words(tokenizer, words)
+    extended = Tokenizer.of_kind(tokenizer.kind, '\n'.join(entries).encode(), *_rules(tokenizer))
+    return Extended(extended, *counts)
 
 
 def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
-    """Return the entries with new ones; how many of these took slots, are new, were there."""
+    """Return the entries with new ones; how many took slots, were appended, were there."""
     entries, given = list(tokenizer.entries), list(dict.fromkeys(words))
     old = set(entries)
     new = [word for word in given if word not in old]
@@ -67,7 +69,8 @@ def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], 
     for slot, word in zip(slots, new, strict=False):
         entries[slot] = word
     in_slots = min(len(slots), len(new))
-    return [*entries, *new[in_slots:]], in_slots, len(new), len(given) - len(new)
+    appended = new[in_slots:]
+    return [*entries, *appended], in_slots, len(appended), len(given) - len(new)
 
 
 def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
@@ -85,7 +88,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
         )
 
     # What is an entry already keeps its id, and is only looked for from now on.
-    entries, in_slots, new, before = _with_words(tokenizer, given)
+    entries, *counts = _with_words(tokenizer, given)
     ids = {entry: i for i, entry in enumerate(entries)}
 
     # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
@@ -101,19 +104,16 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
             f'--markers: {cut[0]!r} is a word that the vocabulary has, and would be cut out of'
             f' longer words from now on: take a marker that no text holds, as [{cut[0]}]'
         )
-    plain = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
+    plain = dict.fromkeys(FLAGS, False)
     parts['added_tokens'] += [
         {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
     ]
     # Special tokens first, then by id: as in a directory that is read. But by id alone those that
     # come behind the entries, for their ids are their order.
-    vocab = parts.get('model', {}).get('vocab', {})
-    names = set(vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab))
-    first = names.intersection(special)
+    first = fast_files.pieces_of(parts).intersection(special)
     parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in first else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
-    marked = Tokenizer.of_kind(kind, content, *_rules(tokenizer))
-    return Extended(marked, in_slots, new - in_slots, before)
+    return Extended(Tokenizer.of_kind(kind, content, *_rules(tokenizer)), *counts)
 
 
 def _is_word(tokenizer: Tokenizer, marker: str) -> bool:

@@ -8,6 +8,7 @@ with, so that what is trained on is what is looked up.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable
@@ -143,4 +144,4 @@ def segments(word: str) -> list[tuple[int, int]]:
         for i, c in enumerate(word)
         if i == 0 or not (unicodedata.combining(c) or '\u1160' <= c <= '\u11ff')
     ]
-    return list(zip(starts, starts[1:] + [len(word)], strict=True))
+    return list(itertools.pairwise([*starts, len(word)]))

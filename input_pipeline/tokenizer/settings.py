@@ -22,7 +22,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tokenizer.layout import Layout, rows_of
+from bert_jax.input_pipeline.tokenizer.layout import Layout, rows_of, steps
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import (
     MAX_WORD_CHARS,
     wordpiece_json,
@@ -51,9 +51,9 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     'subword_tokenizer_type': ('wordpiece',),
 }
 # Settings of the casing, which are true, false or null (which is: not said).
-_FLAGS = ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars', 'nfc')
-# What a broken or foreign file of JSON raises where it is taken for the library's.
-BROKEN = (KeyError, TypeError, AttributeError, ValueError)
+_CASING = ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars', 'nfc')
+# What a tokenizer.json says of an added token.
+FLAGS = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
 
 
 class Stated(NamedTuple):
@@ -85,10 +85,14 @@ class Directory(NamedTuple):
     def read(cls, path: epath.Path, defaults: Mapping[str, str]) -> Directory:
         """Read the files; `defaults` are the special tokens that are not named there."""
         config, fast = (read_json(path / f'{n}.json') for n in ('tokenizer_config', 'tokenizer'))
-        for name in ('model', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'):
-            if not isinstance(fast.get(name), dict | None):
-                raise UserError(f'{path / "tokenizer.json"}: {name} is not a JSON object')
         return cls(path, config, fast, []).with_defaults(defaults)
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Return a part of tokenizer.json, which may be null or missing: {} then."""
+        part = self.fast.get(name) or {}
+        if not isinstance(part, dict):
+            raise UserError(f'{self.json_file}: {name} is not a JSON object')
+        return part
 
     def with_defaults(self, defaults: Mapping[str, str]) -> Directory:
         """Return the same with other special tokens where none are named."""
@@ -126,15 +130,16 @@ class Directory(NamedTuple):
 
         The layout of rows is ours to make, so another one cannot be obeyed at all.
         """
-        processor = self.fast.get('post_processor')
-        rows: tuple | None = None
+        processor = self.part('post_processor')
+        if not processor:
+            return
         with contextlib.suppress(UserError):
-            rows = rows_of(self.fast, self.json_file) if processor else None
-        if processor and rows != (*self.special[2:4], Layout()):
-            raise UserError(
-                f'{self.json_file}: its post_processor ({processor.get("type")}) does not make rows'
-                f' of [CLS] A [SEP] B [SEP], as {whose} reads them'
-            )
+            if rows_of(self.fast, self.json_file) == (*self.special[2:4], Layout()):
+                return
+        raise UserError(
+            f'{self.json_file}: its post_processor ({processor.get("type")}) does not make rows'
+            f' of [CLS] A [SEP] B [SEP], as {whose} reads them'
+        )
 
     def compiled(
         self,
@@ -173,28 +178,24 @@ class Directory(NamedTuple):
           UserError: their ids do not follow those of the `entries`.
         """
         # Flags that a token has where nothing is said.
-        flags = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
-        plain = dict.fromkeys(flags, False) | {'normalized': True}
+        plain = dict.fromkeys(FLAGS, False) | {'normalized': True}
 
         # Four places tell of added tokens, and the first that names one counts: tokenizer.json, the
         # settings, added_tokens.json of older versions, additional special tokens (entries
         # already).
         tokens: dict[str, dict[str, Any]] = {}
         index = {token: i for i, token in enumerate(entries)}
-        try:
-            for token in self.fast.get('added_tokens') or []:
-                tokens[token['content']] = plain | token
-            for number, token in (self.config.get('added_tokens_decoder') or {}).items():
-                tokens.setdefault(token['content'], plain | token | {'id': int(number)})
-            for content, number in read_json(self.path / 'added_tokens.json').items():
-                tokens.setdefault(content, plain | {'id': int(number), 'content': content})
-            for token in self.config.get('additional_special_tokens') or []:
-                content = token['content'] if isinstance(token, dict) else token
-                if content in index:
-                    special = {'normalized': False, 'special': True, 'id': index[content]}
-                    tokens.setdefault(content, plain | special | {'content': content})
-        except BROKEN as error:
-            raise UserError(f'{self.path}: its added tokens cannot be read ({error!r})') from error
+        for token in self.fast.get('added_tokens') or []:
+            tokens[token['content']] = plain | token
+        for number, token in (self.config.get('added_tokens_decoder') or {}).items():
+            tokens.setdefault(token['content'], plain | token | {'id': int(number)})
+        for content, number in read_json(self.path / 'added_tokens.json').items():
+            tokens.setdefault(content, plain | {'id': int(number), 'content': content})
+        for token in self.config.get('additional_special_tokens') or []:
+            content = token['content'] if isinstance(token, dict) else token
+            if content in index:
+                special = {'normalized': False, 'special': True, 'id': index[content]}
+                tokens.setdefault(content, plain | special | {'content': content})
 
         # Those beyond the vocabulary must follow it without a gap, and those inside must be what
         # is there: an id is a row of the model's table.
@@ -202,17 +203,19 @@ class Directory(NamedTuple):
             (token for name, token in tokens.items() if name not in self.special),
             key=lambda token: token['id'],
         )
-        count = len(entries)
-        beyond = [token['id'] for token in added if token['id'] >= count]
-        if beyond != list(range(count, count + len(beyond))):
-            raise UserError(
-                f'{self.path}: its added tokens have the ids {beyond[:4]}..., which do not follow'
-                f' its {count} entries'
-            )
+        names = list(entries)
         for token in added:
-            if token['id'] < count and entries[token['id']] != token['content']:
+            content, number = token['content'], token['id']
+            if number > len(names):
                 raise UserError(
-                    f'{self.path}: its added token {token["content"]!r} has the id of another entry'
+                    f'{self.path}: its added token {content!r} has the id {number}, and such ids do'
+                    f' not follow its {len(entries)} entries'
+                )
+            if number == len(names):
+                names.append(content)
+            elif names[number] != content:
+                raise UserError(
+                    f'{self.path}: its added token {content!r} has the id of another entry'
                 )
         return added
 
@@ -228,11 +231,11 @@ def read(path: epath.Path) -> Stated:
 
     # 1. All but the casing is inside of a SentencePiece model. Whole words: the file is our own,
     # and so are its settings.
-    alone: tuple[tuple[Kind, str], ...] = (('sentencepiece', 'spm.model'), ('words', 'words.txt'))
-    for kind, name in alone:
-        if (path / name).exists():
-            casing = _casing(directory._replace(fast={}), [], path / name, bert_class)
-            return Stated(kind, (path / name).read_bytes(), casing, special, str(path / name))
+    alone: dict[str, Kind] = {'spm.model': 'sentencepiece', 'words.txt': 'words'}
+    for name, kind in alone.items():
+        if (file := path / name).exists():
+            casing = _casing(directory._replace(fast={}), [], file, bert_class)
+            return Stated(kind, file.read_bytes(), casing, special, str(file))
 
     # 2. By which rules: our own where they are BERT's, else the library's.
     entries, file = _entries(directory)
@@ -293,9 +296,7 @@ def _check_settings(directory: Directory) -> bool:
     directory.check_fixed(_FIXED)
 
     # never_split: special tokens in it change nothing, for they are never searched for.
-    never = config.get('never_split') or []
-    if isinstance(never, list):
-        never = [token for token in never if token not in directory.special]
+    never = [t for t in config.get('never_split') or () if t not in directory.special]
     if never:
         raise UserError(
             f'{file}: never_split={never!r} is not built here: make added tokens of them'
@@ -303,7 +304,7 @@ def _check_settings(directory: Directory) -> bool:
         )
 
     # "false" as a text would count as true.
-    for setting in _FLAGS:
+    for setting in _CASING:
         if not isinstance(config.get(setting), bool | None):
             raise UserError(f'{file}: {setting}={config[setting]!r}: must be true, false or null')
     return plain in BERT_CLASSES
@@ -312,7 +313,7 @@ def _check_settings(directory: Directory) -> bool:
 def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
     """Return WordPiece's entries and the file they are of: vocab.txt, or else tokenizer.json."""
     file, vocab = directory.json_file, directory.path / 'vocab.txt'
-    model, listed = directory.fast.get('model') or {}, vocab.exists()
+    model, listed = directory.part('model'), vocab.exists()
     if directory.fast and model.get('type') != 'WordPiece' and listed:
         raise UserError(
             f'{file}: its model is {model.get("type")}, but vocab.txt beside it is of WordPiece:'
@@ -350,44 +351,31 @@ def parse_vocab(content: bytes, name: str) -> list[str]:
 def entries_of(ids: Any, file: epath.Path) -> list[str]:
     """Return the vocabulary of a tokenizer.json, in the order of its ids."""
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
-    numbered = isinstance(ids, dict) and (
-        sorted(map(str, ids.values())) == sorted(map(str, range(len(ids))))
-    )
-    if not numbered:
+    by_id = {i: entry for entry, i in ids.items()} if isinstance(ids, dict) else {}
+    if not ids or by_id.keys() != {*range(len(ids))}:
         raise UserError(f'{file}: model.vocab does not give every entry an id from 0 on')
-    return sorted(ids, key=ids.__getitem__)
+    return [by_id[i] for i in range(len(ids))]
 
 
-def _rules(fast: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
+def _rules(directory: Directory) -> tuple[dict[str, Any] | None, bool]:
     """Return the settings of a BertNormalizer, or None, and whether text is composed before."""
     # One normalizer, or a sequence of them; ours is BERT's, alone or after composing.
-    stated = fast.get('normalizer') or {}
-    steps = (stated.get('normalizers') if stated.get('type') == 'Sequence' else [stated]) or []
-    kinds = [step.get('type') for step in steps]
+    each = list(steps(directory.part('normalizer')))
+    kinds = [step.get('type') for step in each]
     if kinds not in (['BertNormalizer'], ['NFC', 'BertNormalizer']):
         return None, False
-    return steps[-1], len(kinds) == 2
+    return each[-1], len(kinds) == 2
 
 
 def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
     """Return the parts of a tokenizer.json that are not as our own rules have them.
 
     Raises:
-      UserError: it makes rows of another layout, or is no tokenizer.json.
+      UserError: it makes rows of another layout.
     """
-    # Whatever is missing or of another type in such a file, it is not the library's.
-    fast, special, file = directory.fast, directory.special, directory.json_file
-    try:
-        rules, nfc = _rules(fast)
-        model = fast['model']
-        normalizer, pre, decoder = (
-            fast.get(name) or {} for name in ('normalizer', 'pre_tokenizer', 'decoder')
-        )
-    except BROKEN as error:
-        raise UserError(
-            f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
-        ) from error
-
+    rules, nfc = _rules(directory)
+    parts = ('model', 'normalizer', 'pre_tokenizer', 'decoder')
+    model, normalizer, pre, decoder = map(directory.part, parts)
     directory.require_rows('a BERT')
 
     # Part by part: what differs from our own rules needs the library. 100 characters a word are its
@@ -401,9 +389,9 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
         ),
         f'pre_tokenizer {pre.get("type")}': pre.get('type') != 'BertPreTokenizer',
         f'continuing_subword_prefix {prefix!r}': prefix != '##',
-        f'unk_token {unknown!r}': 'unk_token' in model and unknown != special[1],
+        f'unk_token {unknown!r}': 'unk_token' in model and unknown != directory.special[1],
         f'max_input_chars_per_word {longest}': longest not in (100, MAX_WORD_CHARS),
-        f'decoder {decoder.get("type")}': fast.get('decoder') is not None and not decodes,
+        f'decoder {decoder.get("type")}': bool(decoder) and not decodes,
     }
     return [part for part, differs in differing.items() if differs]
 
@@ -452,27 +440,24 @@ def _casing(
 
 
 def _stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
-    """Return what the two files of JSON say of _FLAGS, None where both are silent."""
+    """Return what the two files of JSON say of _CASING, None where both are silent."""
     # What tokenizer_config.json says ...
-    configured = [directory.config.get(name) for name in _FLAGS]
+    configured = [directory.config.get(name) for name in _CASING]
     lower_case, strip_accents, ideographs, nfc = configured
-    try:
-        rules, composed = _rules(directory.fast)
-        if rules is not None:
-            lower, splits = rules['lowercase'], rules['handle_chinese_chars']
-    except BROKEN as error:
-        raise UserError(
-            f'{directory.json_file}: its normalizer cannot be read ({error!r})'
-        ) from error
+    rules, composed = _rules(directory)
     if rules is None or (lower_case is not None and bert_class):
         return configured
 
     # ... then what tokenizer.json says, which rules where the class is not BERT's. Accents follow
     # the case where nothing is said, as in both libraries.
-    strips = rules.get('strip_accents')
+    lower, splits, strips = (
+        rules['lowercase'],
+        rules['handle_chinese_chars'],
+        rules.get('strip_accents'),
+    )
     stated = (lower, lower if strips is None else strips, splits)
     given = (lower_case, strip_accents, ideographs)
-    if not bert_class and any(a not in (None, b) for a, b in zip(given, stated, strict=True)):
+    if not bert_class and any(a not in (None, b) for a, b in zip(given, stated)):
         raise UserError(
             f'{directory.path}: do_lower_case, strip_accents, tokenize_chinese_chars are {given} in'
             f' tokenizer_config.json, but {stated} in tokenizer.json: make them agree'

@@ -122,11 +122,11 @@ class Tokenizer(abc.ABC):
     """
 
     kind: ClassVar[Kind]
-    file: ClassVar[str] = ''
-    has_json: ClassVar[bool] = True
-    layout: Layout = Layout()
-    word_prefix: ClassVar[str] = ''
-    refusal: ClassVar[str]
+    file = ''
+    has_json = True
+    layout = Layout()
+    word_prefix = ''
+    refusal: str
     marked_kind: ClassVar[Kind | None] = None
 
     vocabulary: bytes
@@ -202,10 +202,16 @@ class Tokenizer(abc.ABC):
                     f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
                     ', spiece.model or vocab.json)'
                 )
-            for files in (fast_files, byte_bpe_files, albert_files):
-                if files.is_directory(path):
-                    return cls.of_kind(*files.read(path))
-            return cls.of_kind(*settings.read(path))
+            # Whatever is missing or of another type in the files, they are not such a directory's.
+            kinds = (fast_files, byte_bpe_files, albert_files)
+            try:
+                read = next((kind.read for kind in kinds if kind.is_directory(path)), settings.read)
+                stated = read(path)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise UserError(
+                    f'{path}: its files are not those of a tokenizer ({error!r}): copy them again'
+                ) from error
+            return cls.of_kind(*stated)
 
     def save(self, directory: str | os.PathLike) -> None:
         """Write the tokenizer directory, whole or not at all, with its casing stated.
@@ -367,7 +373,7 @@ class Tokenizer(abc.ABC):
             'nfc': self.normalizer.nfc,
             'tokenizer_class': self.transformers_class,
             'tokenize_chinese_chars': self.normalizer.ideographs,
-            **dict(zip(SPECIAL_TOKENS, self.special_tokens, strict=True)),
+            **dict(zip(SPECIAL_TOKENS, self.special_tokens)),
         }
         files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
         if self.has_json and self.transformers_class != 'BertTokenizer':

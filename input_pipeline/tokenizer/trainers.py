@@ -46,9 +46,9 @@ class Trainer(abc.ABC):
     """
 
     kind: ClassVar[Kind]
-    special_tokens: ClassVar[Mapping[str, str]] = SPECIAL_TOKENS
-    decomposes: ClassVar[bool] = False
-    has_casing: ClassVar[bool] = True
+    special_tokens = SPECIAL_TOKENS
+    decomposes = False
+    has_casing = True
 
     def __init__(self, options: VocabularyOptions):
         self._options = options
@@ -134,10 +134,8 @@ class WordPieceTrainer(Trainer):
             continuing_subword_prefix='##',
             show_progress=False,
         )
-        ids = _trained(models.WordPiece(unk_token='[UNK]'), trainer, usable)['vocab']
-
         # The line is the id.
-        tokens = sorted(ids, key=ids.__getitem__)
+        tokens = _by_id(_trained(models.WordPiece(unk_token='[UNK]'), trainer, usable))
         if coverage < self._options.character_coverage:
             tokens = self._filled_up(tokens, characters, entries)
         return '\n'.join(tokens).encode()
@@ -237,8 +235,7 @@ class ByteBpeTrainer(Trainer):
         )
         spelled = {byte_bpe.spelled_in_bytes(word): count for word, count in counts.items()}
         model = _trained(models.BPE(), trainer, spelled)
-        ids = model['vocab']
-        return sorted(ids, key=ids.__getitem__), model['merges']
+        return _by_id(model), model['merges']
 
 
 class ComposedByteBpeTrainer(ByteBpeTrainer):
@@ -303,9 +300,9 @@ class SentencePieceTrainer(Trainer):
         left_out = set().union(*counts) & {_RESERVED, *left_out}
         table = str.maketrans(dict.fromkeys(left_out, unk))
         # As long as a word can become by that; only then, for it is written into the model.
-        longest: dict[str, Any] = (
-            {'max_sentence_length': len(unk) * _LONGEST_BYTES} if left_out else {}
-        )
+        longest: dict[str, Any] = {}
+        if left_out:
+            longest['max_sentence_length'] = len(unk) * _LONGEST_BYTES
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -332,18 +329,16 @@ class SentencePieceTrainer(Trainer):
                 **longest,
             )
         except RuntimeError as error:
-            if 'required_chars' not in str(
-                error
-            ):  # nothing is left of what its normalisation deletes
-                raise UserError(
-                    f'--model={options.model}: SentencePiece finds no words in the text ({error})'
-                ) from error
-
             # The library's own words speak of internals; the cure is one of two flags.
-            raise UserError(
+            words = (
                 f'--vocab_size={options.vocab_size}: less than the characters of the text: raise'
                 ' it, or lower --character_coverage'
-            ) from error
+            )
+            if 'required_chars' not in str(error):  # its normalisation has deleted all
+                words = (
+                    f'--model={options.model}: SentencePiece finds no words in the text ({error})'
+                )
+            raise UserError(words) from error
         return model.getvalue()
 
 
@@ -363,9 +358,9 @@ def trainer_of(options: VocabularyOptions) -> Trainer:
     return _TRAINERS[options.model](options)
 
 
-def count_characters(counts: dict[str, int]) -> Counter[str]:
+def count_characters(counts: Mapping[str, int]) -> Counter[str]:
     """Return how often each character occurs in running text."""
-    characters: Counter[str] = Counter()
+    characters = Counter[str]()
     for word, count in counts.items():
         for char in word:
             characters[char] += count
@@ -387,6 +382,10 @@ def _trained(model: Any, trainer: Any, counts: dict[str, int]) -> dict[str, Any]
     pipeline.train_from_iterator(_running_text(counts), trainer)
     # Its own file is the only place where the library tells the merges.
     return json.loads(pipeline.to_str())['model']
+
+
+def _by_id(model: dict[str, Any]) -> list[str]:
+    return sorted(model['vocab'], key=model['vocab'].__getitem__)
 
 
 def _running_text(counts: dict[str, int]) -> Iterator[str]:

@@ -88,11 +88,14 @@ class WordTable:
         self.hangul = 0  # words with Hangul in them
         self.pruned = 0
 
-    def add(self, text: str) -> None:
-        """Count the words of one line."""
-        self._raw.update(self._cut(text))
-        if len(self._raw) > _RAW_WORDS:
-            self.fold()
+    def counted(self, lines: Iterable[str]) -> WordTable:
+        """Return itself, with the words of these lines counted and folded."""
+        for line in lines:
+            self._raw.update(self._cut(line))
+            if len(self._raw) > _RAW_WORDS:
+                self.fold()
+        self.fold()
+        return self
 
     @classmethod
     def mixed(cls, tables: Sequence[tuple[WordTable, float]]) -> WordTable:
@@ -128,9 +131,8 @@ class WordTable:
         # rare words hardly move the pieces; frequent ones are never lost
         while len(self.counts) > _TABLE_WORDS:
             self.pruned += 1
-            self.counts = Counter(
-                {word: count for word, count in self.counts.items() if count > self.pruned}
-            )
+            kept = {word: count for word, count in self.counts.items() if count > self.pruned}
+            self.counts = Counter(kept)
         if len(self.forms) > _FORMS:
             self.forms = Counter(dict(self.forms.most_common(_FORMS // 2)))
 
@@ -160,11 +162,7 @@ def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
             table.spelt = Normalizer(lower_case=False, strip_accents=False, nfc=True).split
 
     trainer = trainer_of(options)
-    table = WordTable(trainer.normalize, trainer.split, decide)
-    for text in texts:
-        table.add(text)
-    table.fold()
-    return table
+    return WordTable(trainer.normalize, trainer.split, decide).counted(texts)
 
 
 def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, Report]:

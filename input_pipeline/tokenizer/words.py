@@ -80,8 +80,13 @@ class Words(WordPiece):
         """(id, characters) of the word, as a list of one."""
         word = token[:CHARACTERS]
         word_id = self._ids.get(word)
-        if word_id is None:
-            word_id = self.unk_id if self._closed else self._new_id(word)
+        if word_id is None and self._closed:
+            word_id = self.unk_id
+        elif word_id is None:
+            with self._lock:
+                word_id = self._ids.setdefault(word, len(self.entries))
+                if word_id == len(self.entries):
+                    self.entries.append(word)
         return [(word_id, len(token))]
 
     def spell(self, entry: str) -> list[int]:
@@ -105,10 +110,3 @@ class Words(WordPiece):
             if new := self.entries[len(self._spelled) :]:
                 self._spelled = np.concatenate([self._spelled, spell(new)])
         return self._spelled[ids]
-
-    def _new_id(self, word: str) -> int:
-        with self._lock:
-            word_id = self._ids.setdefault(word, len(self.entries))
-            if word_id == len(self.entries):
-                self.entries.append(word)
-            return word_id

@@ -11,16 +11,16 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess.job import preprocess
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text.corpus import TextOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+from tests.helpers.jobs import PLAIN, write_text
+from tests.helpers.jobs import run as job
+from tests.helpers.vocabularies import write_vocabulary
 
 pytest.importorskip(
     'apache_beam', reason='Apache Beam is not installed: bash launch/test.sh --beam'
@@ -42,44 +42,21 @@ def text(tmp_path_factory):
     Some of the documents are held in a fifth file too.
     """
     folder = tmp_path_factory.mktemp('text')
-    random = np.random.RandomState(0)
-    words = np.array([f'w{chr(97 + i)}{chr(97 + j)}' for i in range(20) for j in range(20)])
-    (folder / 'vocabulary').mkdir()
-    (folder / 'vocabulary' / 'vocab.txt').write_text(
-        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words, '##s', '.']) + '\n'
-    )
-    (folder / 'vocabulary' / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-
-    def sentence():
-        return (
-            ' '.join(
-                word + suffix
-                for word, suffix in zip(random.choice(words, 12), random.choice(['', 's'], 12))
-            )
-            + ' .'
-        )
-
-    documents = ['\n'.join(sentence() for _ in range(random.randint(2, 12))) for _ in range(340)]
+    names = [f'd{chr(97 + i)}{chr(97 + j)}' for i in range(17) for j in range(20)]
+    write_vocabulary(folder / 'vocabulary', [*PLAIN, '##s', '##ing', '.', *names])
+    texts = write_text(folder / 'all', names)
     for i in range(3):
-        (folder / f'{i}.txt').write_text('\n\n'.join(documents[80 * i : 80 * i + 80]))
-    (folder / '3.txt').write_bytes(gzip.compress('\n\n'.join(documents[240:320]).encode()))
+        (folder / f'{i}.txt').write_text('\n\n'.join(texts[80 * i : 80 * i + 80]))
+    (folder / '3.txt').write_bytes(gzip.compress('\n\n'.join(texts[240:320]).encode()))
     # 20 of them stand in 3.txt too.
-    (folder / 'held_out.text').write_text('\n\n'.join(documents[300:]))
+    (folder / 'held_out.text').write_text('\n\n'.join(texts[300:]))
     return folder
 
 
 def run(folder, output, /, *arguments, engine='beam', **options):
-    wanted = {
-        'input': f'{folder}/*.txt',
-        'tokenizer': f'{folder}/vocabulary',
-        'seq_len': 64,
-        'dupe_factor': 3,
-        'num_shards': 3,
-        'eval_fraction': 0.1,
-        'workers': 1,
-    }
-    names = {'output': str(output), 'engine': engine, 'beam_arguments': arguments}
-    return preprocess(PreprocessOptions(**wanted | names | options))
+    options = {'output': str(output), 'num_shards': 3, 'eval_fraction': 0.1} | options
+    vocabulary = [folder / 'vocabulary']
+    return job(folder, vocabulary, engine=engine, beam_arguments=arguments, **options)
 
 
 def digests(folder):

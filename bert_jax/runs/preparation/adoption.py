@@ -86,9 +86,12 @@ def adopt(
 
     # What names the files comes last: a folder with a manifest is complete.
     with contextlib.nullcontext(output) if in_place else atomic_folder(output) as folder:
-        if not in_place:
-            for path in paths:
-                _bring(path, folder / path.name)
+        for path in paths if not in_place else ():
+            # A link under the new name takes no room; to another disk it is a copy.
+            try:
+                os.link(path.resolve(), folder / path.name)
+            except OSError:
+                shutil.copyfile(path, folder / path.name)
         tokenizer.save(folder / 'tokenizer')
         manifest.save(folder)
     return Adopted(manifest, tokenizer.tokens(reader.first))
@@ -149,27 +152,16 @@ def _files(patterns: Mapping[str, Sequence[str]]) -> dict[str, list[Path]]:
 
             # Under another name, by a link or as a copy: few files have as many bytes.
             alike = by_size.setdefault(path.stat().st_size, [])
-            if twins := [other for other in alike if _same(other, path)]:
-                raise UserError(
-                    f'{path}: holds the very records of {twins[0]}: leave one out, for each record'
-                    ' is trained on or held out, and once'
-                )
+            for other in alike:
+                with reading(path):
+                    is_same = other.samefile(path) or filecmp.cmp(other, path, shallow=False)
+                if is_same:
+                    raise UserError(
+                        f'{path}: holds the very records of {other}: leave one out, for each record'
+                        ' is trained on or held out, and once'
+                    )
             alike.append(path)
     return splits
-
-
-def _same(path: Path, other: Path) -> bool:
-    """Tell whether two names are of one file, or of files of the same content."""
-    with reading(other):
-        return path.samefile(other) or filecmp.cmp(path, other, shallow=False)
-
-
-def _bring(source: Path, target: Path) -> None:
-    """Link the file under its new name, which takes no room, or copy it to another disk."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _doubts(counts: dict[str, dict[str, Any]], shows_mask: int) -> list[str]:

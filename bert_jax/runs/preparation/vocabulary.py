@@ -171,16 +171,9 @@ def _worthwhile(
     tokenizer: Tokenizer, text: Text, new_words: int, min_frequency: int
 ) -> tuple[extension.Extended, list[str], str]:
     """Add the words of the text that save most pieces; return lines about the text, and the fit."""
-
     # Counted as the tokenizer sees them, casing and all: its own words are compared.
-    def table_of(lines: Iterable[str]) -> WordTable:
-        table = WordTable(tokenizer.normalizer.split)
-        for line in lines:
-            table.add(line)
-        table.fold()
-        return table
-
-    tables, repeats, read = text.counted(table_of)
+    split = tokenizer.normalizer.split
+    tables, repeats, read = text.counted(lambda lines: WordTable(split).counted(lines))
     table = _mixed(tables, repeats)
 
     # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
@@ -200,18 +193,15 @@ def _worthwhile(
 
 def _lines_of(words: str) -> list[str]:
     """Read the lines of --words."""
-    file = epath.Path(words)
-    if not file.exists():
-        raise UserError(f'--words={file}: no such file')
-    with reading(file):
-        raw = file.read_bytes()
+    with reading(f'--words={words}'):
+        raw = epath.Path(words).read_bytes()
 
     # utf-8-sig: some editors put a mark at the front, which would belong to the first word.
     try:
         return raw.decode('utf-8-sig').split('\n')
     except UnicodeDecodeError as error:
         why = f'{error.reason} at byte {error.start}'
-        raise UserError(f'--words={file}: is not UTF-8 ({why}): convert it') from None
+        raise UserError(f'--words={words}: is not UTF-8 ({why}): convert it') from None
 
 
 def _mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:

@@ -16,12 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from etils import epath
 
 from bert_jax.configs.errors import reading
-from bert_jax.input_pipeline.text.files import chunks, opened
+from bert_jax.input_pipeline.text.files import crc32c, opened, state
 from bert_jax.input_pipeline.text.inputs.units import AnyUnit, Unit
 
 
@@ -65,21 +64,17 @@ def _crc32c(file: Unit) -> int:
 
     # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
     # once.
-    first = file.start
-    size: int | None = file.bytes
+    first, size = file.start, file.bytes
     if file.format == 'parquet':
-        first, size = 0, None if file.start == 0 else 0
-    crc = 0
+        first, size = 0, 0 if first else state(file.path)[0]
     with reading(file.path), opened(file.path) as f:
         f.seek(first)
-        for chunk in chunks(f, size):
-            crc = google_crc32c.extend(crc, chunk)
-    return crc
+        return crc32c(f, size)
 
 
 def same(unit: AnyUnit, then: Marks) -> bool:
     """Tell whether a unit still holds what it held when it got its marks."""
-    return next(changes(unit, then), None) is None
+    return not any(changes(unit, then))
 
 
 def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
@@ -101,14 +96,14 @@ def describe(marks: Sequence[Marks]) -> dict[str, str]:
     # Two digests: after a copy all times differ, and the contents still say that it is the same
     # text.
     return {
-        'input_times': _digest([mark.changed for mark in marks]),
-        'input_contents': _digest([mark.crc32c for mark in marks]),
+        'input_times': _digest_of(mark.changed for mark in marks),
+        'input_contents': _digest_of(mark.crc32c for mark in marks),
     }
 
 
 def as_described(units: Sequence[AnyUnit], described: dict[str, Any]) -> bool:
     """Tell whether the units hold what the job with this description has read."""
-    now = lambda number: _digest(_in_threads(lambda unit: _of_files(unit, number), units))
+    now = lambda number: _digest_of(_in_threads(lambda unit: _of_files(unit, number), units))
     return described['input_times'] == now(_changed) or described['input_contents'] == now(_crc32c)
 
 
@@ -120,26 +115,27 @@ def _in_threads(function: Callable, items: Iterable) -> list:
 
 def listing_digest(*sides: Sequence[AnyUnit]) -> str:
     """Hash the inputs by their listing: names, where each unit begins, and how long it is."""
-    hashed = hashlib.sha256(b'[')
-    for number, units in enumerate(sides):
-        hashed.update(b', ' if number else b'')
-        files = (file for unit in units for file in unit.files())
-        _update(hashed, ((file.name, file.start, file.bytes) for file in files))
-    hashed.update(b']')
-    return hashed.hexdigest()
+    files = lambda units: (file for unit in units for file in unit.files())
+    return _digest(((file.name, file.start, file.bytes) for file in files(side)) for side in sides)
 
 
-def _digest(numbers: Sequence[np.ndarray]) -> str:
-    """Hash the numbers of all arrays, one after the other."""
-    hashed = hashlib.sha256()
-    _update(hashed, (number for array in numbers for number in array.tolist()))
-    return hashed.hexdigest()
+def _digest_of(arrays: Iterable[np.ndarray]) -> str:
+    return _digest(number for array in arrays for number in array.tolist())
 
 
-def _update(hashed: Any, items: Iterable) -> None:
-    """Hash the items as Python writes a list of them, of which there may be millions."""
+def _digest(items: Iterable) -> str:
+    """Hash items, of which there may be millions, as Python writes a list of them."""
     # In this form manifests have had them from the first.
-    hashed.update(b'[')
+    hashed = hashlib.sha256()
+    for text in _written(items):
+        hashed.update(text.encode())
+    return hashed.hexdigest()
+
+
+def _written(items: Iterable) -> Iterator[str]:
+    """Yield the parts of what Python writes of a list, whose items may be lists to come."""
+    yield '['
     for number, item in enumerate(items):
-        hashed.update(f', {item!r}'.encode() if number else repr(item).encode())
-    hashed.update(b']')
+        yield ', ' if number else ''
+        yield from _written(item) if isinstance(item, Iterator) else [repr(item)]
+    yield ']'

@@ -28,8 +28,6 @@ _CLOSING = re.compile(rb'</([a-z][\w:.-]*)\s*>', re.I)
 _BEFORE_MARKUP = re.compile(rb'(?:\s+|<!--.*?-->|<\?xml\b.*?\?>)*', re.S | re.I)
 _NAME = re.compile(r'(?!\d)[\w.-]{0,30}')  # of a column, as programs write them
 _FEWEST_ROWS = 3  # by which a table is known
-# PNG, JPEG, GIF, TIFF by their first bytes.
-_IMAGES = (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*')
 
 Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds', 'hf']
 
@@ -57,7 +55,7 @@ def format_of(name: str, head: bytes, path: str) -> Format:
     # No signature, but bytes that text hardly has: a stray control character is no reason to refuse
     # it, a share of them is.
     many_controls = head.count(b'\0') > len(head) // 8 or controls > max(8, len(head) // 100)
-    if head.startswith(_IMAGES) or many_controls:
+    if many_controls:
         raise UserError(
             f'{path}: is not text: give text, jsonl or WikiExtractor files, '
             'plain or compressed by gzip, bzip2, xz or zstd, or parquet files'

@@ -21,6 +21,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text.whole_text import well_formed
 
 _Found = tuple[str, tuple[int, int]]  # a file's name, its bytes and when they were written
 _ASKED_AT_ONCE = 32  # a bucket in the cloud takes its time for each question
@@ -65,7 +66,7 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
     # All patterns, one after the other, each with the folder that its names are relative to.
     left_out = [] if left_out is None else left_out
     matches: list[tuple[str, list[_Found]]] = []
-    for part in _parts([patterns] if isinstance(patterns, str) else patterns):
+    for part in _parts(patterns):
         with reading(part):
             top, files = (_remote if '://' in part else _local)(part, left_out)
             matches.append((_posix(top), list(files)))
@@ -88,13 +89,10 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
         states |= {name if prefix == '.' else f'{prefix}/{name}': state for name, state in listed}
 
     # A name goes into keys and into the manifest, so it must be text.
-    for name in states:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            name = name.encode(errors='backslashreplace').decode()
-            raise UserError(f"{name}: the file's name is not UTF-8: give it another") from None
     names = sorted(states)
+    if bad := [name for name in names if not well_formed(name)]:
+        shown = bad[0].encode(errors='backslashreplace').decode()
+        raise UserError(f"{shown}: the file's name is not UTF-8: give it another")
     sizes, times = (array('q', (states[name][i] for name in names)) for i in (0, 1))
     return Listing(common, names, sizes, times)
 
@@ -108,7 +106,7 @@ def refuse_inside(
     find them, and take them for text.
     """
     folder = Path(output).expanduser().resolve()
-    for part in _parts([patterns] if isinstance(patterns, str) else patterns):
+    for part in _parts(patterns):
         # a data set of the Hub may be a folder here
         path = Path(re.sub('^hf:([^:]*):.*', r'\1', part)).expanduser()
         if '://' in part or '://' in output or part.startswith('tfds:'):
@@ -141,10 +139,10 @@ def _posix(path: Any) -> str:
     return path.as_posix().replace('gs://', '/gs/', 1)
 
 
-def _parts(patterns: Sequence[str]) -> list[str]:
+def _parts(patterns: str | Sequence[str]) -> list[str]:
     """Split patterns at commas, but for names of files that have some."""
     all_parts = []
-    for pattern in patterns:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         # A file whose own name has commas is meant as a whole.
         is_path = os.path.exists(os.path.expanduser(pattern))
         parts = [pattern] if is_path else [part for part in pattern.split(',') if part.strip()]
@@ -167,7 +165,7 @@ def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found
 
     # A folder, a file, or a glob, in this order, because a name may hold wildcard characters.
     path = epath.Path(part)
-    if path.is_dir():
+    if os.path.isdir(path):
         root, matches = path, [match for match in path.glob('*') if not match.name.startswith('.')]
     elif path.exists():
         root, matches = path.parent, [path]
@@ -198,19 +196,16 @@ def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
     """
     # What is there by this very name is no glob, even with a bracket in its name.
     path = Path(part).expanduser()
-    single = path.is_symlink()  # even one to nothing, which `_state` refuses by name
     try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
+        path.lstat()  # of a link to nothing, too, which `_state` refuses by name
+        is_name = True
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise
-    else:
-        if path.is_dir():
-            return path, _walk(path, ['**'], left_out, glob=False)
-        single = True
-    if single:
+        is_name = False
+    if os.path.isdir(path):
+        return path, _walk(path, ['**'], left_out, glob=False)
+    if is_name:
         state = _state(str(path), path.stat, left_out)
         return path.parent, iter([(path.name, state)] if state else [])
     root, glob = _split_at_wildcard(path)

@@ -29,7 +29,7 @@ from bert_jax.input_pipeline.text.files import (
 )
 from bert_jax.input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
 from bert_jax.input_pipeline.text.inputs.listing import Listing, below, matching
-from bert_jax.input_pipeline.text.lines import Report, TextOptions
+from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files
 
 UNIT_BYTES = 32 << 20  # of a large corpus
@@ -121,7 +121,7 @@ def units(
     pattern: str | Sequence[str],
     options: TextOptions = TextOptions(),
     unit_bytes: int = UNIT_BYTES,
-    report: Report | None = None,
+    left_out: list[str] | None = None,
 ) -> list[AnyUnit]:
     """Divide the matching files into units, sorted by name and where they begin.
 
@@ -133,23 +133,24 @@ def units(
         hf:NAME[:CONFIG]:SPLIT.
       options: how the text is read.
       unit_bytes: the size of a unit of a large corpus.
-      report: what is not taken is added to it.
+      left_out: what is not taken is added to it.
 
     Raises:
       UserError: no file matches, or a large one cannot be read as what it is.
     """
     # Data sets that are named twice are read once.
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    patterns = dict.fromkeys([pattern] if isinstance(pattern, str) else pattern)
     divided: list[AnyUnit] = []
-    for text in dict.fromkeys(patterns):
+    given = []
+    for text in sorted(patterns, key=hub.is_meant):
         if text.startswith('tfds:'):
             divided += _tfds_units(text, options)
-    for text in dict.fromkeys(patterns):
-        if hub.is_meant(text):
+        elif hub.is_meant(text):
             divided += _hub_units(text, options, {f.name for unit in divided for f in unit.files()})
-    given = [text for text in patterns if not (text.startswith('tfds:') or hub.is_meant(text))]
+        else:
+            given.append(text)
     if given:
-        listing = matching(given, None if report is None else report.left_out)
+        listing = matching(given, left_out)
         divided += _file_units(listing, options, unit_bytes)
     return divided
 
@@ -167,8 +168,7 @@ def _hub_units(pattern: str, options: TextOptions, taken: set[str]) -> Iterator[
     if taken & set(shards.names):
         raise UserError(f'{pattern}: another input has this name too: give its folder another')
     for i, name in enumerate(shards.names):
-        size, version = shards.bytes, shards.version
-        yield Unit(shards.path, name, i, size, 'hf', None, True, version=version)
+        yield Unit(shards.path, name, i, shards.bytes, 'hf', None, True, version=shards.version)
 
 
 def _file_units(listing: Listing, options: TextOptions, unit_bytes: int) -> Iterator[AnyUnit]:
@@ -209,7 +209,7 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
         return [file]
     with reading(file.path), opened(file.path) as f:
         compression = compression_of(f)
-        begun = decompressed(f, compression, file.path, HEAD_BYTES)
+        begun = decompressed(f, compression, file.path, size=HEAD_BYTES)
 
         # the first chunk that has something in it: a decompressor may give empty ones before
         head = next((chunk for chunk in begun if chunk), b'')
@@ -224,7 +224,7 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
                 f'{file.path}: is a parquet file inside {compression}: unpack it, for parquet'
                 ' compresses by itself'
             )
-        groups = parquet.row_groups(f, file.path, options.text_column) or [0]
+        groups = parquet.row_groups(file.path, options.text_column) or [0]
         return [
             dataclasses.replace(file, start=i, bytes=size, whole=len(groups) == 1)
             for i, size in enumerate(groups)

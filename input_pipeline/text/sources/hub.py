@@ -7,20 +7,19 @@ the work and need no more than their own. Must not know what a document is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.sources import values
 
 
-@dataclass(frozen=True)
-class Shards:
+class Shards(NamedTuple):
     """A split of a data set as it is now.
 
     Attributes:
@@ -59,14 +58,11 @@ def find(pattern: str, column: str) -> Shards:
 
     # Names without the folder that a local one lies in.
     short = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
-    below = '/'.join(part for part in (short, config, split) if part)
+    below = '/'.join(filter(None, (short, config, split)))
+    path = ('hf', f'{name}@{revision}' if revision else name, config, split)
     count = data.num_shards
     return Shards(
-        ':'.join(
-            part
-            for part in ('hf', f'{name}@{revision}' if revision else name, config, split)
-            if part
-        ),
+        ':'.join(filter(None, path)),
         [f'{below}-{i:05}-of-{count:05}' for i in range(count)],
         _bytes(builder, split, files) // count,
         _version(origins, revision),
@@ -104,21 +100,16 @@ def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | value
     `path` as `Shards` has it.
     """
     _, data = opened(path)
-    # Whatever the library, its storage and its formats raise; it has tried again by then.
-    try:
+    with _asking(f'{path}: shard {shard} cannot be read'):
         for row, record in enumerate(data.shard(num_shards=data.num_shards, index=shard)):
             yield row, values.text_of(record, column)
-    except Exception as error:
-        raise UserError(f'{path}: shard {shard} cannot be read ({_worded(error)})') from error
 
 
 def records(path: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a split, as hf:NAME[@REVISION][:CONFIG]:SPLIT names it."""
     _, data = opened(path)
-    try:
+    with _asking(f'{path}: cannot be read'):
         yield from data
-    except Exception as error:
-        raise UserError(f'{path}: cannot be read ({_worded(error)})') from error
 
 
 def class_names(path: str, column: str) -> list[str]:
@@ -159,11 +150,9 @@ def opened(pattern: str) -> tuple[Any, Any]:
     datasets.disable_progress_bars()
     # each attempt that is made again would be two lines; the last one is worded here
     logging.getLogger('huggingface_hub').setLevel(logging.ERROR)
-    try:
+    with _asking(f'{pattern}: cannot be opened'):
         builder = datasets.load_dataset_builder(name, config, revision=revision)
         return builder, builder.as_streaming_dataset(split=split)
-    except Exception as error:  # no network, no such name, no access: each has its own kind
-        raise UserError(f'{pattern}: cannot be opened ({_worded(error)})') from error
 
 
 def _bytes(builder: Any, split: str, files: Any) -> int:
@@ -174,9 +163,14 @@ def _bytes(builder: Any, split: str, files: Any) -> int:
     return getattr(info, 'num_bytes', None) or 0
 
 
-def _worded(error: Exception) -> str:
-    """Return the library's words in one line, with those of what caused it."""
-    words = f'{type(error).__name__}: {" ".join(str(error).split())}'
-    return words[:250] + (
-        f'; {" ".join(str(error.__cause__).split())[:150]}' if error.__cause__ else ''
-    )
+@contextlib.contextmanager
+def _asking(failed: str) -> Iterator[None]:
+    """Put what the library, its storage and its formats raise into one line, with its cause."""
+    # No network, no such name, no access: each has its own kind. It has tried again by then.
+    try:
+        yield
+    except Exception as error:
+        words = f'{type(error).__name__}: {" ".join(str(error).split())}'[:250]
+        if error.__cause__:
+            words += f'; {" ".join(str(error.__cause__).split())[:150]}'
+        raise UserError(f'{failed} ({words})') from error

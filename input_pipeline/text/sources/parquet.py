@@ -5,9 +5,10 @@ Owns the use of pyarrow, which is imported inside functions. Must not know what 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 from etils import epath
 
@@ -17,7 +18,7 @@ from bert_jax.input_pipeline.text.sources.values import missing
 _ROWS = 256  # read at once
 
 
-def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
+def row_groups(path: str, column: str) -> list[int]:
     """Return the bytes on disk of each row group's `column`.
 
     Raises:
@@ -25,66 +26,58 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
     """
     # The column must be there, once, and hold text: all of it is known from the file's footer, so a
     # mistake costs no reading.
-    pa, file = _open(f, path)
-    schema = file.schema_arrow
-    if schema.names.count(column) > 1:
-        many = schema.names.count(column)
-        raise UserError(
-            f'{path}: has {many} columns named {column!r}: write it again with a name for each'
-        )
-    if column not in schema.names:
-        raise UserError(f'{path}: {missing(column, schema.names)}')
+    with _opened(path) as (pa, file):
+        schema = file.schema_arrow
+        if (many := schema.names.count(column)) > 1:
+            raise UserError(
+                f'{path}: has {many} columns named {column!r}: write it again with a name for each'
+            )
+        if not many:
+            raise UserError(f'{path}: {missing(column, schema.names)}')
 
-    # Dictionary-encoded text is text.
-    kind = schema.field(column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    texts = ('string', 'large_string', 'string_view', 'binary', 'large_binary', 'binary_view')
-    if not any(getattr(pa.types, f'is_{name}')(kind) for name in texts):
-        raise UserError(
-            f'{path}: column {column!r} holds {kind} and not text: name another with --text_column'
-        )
+        # Dictionary-encoded text is text.
+        kind = schema.field(column).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        texts = ('string', 'large_string', 'string_view', 'binary', 'large_binary', 'binary_view')
+        if not any(getattr(pa.types, f'is_{name}')(kind) for name in texts):
+            raise UserError(
+                f'{path}: column {column!r} holds {kind} and not text: name another with'
+                ' --text_column'
+            )
 
-    # Columns of the file are leaves: a struct before this one counts as several.
-    leaf = next(i for i in range(len(file.schema)) if file.schema.column(i).path == column)
-    return [
-        file.metadata.row_group(i).column(leaf).total_compressed_size
-        for i in range(file.num_row_groups)
-    ]
+        # Columns of the file are leaves: a struct before this one counts as several.
+        leaf = next(i for i in range(len(file.schema)) if file.schema.column(i).path == column)
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        return [group.column(leaf).total_compressed_size for group in groups]
 
 
-def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None]]:
+def texts(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None]]:
     """Yield (row, counted over all of the file, its text or None) of each row of a row group."""
-    with epath.Path(path).open('rb') as f:
+    with _opened(path) as (pa, file):
         # Rows are counted over all groups, so that a document's name does not depend on its unit.
-        pa, file = _open(f, path)
         row = sum(file.metadata.row_group(i).num_rows for i in range(group))
-        try:
-            # 256 rows at a time: a group may be larger than memory once unpacked. Bytes, not str:
-            # decoding is text/lines.py's, where what is not UTF-8 is counted.
-            for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
-                values = batch.column(0)
-                if pa.types.is_dictionary(values.type):
-                    values = values.dictionary_decode()
-                for text in values.cast(pa.large_binary()).to_pylist():
-                    yield row, text
-                    row += 1
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(path, error) from error
+
+        # 256 rows at a time: a group may be larger than memory once unpacked. Bytes, not str:
+        # decoding is text/lines.py's, where what is not UTF-8 is counted.
+        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
+            values = batch.column(0)
+            if pa.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            for text in values.cast(pa.large_binary()).to_pylist():
+                yield row, text
+                row += 1
 
 
 def records(path: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file, all of their columns."""
-    with reading(path), epath.Path(path).open('rb') as f:
-        pa, file = _open(f, path)
-        try:
-            for batch in file.iter_batches(_ROWS):
-                yield from batch.to_pylist()
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(path, error) from error
+    with reading(path), _opened(path) as (_, file):
+        for batch in file.iter_batches(_ROWS):
+            yield from batch.to_pylist()
 
 
-def _open(f: BinaryIO, path: str) -> tuple[ModuleType, Any]:
-    # Checksums of pages are checked where the file has them.
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[ModuleType, Any]]:
+    """Return pyarrow and an open file. UserError where that turns out to be damaged."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -92,14 +85,13 @@ def _open(f: BinaryIO, path: str) -> tuple[ModuleType, Any]:
         raise UserError(
             f'{path}: is a parquet file, and pyarrow is not installed: pip install pyarrow'
         ) from None
-    try:
-        return pa, parquet.ParquetFile(f, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, error) from error
 
-
-def _damaged(path: str, error: Exception) -> UserError:
-    return UserError(
-        f'{path}: damaged parquet file ({" ".join(str(error).split())[:200]}): copy or make it'
-        ' again'
-    )
+    # Checksums of pages are checked where the file has them.
+    with epath.Path(path).open('rb') as f:
+        try:
+            yield pa, parquet.ParquetFile(f, page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            why = ' '.join(str(error).split())[:200]
+            raise UserError(
+                f'{path}: damaged parquet file ({why}): copy or make it again'
+            ) from error

@@ -1,11 +1,13 @@
-"""Text from datasets of TensorFlow Datasets, without TensorFlow.
+"""Text from datasets of TensorFlow Datasets, and the rows of a task.
 
-Owns where a prepared dataset lies (tensorflow_datasets says it, imported inside a function) and
-the reading of its TFRecord files by our own decoder. Must not know what a document is.
+Owns where a prepared dataset lies (tensorflow_datasets says it, imported inside functions), the
+reading of text from its TFRecord files by our own decoder, without TensorFlow, and what the values
+of a row become. Must not know what a document is, nor what the rows are for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -37,10 +39,8 @@ def find(pattern: str, column: str) -> list[epath.Path]:
     require_extra(pattern, 'tensorflow', 'tensorflow_datasets')
     import tensorflow_datasets as tfds
 
-    try:
+    with _asking(pattern):
         builder = tfds.builder(name, data_dir=os.environ.get('TFDS_DATA_DIR'))
-    except Exception as error:  # whatever a dataset's own code raises
-        raise UserError(f'{pattern}: {" ".join(str(error).split())[:150]}') from error
 
     # ... is it prepared, with this split, as TFRecord files (others our decoder cannot read) ...
     if not builder.info.splits:
@@ -77,8 +77,12 @@ def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
             yield f'{prefix}{name}', feature
 
 
-def texts(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (byte at which the record begins, its text or None) of each record of a file."""
+def texts(path: str, start: int, column: str) -> Iterator[tuple[int, bytes | None]]:
+    """Yield (byte at which the record begins, its text or None) of each record of a file.
+
+    `start` is 0: such a file is always read as a whole.
+    """
+    del start
     # A feature of text is a list of one value of bytes, or of none.
     with epath.Path(path).open('rb') as f:
         try:
@@ -89,3 +93,65 @@ def texts(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
                 f'{path}: the record at byte {error.byte} is damaged or cut: prepare the dataset'
                 ' again'
             ) from None
+
+
+def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator[dict[str, Any]]:
+    """Yield the records of a split in the order on disk.
+
+    Text is str, lists are list, class labels are names or numbers.
+
+    Args:
+      name: of the dataset.
+      split: its split.
+      data_dir: where datasets are kept, '' for what TFDS_DATA_DIR names or else the library's own
+        default; what is not there is downloaded.
+      class_names: whether a class label is given by its name, or else as a number.
+
+    Raises:
+      UserError: the library is not installed, or knows no such dataset or split.
+    """
+    require_extra(f'tensorflow-datasets {name!r}', 'tensorflow', 'tensorflow_datasets')
+    import tensorflow_datasets as tfds
+
+    # Prepared on first use, in the folder of the user or of the environment.
+    with _asking(f'tensorflow-datasets {name!r}, split {split!r}'):
+        builder = tfds.builder(name, data_dir=data_dir or os.environ.get('TFDS_DATA_DIR'))
+        builder.download_and_prepare()
+        data = builder.as_dataset(split=split)
+
+    # as_numpy_iterator keeps the order on disk, so example numbers mean the same every time.
+    features = builder.info.features
+    for record in data.as_numpy_iterator():
+        yield _plain(record, features, class_names)
+
+
+def _plain(value: Any, feature: Any, class_names: bool) -> Any:
+    """Convert numpy values to Python's own; `feature` is the library's description of the value."""
+    import tensorflow_datasets as tfds
+
+    # A sequence of objects comes as an object of sequences (SQuAD's answers).
+    if isinstance(value, dict):
+        inner = feature.feature if isinstance(feature, tfds.features.Sequence) else feature
+        return {key: _plain(item, inner[key], class_names) for key, item in value.items()}
+    if isinstance(value, bytes):
+        return value.decode('utf-8')
+
+    # An array: its items have the description of its entries.
+    if getattr(value, 'ndim', 0):
+        inner = getattr(feature, 'feature', feature)
+        return [_plain(item, inner, class_names) for item in value]
+
+    # A label below 0 stands for "not known" in test splits.
+    if class_names and isinstance(feature, tfds.features.ClassLabel):
+        return feature.int2str(int(value)) if value >= 0 else None
+    return value.item() if hasattr(value, 'item') else value
+
+
+@contextlib.contextmanager
+def _asking(what: str) -> Iterator[None]:
+    """Put what a dataset's own code raises into one line."""
+    try:
+        yield
+    except Exception as error:
+        why = ' '.join(str(error).split())[:200]
+        raise UserError(f'{what}: cannot be read ({why})') from error

@@ -19,6 +19,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import settings
+from bert_jax.input_pipeline.tokenizer.layout import steps
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK, with_marks
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.settings import (
@@ -30,6 +31,7 @@ from bert_jax.input_pipeline.tokenizer.settings import (
 )
 from bert_jax.input_pipeline.wire import fields
 
+Pieces = tuple[list[tuple[str, float]], bytes]  # with their scores; and the table of characters
 _UNIGRAM, BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
 
 _CLASSES = ('AlbertTokenizer', *JSON_CLASSES)
@@ -51,9 +53,8 @@ def is_directory(path: epath.Path) -> bool:
     """Tell whether the directory's files are of unigram pieces, and not our own spm.model."""
     if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
         return False
-    stated = read_json(path / 'tokenizer.json').get('model')
-    if isinstance(stated, dict):
-        return stated.get('type') == 'Unigram'
+    if model := read_json(path / 'tokenizer.json').get('model'):
+        return model.get('type') == 'Unigram'
     return any((path / name).exists() for name in _FILES)
 
 
@@ -73,7 +74,7 @@ def read(path: epath.Path) -> Stated:
         )
     directory.check_fixed(_FIXED)
     source = next(path / file for file in ('tokenizer.json', *_FILES) if (path / file).exists())
-    pieces, charsmap = _pieces_of_json(fast, source) if fast else _pieces_of_model(source)
+    pieces, charsmap = _pieces_of_json(fast) if fast else _pieces_of_model(source)
     entries = [piece for piece, _ in pieces]
     require_special(special, entries, str(source), 'an ALBERT')
     directory.require_rows('an ALBERT')
@@ -87,27 +88,18 @@ def read(path: epath.Path) -> Stated:
     return directory.compiled({} if is_class else fast, ours, entries, casing, source)
 
 
-def _pieces_of_json(
-    fast: Mapping[str, Any], file: epath.Path
-) -> tuple[list[tuple[str, float]], bytes]:
+def _pieces_of_json(fast: Mapping[str, Any]) -> Pieces:
     """Return the pieces of a tokenizer.json with their scores, and its table of characters."""
-    rules = fast.get('normalizer') or {}
-    try:
-        pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
-        steps = rules['normalizers'] if rules.get('type') == 'Sequence' else [rules]
-        tables = [
-            base64.b64decode(step['precompiled_charsmap'])
-            for step in steps
-            if step.get('type') == 'Precompiled'
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f'{file}: not a tokenizer.json of unigram pieces and their scores ({error!r})'
-        ) from error
+    pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
+    tables = [
+        base64.b64decode(step['precompiled_charsmap'])
+        for step in steps(fast.get('normalizer'))
+        if step.get('type') == 'Precompiled'
+    ]
     return pieces, tables[0] if tables else b''
 
 
-def _pieces_of_model(file: epath.Path) -> tuple[list[tuple[str, float]], bytes]:
+def _pieces_of_model(file: epath.Path) -> Pieces:
     """Return the pieces of ALBERT's SentencePiece model with scores, and its character table.
 
     A piece of digits and a comma is all but ruled out, as in the tokenizer.json files of released
@@ -121,7 +113,7 @@ def _pieces_of_model(file: epath.Path) -> tuple[list[tuple[str, float]], bytes]:
     return [(piece, score - 100.0 * is_number(piece)) for piece, score in pieces], charsmap
 
 
-def pieces_of(model: bytes) -> tuple[list[tuple[str, float]], bytes]:
+def pieces_of(model: bytes) -> Pieces:
     """Return the pieces of a model with their scores, by id, and its table of characters.
 
     Raises:

@@ -61,10 +61,10 @@ def content(
         ones.
     """
     parts = {
-        'entries': list(entries),
-        'merges': [list(pair) for pair in merges],
+        'entries': entries,
+        'merges': list(merges),
         'add_prefix_space': add_prefix_space,
-        'added_tokens': [dict(token) for token in added],
+        'added_tokens': added,
     }
     return json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
 
@@ -74,9 +74,9 @@ def is_directory(path: epath.Path) -> bool:
     # Others have a model of theirs, though a tokenizer.json with it may say BPE.
     if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
         return False
-    model = read_json(path / 'tokenizer.json').get('model')
-    is_bpe = isinstance(model, dict) and model.get('type') == 'BPE'
-    return is_bpe or (path / 'vocab.json').exists() or (path / 'merges.txt').exists()
+    model = read_json(path / 'tokenizer.json').get('model') or {}
+    listed = (path / name for name in ('vocab.json', 'merges.txt'))
+    return model.get('type') == 'BPE' or any(file.exists() for file in listed)
 
 
 def read(path: epath.Path) -> Stated:
@@ -132,7 +132,7 @@ def _of_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:
 def foreign(directory: Directory) -> list[str]:
     """Return the parts of a tokenizer.json that are not RoBERTa's: of the rules, or of rows."""
     parts = ('model', 'pre_tokenizer', 'post_processor', 'normalizer')
-    model, pre, post, normalizer = (directory.fast.get(name) or {} for name in parts)
+    model, pre, post, normalizer = map(directory.part, parts)
     differing = {
         **{f'{n} {model.get(n)!r}': model.get(n, ok[0]) not in ok for n, ok in _MODEL.items()},
         f'model {model.get("type")}': model.get('type') != 'BPE',
@@ -171,7 +171,7 @@ def _of_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
 
 def _prefix_space(directory: Directory) -> bool:
     """Tell whether a text is encoded as with a space before it; false where nothing is said."""
-    stated = (directory.fast.get('pre_tokenizer') or {}).get('add_prefix_space')
+    stated = directory.part('pre_tokenizer').get('add_prefix_space')
     configured = directory.config.get('add_prefix_space')
     for value, file in ((configured, directory.config_file), (stated, directory.json_file)):
         if not isinstance(value, bool | None):

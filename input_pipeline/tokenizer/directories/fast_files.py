@@ -19,7 +19,6 @@ from bert_jax.input_pipeline.tokenizer.layout import Layout, rows_of
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.settings import (
     BERT_CLASSES,
-    BROKEN,
     SPECIAL_TOKENS,
     Directory,
     Stated,
@@ -42,8 +41,7 @@ def is_directory(path: epath.Path) -> bool:
         return False
 
     # Rules that other kinds know are theirs; what they know is rows as much as words.
-    model = (directory.fast.get('model') or {}).get('type')
-    if model == 'BPE':
+    if directory.part('model').get('type') == 'BPE':
         return bool(byte_bpe_files.foreign(directory.with_defaults(byte_bpe_files.SPECIAL_TOKENS)))
     cls, sep, layout = rows_of(directory.fast, path / 'tokenizer.json')
     return [cls, sep, layout] != [*directory.special[2:4], Layout()]
@@ -58,24 +56,13 @@ def read(path: epath.Path) -> Stated:
     directory = Directory.read(path, SPECIAL_TOKENS)
     fast, file = directory.fast, directory.json_file
     cls, sep, _ = rows_of(fast, file)
-    try:
-        vocab = fast['model']['vocab']
-        entries = set(vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab))
-        entries |= {token['content'] for token in fast['added_tokens']}
-        added = directory.config.get('added_tokens_decoder') or {}
-        elsewhere = [
-            *read_json(path / 'added_tokens.json'),
-            *(t['content'] for t in added.values()),
-        ]
-        # As named beside the file; else by the names that are usual.
-        stated = read_json(path / 'special_tokens_map.json') | directory.config
-        pad, unk, mask = (
-            _token(stated, name, entries) for name in ('pad_token', 'unk_token', 'mask_token')
-        )
-    except BROKEN as error:
-        raise UserError(
-            f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
-        ) from error
+    entries = pieces_of(fast).union(token['content'] for token in fast['added_tokens'])
+    added = directory.config.get('added_tokens_decoder') or {}
+    elsewhere = [*read_json(path / 'added_tokens.json'), *(t['content'] for t in added.values())]
+    # As named beside the file; else by the names that are usual.
+    stated = read_json(path / 'special_tokens_map.json') | directory.config
+    names = ('pad_token', 'unk_token', 'mask_token')
+    pad, unk, mask = (_token(stated, name, entries) for name in names)
 
     # transformers would add such tokens when it opens the folder.
     if lacking := [token for token in elsewhere if token not in entries]:
@@ -86,8 +73,7 @@ def read(path: epath.Path) -> Stated:
 
     # Bytes need no unknown token.
     special = [pad, unk or pad, cls, sep, mask]
-    names = dict(zip(SPECIAL_TOKENS, special, strict=True))
-    if missing := [name for name, token in names.items() if token not in entries]:
+    if missing := [n for n, token in zip(SPECIAL_TOKENS, special) if token not in entries]:
         raise UserError(
             f'{file}: no {missing[0]} in it that tokenizer_config.json beside it names: add one'
             ' with transformers (tokenizer.add_special_tokens)'
@@ -100,6 +86,12 @@ def read(path: epath.Path) -> Stated:
     )
     vocabulary = content.encode('utf-8', 'surrogatepass')
     return Stated('fast', vocabulary, Normalizer(False, False), special, str(file))
+
+
+def pieces_of(fast: Mapping[str, Any]) -> set[str]:
+    """Return the entries of a tokenizer.json's model: {entry: id}, or pairs with scores."""
+    vocab = fast.get('model', {}).get('vocab', {})
+    return set(vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab))
 
 
 def _token(stated: Mapping[str, Any], name: str, entries: set[str]) -> str:

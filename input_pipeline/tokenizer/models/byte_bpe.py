@@ -31,6 +31,7 @@ from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL
 from bert_jax.input_pipeline.tokenizer.layout import Layout
 from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, unreadable
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
+from bert_jax.input_pipeline.tokenizer.settings import FLAGS
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS as PIECE_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 
@@ -63,24 +64,34 @@ def composed_json(
 
     Its rows are [CLS] A [SEP] B [SEP], all of one segment.
     """
-    ids = {entry: i for i, entry in enumerate(entries)}
-    engine = Tokenizer(models.BPE(ids, [(left, right) for left, right in merges]))
-    engine.normalizer = normalizers.NFC()
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    engine.decoder = decoders.ByteLevel()
-
-    # The mask takes the space before it, which the word in its place begins with.
     pad, unk, cls, sep, mask = PIECE_TOKENS.values()
-    engine.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in (unk, cls, sep, pad)]
-        + [AddedToken(mask, special=True, normalized=False, lstrip=True)]
-    )
+    engine = _engine(entries, merges, add_prefix_space)
+    engine.normalizer = normalizers.NFC()
+    _add_special(engine, (unk, cls, sep, pad), mask)
     engine.post_processor = processors.TemplateProcessing(
         single=f'{cls} $A {sep}',
         pair=f'{cls} $A {sep} $B:0 {sep}',
         special_tokens=[(token, engine.token_to_id(token)) for token in (cls, sep)],
     )
     return json.dumps(json.loads(engine.to_str()), ensure_ascii=False, sort_keys=True).encode()
+
+
+def _engine(
+    entries: Sequence[str], merges: Iterable[Sequence[str]], add_prefix_space: bool
+) -> Tokenizer:
+    """Return the library's tokenizer of a vocabulary, which adds no special tokens."""
+    ids = {entry: i for i, entry in enumerate(entries)}
+    engine = Tokenizer(models.BPE(ids, [(left, right) for left, right in merges]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    engine.decoder = decoders.ByteLevel()
+    return engine
+
+
+def _add_special(engine: Tokenizer, tokens: Iterable[str], mask: str) -> None:
+    # The mask takes the space before it, which the word in its place begins with.
+    special = [AddedToken(token, special=True, normalized=False) for token in tokens]
+    mask_token = AddedToken(mask, special=True, normalized=False, lstrip=True)
+    engine.add_special_tokens([*special, mask_token])
 
 
 class ByteBpe(LibraryModel):
@@ -112,15 +123,12 @@ class ByteBpe(LibraryModel):
 
     def _library_tokenizer(self, add_prefix_space: bool) -> Tokenizer:
         # The post-processor trims a piece's place by the space before it, and adds nothing.
-        ids = {token: i for i, token in enumerate(self._listed)}
-        engine = Tokenizer(models.BPE(ids, [(left, right) for left, right in self._merges]))
-        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+        engine = _engine(self._listed, self._merges, add_prefix_space)
         engine.post_processor = processors.ByteLevel(
             add_prefix_space=add_prefix_space, trim_offsets=True
         )
-        flags = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
         for token in self._added:
-            engine.add_tokens([AddedToken(token['content'], **{f: token[f] for f in flags})])
+            engine.add_tokens([AddedToken(token['content'], **{f: token[f] for f in FLAGS})])
         return engine
 
     def ids(self, word: str) -> list[int]:
@@ -145,11 +153,10 @@ class ByteBpe(LibraryModel):
         """
         encoding = self._engine.encode(whole(text), add_special_tokens=False)
         begun: set[int | None] = set()
-        for piece, word, (start, end) in zip(
-            encoding.ids, encoding.word_ids, encoding.offsets, strict=True
-        ):
+        for piece, word, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets):
             begins = end > start and word not in begun
-            begun |= {word} if begins else set()
+            if begins:
+                begun.add(word)
             yield piece, start, end, begins
 
     def _text(self, tokens: Sequence[str]) -> str:
@@ -173,7 +180,7 @@ class ByteBpe(LibraryModel):
 
     def files(self) -> dict[str, bytes]:
         """Return {file: content} of a directory that RobertaTokenizer reads too."""
-        names = dict(zip(SPECIAL_TOKENS, self.special_tokens, strict=True))
+        names = dict(zip(SPECIAL_TOKENS, self.special_tokens))
         config = {
             'type': self.kind,
             'tokenizer_class': 'RobertaTokenizer',
@@ -195,13 +202,7 @@ class ByteBpe(LibraryModel):
         """Return a tokenizer.json with the same ids, and RoBERTa's rows <s> A </s></s> B </s>."""
         engine = self._library_tokenizer(self._prefix_space)
         pad, unk, cls, sep, mask = self.special_tokens
-        engine.decoder = decoders.ByteLevel()
-
-        # The mask takes the space before it, which the word in its place begins with.
-        engine.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False) for token in (cls, pad, sep, unk)]
-            + [AddedToken(mask, special=True, normalized=False, lstrip=True)]
-        )
+        _add_special(engine, (cls, pad, sep, unk), mask)
         engine.post_processor = processors.RobertaProcessing(
             (sep, self.entries.index(sep)),
             (cls, self.entries.index(cls)),

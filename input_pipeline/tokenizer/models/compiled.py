@@ -38,23 +38,22 @@ class LibraryModel(Tokenizer):
             self.entries[i] = entry
         self.vocab_size = len(self.entries)
 
-    def _run(self, rules: dict[str, Any], name: str) -> None:
+    def _obey(self, rules: dict[str, Any], name: str) -> None:
         """Encode by the rules of a tokenizer.json, of which the copy that encodes makes no rows."""
         # Of all special tokens the library shall pass over those of rows alone: only they are
         # special in that copy. To take them out would give the others new ids.
-        for token in rules['added_tokens']:
+        tokens, model, pieces = rules['added_tokens'], rules['model'], list[str]()
+        for token in tokens:
             token['special'] = token['content'] in self.special_tokens
-        added = {token['content'] for token in rules['added_tokens']}.union(self.special_tokens)
+        added = {token['content'] for token in tokens}.union(self.special_tokens)
         rules |= {'post_processor': None, 'truncation': None, 'padding': None}
-        model, pieces = rules['model'], list[str]()
         if model.get('type') == 'Unigram':
             # Else `<pad>` in a text would be that piece: there is a new line before it, as no text
             # has it.
             pieces = [piece for piece, _ in model['vocab']]
             inside = {*pieces}.intersection(self.special_tokens)
-            kept = [t for t in rules['added_tokens'] if t['content'] not in inside]
-            hidden = [['\n' * (piece in inside) + piece, score] for piece, score in model['vocab']]
-            rules['added_tokens'], model['vocab'] = kept, hidden
+            rules['added_tokens'] = [t for t in tokens if t['content'] not in inside]
+            model['vocab'] = [['\n' * (p in inside) + p, score] for p, score in model['vocab']]
         try:
             self._use(tokenizers.Tokenizer.from_str(json.dumps(rules)))
         except Exception as error:
@@ -76,18 +75,25 @@ class LibraryModel(Tokenizer):
 
         self.starts_word = np.array(list(map(begins, self.entries)))
 
+    def tokenizer_json(self) -> str:
+        """Return the file's content."""
+        return self.vocabulary.decode()
+
     def ids(self, word: str) -> list[int]:
         """Return the ids of a text."""
         return self._engine.encode(whole(word), add_special_tokens=False).ids
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
-        encodings = self._engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
+        return self._run_on(self._engine, texts)
+
+    def _run_on(self, engine: tokenizers.Tokenizer, texts: Iterable[str]) -> list[np.ndarray]:
+        encodings = engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text."""
         encoding = self._engine.encode(whole(text), add_special_tokens=False)
-        for piece, span in zip(encoding.ids, encoding.offsets, strict=True):
+        for piece, span in zip(encoding.ids, encoding.offsets):
             yield (piece, *span, self.begins_word(piece))
 
 
@@ -104,8 +110,4 @@ class Compiled(LibraryModel):
     marked_kind = 'compiled'
 
     def _read(self, vocabulary: bytes, name: str) -> None:
-        self._run(json.loads(vocabulary), name)
-
-    def tokenizer_json(self) -> str:
-        """Return the file's content."""
-        return self.vocabulary.decode()
+        self._obey(json.loads(vocabulary), name)

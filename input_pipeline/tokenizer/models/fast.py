@@ -32,7 +32,7 @@ class Fast(LibraryModel):
         spaced = [t['content'] for t in rules['added_tokens'] if t['lstrip']]
         layout = rows_of(rules, name)[2]
         self.layout = layout._replace(mask_takes_space=self.special_tokens[4] in spaced)
-        self._run(rules, name)
+        self._obey(rules, name)
 
     @functools.cached_property
     def _spaced(self) -> tokenizers.Tokenizer:
@@ -50,9 +50,7 @@ class Fast(LibraryModel):
         if not self._in_bytes:
             return super().encode_words(words)
         # Not by a space in the text: an added token would leave it behind as a piece.
-        texts = [whole(word) for word in several(words)]
-        encodings = self._spaced.encode_batch(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        return self._run_on(self._spaced, several(words))
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text.
@@ -64,9 +62,7 @@ class Fast(LibraryModel):
         encoding = self._engine.encode(text, add_special_tokens=False)
         begun: set[int | None] = set()
         reached = 0
-        for piece, word, (start, end) in zip(
-            encoding.ids, encoding.word_ids, encoding.offsets, strict=True
-        ):
+        for piece, word, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets):
             while start < end and text[start].isspace():
                 start += 1
             while start < end and text[end - 1].isspace():
@@ -102,7 +98,3 @@ class Fast(LibraryModel):
             'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode(),
             'tokenizer.json': self.vocabulary,
         }
-
-    def tokenizer_json(self) -> str:
-        """Return the file's content."""
-        return self.vocabulary.decode()

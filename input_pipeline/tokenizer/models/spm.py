@@ -46,10 +46,11 @@ class SentencePiece(Tokenizer):
             raise UserError(f'{name}: not a SentencePiece model ({error})') from error
 
         # Special pieces begin a word, too, though they have no mark.
-        ids = range(self._processor.get_piece_size())
-        self.entries, self.vocab_size = [self._processor.id_to_piece(i) for i in ids], len(ids)
-        special = [self._processor.is_control(i) or self._processor.is_unknown(i) for i in ids]
+        model = self._processor
+        ids = range(model.get_piece_size())
+        self.entries, self.vocab_size = list(map(model.id_to_piece, ids)), len(ids)
         marked = [token.startswith(WORD_MARK) for token in self.entries]
+        special = [model.is_control(i) or model.is_unknown(i) for i in ids]
         self.starts_word = np.array(marked) | np.array(special)
 
     def ids(self, word: str) -> list[int]:
@@ -82,7 +83,7 @@ class SentencePiece(Tokenizer):
 
         # the mark of the word is a piece of its own at times: it covers no character
         pieces, traced = self._processor.encode(cased, return_type='offset_mapping'), []
-        for piece, (start, end) in zip(pieces['ids'], pieces['offsets'], strict=True):
+        for piece, (start, end) in zip(pieces['ids'], pieces['offsets']):
             begin = origin[start][0]
             traced.append((piece, begin, origin[end - 1][1] if end > start else begin))
         return traced

@@ -72,7 +72,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
     options = {'num_shards': 3, 'eval_fraction': 0.1}
     one = run(tmp_path, vocabulary, **options)
     assert one == run(tmp_path, vocabulary, workers=2, output=f'{tmp_path}/two', **options)
-    monkeypatch.setattr(corpus.units, '__defaults__', (*corpus.units.__defaults__[:-1], 3000))
+    monkeypatch.setattr(corpus.units, '__defaults__', (corpus.TextOptions(), 3000, None))
     run(tmp_path, vocabulary, output=f'{tmp_path}/three', **options)
     run(tmp_path, vocabulary, output=f'{tmp_path}/four', seed=7, **options)
     ours = digests(tmp_path / 'out')

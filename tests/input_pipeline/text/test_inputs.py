@@ -36,7 +36,6 @@ DUMP = (
     [
         ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
         ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
-        ('a.png', b'\x89PNG\r\n\x1a\n' + b'abc\n' * 100, 'not text'),
         ('a.bin', random.Random(0).randbytes(5000).replace(b'\0', b''), 'not text'),
         ('a.jsonl', b'{"text": "a"}\n{"a" 1}', r'line 2: not valid JSON \(.* delimiter: column 6'),
         ('a.xml', DUMP, r'a\.xml: is a MediaWiki XML dump: .*WikiExtractor'),
