@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task, cut
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task, trim
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
 
@@ -83,6 +83,18 @@ def text_rows(
         features['left_out'][row] = len(a) + len(b) - a_length - b_length
         write_row(features, row, tokenizer, a[:a_length], b[:b_length] if pair else None)
     return features
+
+
+def folded(rows: Arrays, count: int) -> Arrays:
+    """Return the rows of `text_rows` as those of `count` examples, each of as many texts.
+
+    INPUT_KEYS are [N, C, S], `pieces` and `left_out` [N] sums, example_index [N] is their place.
+    """
+    features = {}
+    for name, values in rows.items():
+        by_example = values.reshape(count, -1, *values.shape[1:])
+        features[name] = by_example if name in INPUT_KEYS else by_example.sum(axis=1)
+    return features | {'example_index': np.arange(count, dtype=np.int32)}
 
 
 def window_rows(
@@ -189,10 +201,7 @@ def input_rows(
     )
     say_cut('tokenize', cut_of(rows), f'max_length={max_length} allows', once)
     rows = {name: rows[name] for name in INPUT_KEYS}
-    if multiple is None:
-        return rows
-    longest = int(rows['input_mask'].sum(axis=1).max(initial=1))
-    return cut(rows, max_length, min(-(-longest // multiple) * multiple, max_length))
+    return rows if multiple is None else trim(rows, multiple)
 
 
 def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:

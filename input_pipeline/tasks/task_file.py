@@ -68,9 +68,11 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 # How a file is read: of the whole task, or of one file in an object of its own.
+Files = Mapping[str, tuple[Table, ...]]  # of each split
 TABLE_ENTRIES = ('columns', 'header', 'format', 'skip_bad_rows', 'only')
-# How a dev split is drawn from the rows of the training files, where there is no dev file.
-HELD_OUT_ENTRIES = ('dev_share', 'dev_seed')
+# Of tasks with labels: also how a dev split is drawn from the rows of the training files, where
+# there is no dev file.
+LABEL_ENTRIES = ('labels', 'metrics', 'dev_share', 'dev_seed')
 # Roles that draw no row: equal texts are in the same part, whatever is said of them.
 _NOT_DRAWN_BY = ('label', 'tags', 'id')
 # Different labels that are still taken for labels, where nobody has listed them.
@@ -117,21 +119,34 @@ _TYPES: dict[str, tuple[Any, str]] = {
 }
 
 
-def require_entries(name: str, description: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Raise UserError for an entry that this kind of task does not have, or without files."""
-    if unknown := sorted(set(description) - set(allowed)):
-        raise UserError(
-            f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
-            f' {", ".join(allowed)}'
-        )
-    if not description.get('files'):
-        raise UserError(f"task {name}: missing entries ['files']")
+def _labels_of_rows(table: Table) -> Iterator[tuple[str, str]]:
+    """Yield ('file:line', label) of each row."""
+    lists = frozenset(table.columns) - {'label'}
+    yield from ((line, row['label']) for line, row in table.rows(lists=lists))
 
 
-def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the labels in order, and {how the files spell one: its label} if they differ."""
+def labels_of(
+    description: Mapping[str, Any],
+    files: Files,
+    labels_of_table: Callable[[Table], Iterable[tuple[str, str]]] = _labels_of_rows,
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the labels in order, and {how the files spell one: its label} if they differ.
+
+    Of a task that does not list them they are those of its training files, sorted.
+
+    Args:
+      description: the task file.
+      files: the tables of each split.
+      labels_of_table: yields ('file:line', label) of each label of a table.
+
+    Raises:
+      UserError: the training files have too few or too many, or some that differ in case and blanks
+        alone.
+    """
     # Labels may be numbers in JSON; in the files they are text.
-    given = description.get('labels') or []
+    given = description.get('labels')
+    if not given:
+        return _labels_in(files, labels_of_table), {}
     if isinstance(given, list):
         return tuple(map(str, given)), {}
     # Several spellings may have one name, as in {"Pos": "pos", "pos": "pos"}.
@@ -139,21 +154,9 @@ def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str
     return labels, {name: str(label) for name, label in given.items()}
 
 
-def labels_in(
-    files: Mapping[str, tuple[Table, ...]],
-    labels_of_table: Callable[[Table], Iterable[tuple[str, str]]],
+def _labels_in(
+    files: Files, labels_of_table: Callable[[Table], Iterable[tuple[str, str]]]
 ) -> tuple[str, ...]:
-    """Return the labels of a task that does not list them: those of its training files, in order.
-
-    The order is that of numbers where they are some.
-
-    Args:
-      files: the tables of each split.
-      labels_of_table: yields ('file:line', label) of each label of a table.
-
-    Raises:
-      UserError: there are too few or too many, or they differ in case and blanks alone.
-    """
     tables = files['train' if 'train' in files else next(iter(files))]
     name = ', '.join(table.where for table in tables)
     given = (pair for table in tables for pair in labels_of_table(table))
@@ -193,11 +196,6 @@ def _label_order(label: str) -> tuple[bool, float, str]:
     return (not is_number, float(label) if is_number else 0.0, label)
 
 
-def labels_of_rows(table: Table, lists: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield ('file:line', label) of each row; `lists`: roles that may hold several texts."""
-    yield from ((line, row['label']) for line, row in table.rows(lists=frozenset(lists)))
-
-
 def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     """Return what to say of a label in a file that the task does not have."""
     # The likeliest mistakes: a data set that numbers its labels, and capitals.
@@ -214,6 +212,7 @@ def tables_of(
     description: Mapping[str, Any],
     folder: str,
     roles: Mapping[str, bool],
+    own_entries: Collection[str],
     formats: tuple[str, ...] = FORMATS,
     lists: tuple[str, ...] = (),
 ) -> dict[str, tuple[Table, ...]]:
@@ -227,9 +226,22 @@ def tables_of(
       description: the task file.
       folder: what file names are relative to.
       roles: the columns that this kind of task has, and whether they must be given.
+      own_entries: those that this kind of task has besides `kind`, `files` and TABLE_ENTRIES.
       formats: those that this kind of task reads.
       lists: those of the columns that may be several.
+
+    Raises:
+      UserError: an entry is of another kind of task, or there are no files.
     """
+    allowed = ('kind', 'files', *own_entries, *TABLE_ENTRIES)
+    if unknown := sorted(set(description) - set(allowed)):
+        raise UserError(
+            f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
+            f' {", ".join(allowed)}'
+        )
+    if not description.get('files'):
+        raise UserError(f"task {name}: missing entries ['files']")
+
     # Settings of the whole task hold for every file, unless its own object says otherwise.
     shared = {entry: description[entry] for entry in TABLE_ENTRIES if entry in description}
     files: dict[str, tuple[Table, ...]] = {}
@@ -247,7 +259,6 @@ def tables_of(
         for entry in entries if isinstance(entries, list) else [entries]:
             settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
             check(f'task {name}: files.{split}', settings)
-
             _check_entries(f'task {name}: files.{split}', entry, settings)
             if settings.get('format', '') not in ('', *formats):
                 raise UserError(
@@ -279,17 +290,10 @@ def _with_held_out(
             ' "dev"'
         )
     by = tuple(role for role in roles if role not in _NOT_DRAWN_BY)
-    train, dev = (
-        tuple(
-            dataclasses.replace(
-                table, part=Part(share, description.get('dev_seed', 0), is_held_out, by)
-            )
-            for table in files['train']
-        )
-        for is_held_out in (False, True)
-    )
-    # dev behind train, as a file of it would be
-    return {'train': train, 'dev': dev, **{k: v for k, v in files.items() if k != 'train'}}
+    for split, is_held_out in (('dev', True), ('train', False)):
+        part = Part(share, description.get('dev_seed', 0), is_held_out, by)
+        files[split] = tuple(dataclasses.replace(table, part=part) for table in files['train'])
+    return files
 
 
 def _check_entries(name: str, entry: Any, settings: Mapping[str, Any]) -> None:

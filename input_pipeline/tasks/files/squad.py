@@ -36,6 +36,8 @@ class SpanExample(Example):
     context: str
     answers: tuple[tuple[str, int], ...] | None
 
+    respelled = ('question',)
+
 
 class _Question(NamedTuple):
     """A question as its file has it: where that is, and its `is_impossible`, None without one."""
