@@ -23,6 +23,8 @@ from bert_jax.input_pipeline.text.tables import Table
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
+# The tables of each split, read one after the other.
+Files = Mapping[str, tuple[Table, ...]]
 # By name, rows along the first axis: features of examples, a batch of them, or a head's outputs.
 Arrays = dict[str, np.ndarray]
 
@@ -79,7 +81,7 @@ class Task(abc.ABC, Generic[E]):
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_keys: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]]
+    files: Files
     # Class attributes, not fields: families with other values say so in the same way.
     n_best: int = 1
     slow_features: bool = False

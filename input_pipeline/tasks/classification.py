@@ -16,7 +16,15 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, E, Example, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import (
+    Arrays,
+    E,
+    Example,
+    Files,
+    Predictions,
+    Task,
+    write_text,
+)
 from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
 from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
 from bert_jax.input_pipeline.tasks.files.predictions import complete, label_table, number
@@ -29,7 +37,7 @@ from bert_jax.input_pipeline.tasks.task_file import (
     tables_of,
     unknown_label,
 )
-from bert_jax.input_pipeline.text.tables import Table, unique_id
+from bert_jax.input_pipeline.text.tables import unique_id
 
 KINDS = ('classification', 'pair', 'regression')
 
@@ -172,7 +180,7 @@ class TextTask(LabelTask[TextExample]):
     kind: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
     doc_stride: int | None = None
 

@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions
+from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files, Predictions
 from bert_jax.input_pipeline.tasks.classification import TableTask
 from bert_jax.input_pipeline.tasks.features import folded, text_rows
 from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
@@ -87,7 +87,7 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
     name: str
     layouts: Mapping[str, str]
     metrics: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     score_range: tuple[float, float] = (0.0, 1.0)
     prompts: tuple[tuple[str, str], ...] = ()
 
@@ -181,15 +181,15 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
 
         Of pairs it is the rank among all documents of the split, of triplets among its own.
         """
-        unit_NCD = unit(outputs['sentence_embedding'])
+        unit_NCD, layout = unit(outputs['sentence_embedding']), examples[0].layout
+        cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
         answers: list[Any]
-        if examples[0].layout == 'pairs':
+        if layout == 'pairs':
             answers = _ranks(unit_NCD, features['text_numbers'][..., 0])
+        elif layout == 'triplets':
+            answers = (1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)).tolist()
         else:
-            cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
-            is_scored = examples[0].layout != 'triplets'
-            ranks = 1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)
-            answers = cosines[:, 0].tolist() if is_scored else ranks.tolist()
+            answers = cosines[:, 0].tolist()
         return Predictions(dict(zip((e.id for e in examples), answers, strict=True)))
 
     def constant_loss(self, features: Arrays) -> float:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +72,23 @@ def text_rows(
     features = empty_rows(len(first), max_seq_length, tokenizer.pad_id)
     features |= {name: np.zeros(len(first), np.int32) for name in ('pieces', 'left_out')}
 
-    # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
-    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
-    for row, (a, b) in enumerate(zip(*encoded, strict=True)):
-        # How much of each text fits besides its special tokens.
-        pair = second[row] is not None
-        budget = max_seq_length - 2 - tokenizer.layout.separators * pair
+    for row, (a, b, budget) in enumerate(_encoded(first, second, tokenizer, max_seq_length)):
         a_length, b_length = truncated_lengths(len(a), len(b), budget)
         features['pieces'][row] = len(a) + len(b)
         features['left_out'][row] = len(a) + len(b) - a_length - b_length
-        write_row(features, row, tokenizer, a[:a_length], b[:b_length] if pair else None)
+        other = None if second[row] is None else b[:b_length]
+        write_row(features, row, tokenizer, a[:a_length], other)
     return features
+
+
+def _encoded(
+    first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yield the ids of both texts of a row, and how many fit besides special tokens."""
+    # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
+    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
+    for text, a, b in zip(second, *encoded, strict=True):
+        yield a, b, max_seq_length - 2 - tokenizer.layout.separators * (text is not None)
 
 
 def folded(rows: Arrays, count: int) -> Arrays:
@@ -110,12 +116,11 @@ def window_rows(
     row at most. Besides example_index [N], whose window it is, and `pieces` and `left_out` [N] as
     of `text_rows`, at the first window of a text.
     """
-    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
     windows: list[tuple[list[Any], tuple[int, int, int]]] = []
-    for index, pair in enumerate(zip(*encoded, strict=True)):
-        budget = max_seq_length - 2 - tokenizer.layout.separators * (second[index] is not None)
-        longer = int(len(pair[1]) > len(pair[0]))
-        text, other = pair[longer], pair[1 - longer]
+    encoded = _encoded(first, second, tokenizer, max_seq_length)
+    for index, (a, b, budget) in enumerate(encoded):
+        longer = len(b) > len(a)
+        text, other = (b, a) if longer else (a, b)
         kept = other[: max(budget // 2, budget - len(text))]
         for span in spans_of(len(text), budget - len(kept), doc_stride):
             counts = (0, 0) if span.start else (len(text) + len(other), len(other) - len(kept))

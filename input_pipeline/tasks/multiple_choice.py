@@ -9,14 +9,14 @@ know the model, which scores each row by itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Example
+from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files
 from bert_jax.input_pipeline.tasks.classification import LabelTask
 from bert_jax.input_pipeline.tasks.features import folded, text_rows
 from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, labels_of, tables_of
@@ -54,7 +54,7 @@ class ChoiceTask(LabelTask[ChoiceExample]):
 
     name: str
     labels: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     has_gaps: bool = field(default=False, repr=False)
 
     kind = 'choice'

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import Arrays, Files, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
 from bert_jax.input_pipeline.tasks.files import squad as squad_files
 from bert_jax.input_pipeline.tasks.files.predictions import require_labels
@@ -34,6 +34,11 @@ _LENGTHS = ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best')
 _OPTIONS = ('unanswerable', *_LENGTHS, 'null_threshold', 'scorer')
 _VERSIONS = {'squad_v1': 'v1.1', 'squad_v2': 'v2.0'}
 NAMES = tuple(_VERSIONS)
+_SCORES_V2 = tuple(
+    'f1 exact total HasAns_exact HasAns_f1 HasAns_total NoAns_exact NoAns_f1 NoAns_total best_exact'
+    ' best_f1 tuned_exact tuned_f1 best_exact_thresh best_f1_thresh tuned_exact_thresh'
+    ' tuned_f1_thresh'.split()
+)
 # A row: the ids of a question; the encoding of its whole context; the window's pieces of it; bool
 # for each, whether this window shows it with the most context; and example_index, pieces, left_out,
 # start and end position.
@@ -58,7 +63,7 @@ class SpanTask(Task[SpanExample]):
     """
 
     name: str
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     unanswerable: bool = False
     doc_stride: int = 128
     max_query_length: int = 64
@@ -103,10 +108,7 @@ class SpanTask(Task[SpanExample]):
         """Name what the official scorer reports; of v2.0 also by kind of question and threshold."""
         if not self.unanswerable:
             return self.metrics
-        figures = ('exact', 'f1', 'total')
-        by_kind = [f'{kind}_{name}' for kind in ('HasAns', 'NoAns') for name in figures]
-        best = [f'{kind}_{name}' for kind in ('best', 'tuned') for name in ('exact', 'f1')]
-        return (*self.metrics, 'total', *by_kind, *best, *(f'{name}_thresh' for name in best))
+        return _SCORES_V2
 
     def _examples(self, split: str) -> list[SpanExample]:
         # Repeated ids are in some public files; their answers overwrite each other, which is worth

@@ -22,9 +22,9 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
-from bert_jax.input_pipeline.tasks.files import conll, word_columns
+from bert_jax.input_pipeline.tasks.files import conll
 from bert_jax.input_pipeline.tasks.files.predictions import complete
 from bert_jax.input_pipeline.tasks.metrics import entities
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
@@ -69,7 +69,7 @@ class TaggingTask(Task[TaggedExample]):
     name: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     document_context: bool = False
     comment: str = ''
     spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -382,11 +382,6 @@ def by_name(name: str, data_dir: str) -> TaggingTask:
     kinds = ('PER', 'LOC', 'ORG', 'MISC')
     labels = ('O', *(f'{side}-{kind}' for kind in kinds for side in 'BI'))
     return TaggingTask(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
-
-
-# A file of words with their tags by its looks, and the columns of a table of them.
-claims = conll.is_column_file
-find_columns = word_columns.find_columns
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> TaggingTask:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import Files
 from bert_jax.input_pipeline.text.sources import hub
 from bert_jax.input_pipeline.text.tables import FORMATS, Part, Table
 from bert_jax.input_pipeline.text.whole_text import located, plain_name, read_json, well_formed
@@ -68,7 +69,6 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 # How a file is read: of the whole task, or of one file in an object of its own.
-Files = Mapping[str, tuple[Table, ...]]  # of each split
 TABLE_ENTRIES = ('columns', 'header', 'format', 'skip_bad_rows', 'only')
 # Of tasks with labels: also how a dev split is drawn from the rows of the training files, where
 # there is no dev file.
@@ -215,7 +215,7 @@ def tables_of(
     own_entries: Collection[str],
     formats: tuple[str, ...] = FORMATS,
     lists: tuple[str, ...] = (),
-) -> dict[str, tuple[Table, ...]]:
+) -> Files:
     """Return the `files` of a JSON task file: split -> its tables, read one after the other.
 
     `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"} that
@@ -258,13 +258,7 @@ def tables_of(
         tables = []
         for entry in entries if isinstance(entries, list) else [entries]:
             settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
-            check(f'task {name}: files.{split}', settings)
-            _check_entries(f'task {name}: files.{split}', entry, settings)
-            if settings.get('format', '') not in ('', *formats):
-                raise UserError(
-                    f'task {name}: format {settings["format"]!r} is none of {", ".join(formats)}'
-                )
-            _check_columns(f'task {name}', settings.get('columns', {}), roles, lists)
+            _check_file(f'task {name}: files.{split}', settings, roles, formats, lists)
             tables.append(_table(settings, folder))
         files[split] = tuple(tables)
     return _with_held_out(name, description, files, roles)
@@ -275,7 +269,7 @@ def _with_held_out(
     description: Mapping[str, Any],
     files: dict[str, tuple[Table, ...]],
     roles: Iterable[str],
-) -> dict[str, tuple[Table, ...]]:
+) -> Files:
     """Return the files with a dev split that is drawn from the training files, if it is asked."""
     share = description.get('dev_share')
     if share is None:
@@ -296,28 +290,32 @@ def _with_held_out(
     return files
 
 
-def _check_entries(name: str, entry: Any, settings: Mapping[str, Any]) -> None:
+def _check_file(
+    name: str,
+    settings: Mapping[str, Any],
+    roles: Mapping[str, bool],
+    formats: Sequence[str],
+    lists: Sequence[str],
+) -> None:
     """Raise UserError, which begins with `name`, for a file that is not said as one can be."""
+    check(name, settings)
     # tensorflow-datasets have a split and a folder of their own; files have none
-    source = {'file', 'tfds'} & set(settings)
-    if len(source) != 1:
+    if ('file' in settings) == ('tfds' in settings):
         raise UserError(
-            f'{name}={json.dumps(entry)}: expected a file name, a list of them, or an object with'
-            ' "file", or with "tfds" and "split"'
+            f'{name}: expected a file name, a list of them, or an object with "file", or with'
+            f' "tfds" and "split", not {json.dumps(settings)}'
         )
-    of_source = ('tfds', 'split', 'data_dir', 'class_names') if 'tfds' in source else ('file',)
-    entries = (*of_source, *TABLE_ENTRIES)
+    of_tfds = ('tfds', 'split', 'data_dir', 'class_names')
+    entries = (*(of_tfds if 'tfds' in settings else ('file',)), *TABLE_ENTRIES)
     if unknown := sorted(set(settings) - set(entries)):
         raise UserError(
             f'{name}: unknown entries {unknown}; a file has {", ".join(entries)}: move'
             ' what holds for the whole task out of "files"'
         )
+    if settings.get('format', '') not in ('', *formats):
+        raise UserError(f'{name}: format {settings["format"]!r} is none of {", ".join(formats)}')
 
-
-def _check_columns(
-    name: str, columns: Mapping[str, Any], roles: Mapping[str, bool], lists: tuple[str, ...]
-) -> None:
-    """Raise UserError, which begins with `name`, where columns are not those of `tables_of`."""
+    columns = settings.get('columns', {})
     if unknown := sorted(set(columns) - set(roles)):
         raise UserError(f'{name}: unknown columns {unknown}; columns are {", ".join(roles)}')
     if missing := [role for role, needed in roles.items() if needed and role not in columns]:
