@@ -157,6 +157,7 @@ def labels_of(
 def _labels_in(
     files: Files, labels_of_table: Callable[[Table], Iterable[tuple[str, str]]]
 ) -> tuple[str, ...]:
+    """Return the labels of the training files, in order; numbers by what they are."""
     tables = files['train' if 'train' in files else next(iter(files))]
     name = ', '.join(table.where for table in tables)
     given = (pair for table in tables for pair in labels_of_table(table))
