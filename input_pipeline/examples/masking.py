@@ -98,13 +98,8 @@ def mask(
         positions = _choose_words(candidates, word_starts, counts, rule.ngram, stream)
     else:
         positions = _choose_tokens(candidates, counts, rule.max_predictions, stream)
-    # Ascending, as google-research/bert writes them.
     rows, length = ids.shape
-    positions.sort(axis=1)
-    missing = max(0, rule.max_predictions - positions.shape[1])
-    positions = np.pad(
-        positions[:, : rule.max_predictions], ((0, 0), (0, missing)), constant_values=length
-    )
+    positions = _ascending(positions, rule.max_predictions, length)
 
     # 2. What is to be predicted there: the originals, zeros where a row has fewer predictions.
     chosen = positions < length
@@ -133,6 +128,13 @@ def mask(
     flat = (row * length + positions)[chosen]
     masked.reshape(-1)[flat] = replacement[chosen]
     return Masked(masked, positions, labels, chosen.astype(np.float32))
+
+
+def _ascending(positions: np.ndarray, limit: int, length: int) -> np.ndarray:
+    """Return [N, P] of positions [N, ?], as google-research/bert writes them, then S."""
+    positions.sort(axis=1)
+    missing = max(0, limit - positions.shape[1])
+    return np.pad(positions[:, :limit], ((0, 0), (0, missing)), constant_values=length)
 
 
 def _choose_tokens(

@@ -132,12 +132,7 @@ def make_examples(
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
     names = mix(documents.names[document], duplicate)
 
-    kinds: dict[Objective, type[_Chunks]] = {
-        'nsp': _Nsp,
-        'sop': _NoisySop if noisy else _Sop,
-        'full_sentences': _Full if cuts else _FullSentences,
-    }
-    take_turn = kinds[objective](documents, stream, word_starts)
+    take_turn = _chunks(objective, noisy, cuts)(documents, stream, word_starts)
     # Each turn makes one example of every row; rows whose document is used up drop out.
     start, end = take_turn.bounds(document)
     by_turn: list[tuple[np.ndarray, ...]] = []
@@ -149,12 +144,21 @@ def make_examples(
         document, names, target, start, end = (column[going] for column in columns)
 
     # Cut all pairs at the end; sop leaves out those of which a side is empty then.
-    *segments, labels, keys = map(np.concatenate, zip(*by_turn))
-    examples = Examples(*truncate(*segments, longest, stream), labels.astype(np.int32), keys)
+    a, a_end, b, b_end, labels, keys = map(np.concatenate, zip(*by_turn))
+    a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
+    examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)
     if objective == 'sop':
-        has_both = (examples.a < examples.a_end) & (examples.b < examples.b_end)
-        examples = examples.take(np.flatnonzero(has_both))
+        examples = examples.take(np.flatnonzero((a < a_end) & (b < b_end)))
     return examples
+
+
+def _chunks(objective: Objective, noisy: bool, cuts: bool) -> type[_Chunks]:
+    """Return what makes an example of each document in a turn."""
+    return {
+        'nsp': _Nsp,
+        'sop': _NoisySop if noisy else _Sop,
+        'full_sentences': _Full if cuts else _FullSentences,
+    }[objective]
 
 
 def truncate(

@@ -176,8 +176,8 @@ def test_a_long_sentence_goes_on_in_another_row(tmp_path):
 def test_entity_scores_are_those_of_conlleval():
     """Worked out by hand, by the rules of the shared task's script."""
     truth = ['B-PER I-PER O', 'B-LOC B-LOC I-LOC', 'O I-PER I-LOC', 'B-PER O O']
-    # Right are the first and the fourth. Two neighbours are taken for one, I-LOC behind I-PER goes on
-    # in an entity that begins too early, and one is of nothing.
+    # Right are the first and the fourth. Two neighbours are taken for one, an entity begins too
+    # early, and one is of nothing.
     wrong = ['I-PER I-PER O', 'B-LOC I-LOC I-LOC', 'O B-LOC I-LOC', 'B-PER O B-PER']
     split = lambda lines: [line.split() for line in lines]
     scores = entities.entity_scores(split(truth), split(wrong))
