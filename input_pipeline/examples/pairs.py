@@ -154,11 +154,12 @@ def make_examples(
 
 def _chunks(objective: Objective, noisy: bool, cuts: bool) -> type[_Chunks]:
     """Return what makes an example of each document in a turn."""
-    return {
+    kinds: dict[Objective, type[_Chunks]] = {
         'nsp': _Nsp,
         'sop': _NoisySop if noisy else _Sop,
         'full_sentences': _Full if cuts else _FullSentences,
-    }[objective]
+    }
+    return kinds[objective]
 
 
 def truncate(

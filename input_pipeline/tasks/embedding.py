@@ -268,8 +268,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Emb
     """
     texts = [column for layout in LAYOUTS.values() for column in layout.columns]
     roles = dict.fromkeys((*texts, 'score', 'id'), False)
-    own = ('prompts', 'score_range')
-    files = tables_of(name, description, folder, roles, own, lists=('negatives',))
+    entries = ('prompts', 'score_range')
+    files = tables_of(name, description, folder, roles, entries, lists=('negatives',))
     layouts = {split: _layout(name, split, tables) for split, tables in files.items()}
 
     score_range = _range(name, description, 'scored pairs' in layouts.values())

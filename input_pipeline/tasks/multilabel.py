@@ -179,8 +179,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Mul
       metrics   list of micro_f1, macro_f1, subset_accuracy; the first selects
     """
     roles = {'text': True, 'text_b': False, 'label': True, 'id': False}
-    own = (*LABEL_ENTRIES, 'separator')
-    files = tables_of(name, description, folder, roles, own, lists=('label',))
+    entries = (*LABEL_ENTRIES, 'separator')
+    files = tables_of(name, description, folder, roles, entries, lists=('label',))
     separator = description.get('separator', ',')
     column = next(iter(files.values()))[0].columns['label']
     in_columns = isinstance(column, list)

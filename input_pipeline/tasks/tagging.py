@@ -410,8 +410,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
     """
     roles = dict.fromkeys(('tokens', 'tags', 'sentence', 'document', 'id'), False)
     formats = ('conll', 'conllu', *FORMATS)
-    own = (*LABEL_ENTRIES, 'document_context', 'comment')
-    tables = tables_of(name, description, folder, roles, own, formats, ('tokens', 'tags'))
+    entries = (*LABEL_ENTRIES, 'document_context', 'comment')
+    tables = tables_of(name, description, folder, roles, entries, formats, ('tokens', 'tags'))
     files = {}
     for split, listed in tables.items():
         files[split] = tuple(conll.with_format(name, split, table) for table in listed)
