@@ -9,6 +9,7 @@ documents, sentence pairs or files. N examples, S positions, P predictions a row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,8 +49,7 @@ class MaskingRule:
             )
 
 
-@dataclass(frozen=True)
-class Masked:
+class Masked(NamedTuple):
     """Masked rows, their predictions filled up with zeros.
 
     `input_ids` [N, S]; `positions`, `ids` [N, P] int32 and `weights` [N, P] float32, zero where a
@@ -95,13 +95,13 @@ def mask(
     counts = prediction_counts(lengths, rule)
     if rule.by_words:
         assert word_starts is not None, 'the caller gives them where whole words are masked'
-        positions = _positions_of(
-            _choose_words(candidates, word_starts, counts, rule.ngram, stream), rule.max_predictions
-        )
+        positions = _choose_words(candidates, word_starts, counts, rule.ngram, stream)
     else:
         positions = _choose_tokens(candidates, counts, rule.max_predictions, stream)
-    # 2. What is to be predicted there: the originals, zeros where a row has fewer predictions.
     rows, length = ids.shape
+    positions = _ascending(positions, rule.max_predictions, length)
+
+    # 2. What is to be predicted there: the originals, zeros where a row has fewer predictions.
     chosen = positions < length
     positions[~chosen] = 0
     row = np.arange(rows)[:, None]
@@ -130,10 +130,17 @@ def mask(
     return Masked(masked, positions, labels, chosen.astype(np.float32))
 
 
+def _ascending(positions: np.ndarray, limit: int, length: int) -> np.ndarray:
+    """Return [N, P] of positions [N, ?], as google-research/bert writes them, then S."""
+    positions.sort(axis=1)
+    missing = max(0, limit - positions.shape[1])
+    return np.pad(positions[:, :limit], ((0, 0), (0, missing)), constant_values=length)
+
+
 def _choose_tokens(
     candidates: np.ndarray, counts: np.ndarray, limit: int, stream: Stream
 ) -> np.ndarray:
-    """Return int32 [N, P] ascending: `counts` random candidates of each row, then S.
+    """Return int32 [N, P at most]: `counts` random candidates of each row, and S.
 
     The positions with the smallest random keys of a row are the choice.
     """
@@ -150,11 +157,6 @@ def _choose_tokens(
     positions = (keys & place_bits).astype(np.int32)
     ranks = np.arange(keys.shape[1])
     positions[ranks >= np.minimum(counts, candidates.sum(axis=1))[:, None]] = length
-
-    # Ascending, as google-research/bert writes them.
-    positions.sort(axis=1)
-    if limit > length:
-        positions = np.pad(positions, ((0, 0), (0, limit - length)), constant_values=length)
     return positions
 
 
@@ -180,7 +182,7 @@ def _choose_words(
     longest: int,
     stream: Stream,
 ) -> np.ndarray:
-    """Return bool [N, S]: tokens of random runs of up to `longest` whole words that fit.
+    """Return int32 [N, S]: tokens of random runs of up to `longest` whole words that fit, and S.
 
     A single word that does not fit is skipped (:379-391). A longer run is shortened until it
     fits, is skipped where it meets a chosen word, and stays within its segment. All rows go
@@ -213,7 +215,8 @@ def _choose_words(
     chosen = _take_runs(order, runs, words, before, counts.copy(), longest)
 
     # From words back to tokens.
-    return np.take_along_axis(chosen, word, axis=1) & candidates
+    tokens = np.take_along_axis(chosen, word, axis=1) & candidates
+    return np.where(tokens, np.arange(length, dtype=np.int32), np.int32(length))
 
 
 def _take_runs(
@@ -294,16 +297,3 @@ def _run_lengths(
     shares = np.cumsum(1 / np.arange(1, longest + 1))
     draw = (stream.bits32(rows * length) * 2.0**-32).reshape(rows, length) * shares[reach - 1]
     return 1 + np.searchsorted(shares[:-1], draw, 'right')
-
-
-def _positions_of(chosen: np.ndarray, limit: int) -> np.ndarray:
-    """Return int32 [N, P] ascending: where `chosen` [N, S] is True, then S."""
-    rows, length = chosen.shape
-    row, position = np.nonzero(chosen)
-
-    # np.nonzero goes row by row, so a place's rank is its number less those of the rows before.
-    counts = chosen.sum(axis=1)
-    rank = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    positions = np.full((rows, limit), length, np.int32)
-    positions[row, rank] = position
-    return positions

@@ -11,7 +11,7 @@ predictions and K examples a row.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from bert_jax.input_pipeline.examples.pairs import offsets
 from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
-@dataclass(frozen=True)
-class Packs:
+class Packs(NamedTuple):
     """Which examples share a row.
 
     `order` [N]: the examples, row by row; row r has those from `bounds[r]` to `bounds[r + 1]` of
@@ -130,13 +129,12 @@ def join(
     lengths = used.sum(axis=1)
     ends = offsets(lengths)
     start = ends[:-1] - ends[bounds[row]]
-    filled = np.arange(S) < (ends[bounds[1:]] - ends[bounds[:-1]])[:, None]
+    filled = np.arange(S) < np.add.reduceat(lengths, bounds[:-1])[:, None]
 
     # Predictions and slots likewise: as many filled from the front as the row's examples have in
     # all.
     weighted = columns['masked_lm_weights'] > 0
-    masked = offsets(weighted.sum(axis=1))
-    predicted = np.arange(P) < (masked[bounds[1:]] - masked[bounds[:-1]])[:, None]
+    predicted = np.arange(P) < np.add.reduceat(weighted.sum(axis=1), bounds[:-1])[:, None]
     held = np.arange(K) < counts[:, None]
 
     def laid(chosen: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,8 +51,7 @@ class Documents:
         return np.repeat(self.languages, lengths).astype(np.int16)
 
 
-@dataclass(frozen=True)
-class Examples:
+class Examples(NamedTuple):
     """N examples: segments tokens[a:a_end] and tokens[b:b_end] (int64), label, and key.
 
     `labels` int32: 0 = B follows A, 1 = random (nsp) or swapped (sop). Under full_sentences
@@ -83,9 +82,7 @@ class Examples:
 
     def take(self, rows: np.ndarray | slice) -> Examples:
         """Return these rows only."""
-        return Examples(
-            *(getattr(self, name)[rows] for name in ('a', 'a_end', 'b', 'b_end', 'labels', 'keys'))
-        )
+        return Examples(*(column[rows] for column in self))
 
 
 def special_tokens(objective: Objective) -> int:
@@ -135,7 +132,7 @@ def make_examples(
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
     names = mix(documents.names[document], duplicate)
 
-    take_turn = _objective(documents, objective, stream, word_starts, noisy, cuts)
+    take_turn = _chunks(objective, noisy, cuts)(documents, stream, word_starts)
     # Each turn makes one example of every row; rows whose document is used up drop out.
     start, end = take_turn.bounds(document)
     by_turn: list[tuple[np.ndarray, ...]] = []
@@ -147,7 +144,7 @@ def make_examples(
         document, names, target, start, end = (column[going] for column in columns)
 
     # Cut all pairs at the end; sop leaves out those of which a side is empty then.
-    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
+    a, a_end, b, b_end, labels, keys = map(np.concatenate, zip(*by_turn))
     a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
     examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)
     if objective == 'sop':
@@ -155,22 +152,14 @@ def make_examples(
     return examples
 
 
-def _objective(
-    documents: Documents,
-    objective: Objective,
-    stream: Stream,
-    word_starts: np.ndarray | None,
-    noisy: bool,
-    cuts: bool,
-) -> _Chunks:
+def _chunks(objective: Objective, noisy: bool, cuts: bool) -> type[_Chunks]:
     """Return what makes an example of each document in a turn."""
-    if objective == 'sop' and not noisy:
-        assert word_starts is not None, 'sop cuts chunks at words'
-        return _Sop(documents, stream, word_starts)
-    if cuts:
-        return _Full(documents, stream)
-    kinds = {'full_sentences': _FullSentences, 'nsp': _Nsp, 'sop': _NoisySop}
-    return kinds[objective](documents, stream)
+    kinds: dict[Objective, type[_Chunks]] = {
+        'nsp': _Nsp,
+        'sop': _NoisySop if noisy else _Sop,
+        'full_sentences': _Full if cuts else _FullSentences,
+    }
+    return kinds[objective]
 
 
 def truncate(
@@ -189,7 +178,7 @@ def truncate(
     both = np.maximum(excess - gap, 0)  # dropped in turns once the lengths are equal, B first
     first = excess - both
     drop_a = np.where(length_a > length_b, first, 0) + both // 2
-    drop_b = np.where(length_a > length_b, 0, first) + both - both // 2
+    drop_b = excess - drop_a
 
     # Front before back, A before B: the order of the draws is part of what a seed means.
     front_a, front_b = stream.half_of(drop_a), stream.half_of(drop_b)
@@ -199,7 +188,7 @@ def truncate(
 class _Chunks:
     """An objective: called once a turn, it makes an example of each row that still goes."""
 
-    def __init__(self, documents: Documents, stream: Stream):
+    def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray | None):
         self._documents, self._stream = documents, stream
 
     def bounds(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -240,8 +229,8 @@ class _Nsp(_Chunks):
     Half of them, and all of one sentence, get a random B.
     """
 
-    def __init__(self, documents: Documents, stream: Stream):
-        super().__init__(documents, stream)
+    def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray | None):
+        super().__init__(documents, stream, word_starts)
 
         # A must not be its own B.
         count = documents.names.size
@@ -277,14 +266,8 @@ class _Nsp(_Chunks):
         b[rows], b_end[rows] = self._random_b(document[rows], (target - (a_end - a))[rows])
 
         # The sentences of the chunk that a random B displaced are put back (:292).
-        return (
-            a,
-            a_end,
-            b,
-            b_end,
-            random_next,
-            np.where(random_next, start + a_sentences, chunk_end),
-        )
+        next_start = np.where(random_next, start + a_sentences, chunk_end)
+        return a, a_end, b, b_end, random_next, next_start
 
     def _random_b(self, document: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return sentences of another document, from a random one on (:278-290).
@@ -307,6 +290,13 @@ class _Nsp(_Chunks):
         return b, offsets[np.minimum(last, starts[other + 1])]
 
 
+def _in_order(
+    first: np.ndarray, cut: np.ndarray, last: np.ndarray, swapped: np.ndarray
+) -> np.ndarray:
+    """Return a, a_end, b and b_end [4, N] of neighbouring segments, B before A where `swapped`."""
+    return np.where(swapped, [cut, last, first, cut], [first, cut, cut, last])
+
+
 class _NoisySop(_Nsp):
     """One chunk of each document into two neighbouring segments, half of them swapped (label 1).
 
@@ -320,8 +310,7 @@ class _NoisySop(_Nsp):
         single = chunk_end - start == 1
         swapped = stream.chance(0.5, start.size) & ~single
         first, cut, last = offsets[start], offsets[start + a_sentences], offsets[chunk_end]
-        a, a_end = np.where(swapped, cut, first), np.where(swapped, last, cut)
-        b, b_end = np.where(swapped, first, cut), np.where(swapped, cut, last)
+        a, a_end, b, b_end = _in_order(first, cut, last, swapped)
 
         rows = np.flatnonzero(single)
         b[rows], b_end[rows] = self._random_b(document[rows], (target - (a_end - a))[rows])
@@ -334,8 +323,9 @@ class _Sop(_Chunks):
     Half of the pairs are swapped (label 1).
     """
 
-    def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray):
-        super().__init__(documents, stream)
+    def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray | None):
+        super().__init__(documents, stream, word_starts)
+        assert word_starts is not None, 'sop cuts chunks at words'
 
         # The next place at or after each token where a word starts.
         places = np.where(word_starts, np.arange(word_starts.size), word_starts.size)
@@ -359,14 +349,7 @@ class _Sop(_Chunks):
 
         # Swapped: B comes first, which a model must tell.
         swapped = stream.chance(0.5, start.size)
-        return (
-            np.where(swapped, cut, a),
-            np.where(swapped, b_end, cut),
-            np.where(swapped, a, cut),
-            np.where(swapped, cut, b_end),
-            swapped,
-            chunk_end,
-        )
+        return *_in_order(a, cut, b_end, swapped), swapped, chunk_end
 
 
 class _Full(_Chunks):

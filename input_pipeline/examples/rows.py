@@ -7,15 +7,14 @@ were chosen or what will be masked. N examples, S positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.input_pipeline.examples.pairs import Examples
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Rows of a batch of examples.
 
     `input_ids`, `input_mask`, `segment_ids` [N, S] int32; `lengths` [N]; `candidates` [N, S] bool:
@@ -59,16 +58,17 @@ def lay_out(
     count = examples.a.size
     length_a, length_b = examples.a_end - examples.a, examples.b_end - examples.b
     index = np.int32 if tokens.size < 2**31 - seq_len else np.int64
-    first_sep = (length_a + 1).astype(index)[:, None]
-    last_sep = np.where(length_b > 0, length_a + length_b + 2, length_a + 1).astype(index)[:, None]
+    column = lambda places: places.astype(index)[:, None]
+    first_sep = column(length_a + 1)
+    last_sep = column(np.where(length_b > 0, length_a + length_b + 2, length_a + 1))
 
     # Each place's source in the flat tokens: A's places lie one behind its start for [CLS], B's one
     # more for the [SEP] between. What falls outside is clipped and masked below.
     position = np.arange(seq_len, dtype=index)
     source = np.where(
         position < first_sep,
-        (examples.a - 1).astype(index)[:, None],
-        (examples.b - length_a - 2).astype(index)[:, None],
+        column(examples.a - 1),
+        column(examples.b - length_a - 2),
     )
     source += position
     np.clip(source, 0, tokens.size - 1, out=source)

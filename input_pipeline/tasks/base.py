@@ -8,10 +8,11 @@ and the model's outputs come back as numpy arrays.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from etils import epath
@@ -22,15 +23,21 @@ from bert_jax.input_pipeline.text.tables import Table
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
+# The tables of each split, read one after the other.
+Files = Mapping[str, tuple[Table, ...]]
 # By name, rows along the first axis: features of examples, a batch of them, or a head's outputs.
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Example:
-    """One thing to be predicted, as text. Families add their own fields."""
+    """One thing to be predicted, as text. Families add their own fields.
+
+    `respelled`: the fields with texts, or tuples of them, that no answer is a place of.
+    """
 
     id: str
+    respelled: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -70,18 +77,14 @@ class Task(abc.ABC, Generic[E]):
 
     name: str
     kind: str
+    head: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_keys: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]]
+    files: Files
     # Class attributes, not fields: families with other values say so in the same way.
     n_best: int = 1
     slow_features: bool = False
-
-    @property
-    @abc.abstractmethod
-    def head(self) -> str:
-        """Name the model head that the task needs."""
 
     @property
     def num_outputs(self) -> int:
@@ -127,29 +130,38 @@ class Task(abc.ABC, Generic[E]):
             if split in self.files:
                 return split
         raise UserError(
-            f'task {self.name} has no dev split to be scored on, only {", ".join(self.splits)}:'
+            f'task {self.name} has no dev split to be scored on, only {", ".join(self.files)}:'
             ' give it one, as in "files": {"dev": "dev.tsv"}'
         )
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Name the splits that the task has files for."""
-        return tuple(self.files)
-
-    @abc.abstractmethod
     def examples(self, split: str) -> list[E]:
-        """Read a split.
+        """Read a split; ids are row numbers from 0 where no column holds them.
 
         Raises:
           UserError: a file or column is missing, a label unknown and the like.
         """
+        self.require_split(split)
+        examples = self._examples(split)
+        if not examples:
+            raise UserError(f'{self.file_names(split)}: no examples')
+        return examples
 
     @abc.abstractmethod
+    def _examples(self, split: str) -> list[E]:
+        """Read a split, which is there; no examples are a mistake that the caller reports."""
+
     def respelled(self, example: E, respell: Callable[[str], str]) -> E:
         """Return `example` with `respell` of each of its texts; its labels stay right.
 
         A text that an answer is a place of stays as it is.
         """
+        changes: dict[str, Any] = {}
+        for name in example.respelled:
+            text = getattr(example, name)
+            if text is not None:
+                is_one = isinstance(text, str)
+                changes[name] = respell(text) if is_one else tuple(map(respell, text))
+        return dataclasses.replace(example, **changes)
 
     @abc.abstractmethod
     def features(self, examples: Sequence[E], tokenizer: Any, max_seq_length: int) -> Arrays:
@@ -218,7 +230,20 @@ class Task(abc.ABC, Generic[E]):
         """Raise UserError where the task has no such split."""
         if split not in self.files:
             raise UserError(
-                f'task {self.name} has no split {split!r}: it has {", ".join(self.splits)}'
+                f'task {self.name} has no split {split!r}: it has {", ".join(self.files)}'
+            )
+
+    def check_names(self, known_metrics: Collection[str]) -> None:
+        """Raise UserError for metrics that are not known, or labels that are not told apart."""
+        for name in self.metrics:
+            if name not in known_metrics:
+                raise UserError(
+                    f'task {self.name}: metric {name!r} is none of {", ".join(known_metrics)}'
+                )
+        if self.labels and len(set(self.labels)) < max(2, len(self.labels)):
+            raise UserError(
+                f'task {self.name}: "labels" must list two or more different labels, not'
+                f' {list(self.labels)}'
             )
 
     def file_names(self, split: str) -> str:

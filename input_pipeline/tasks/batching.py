@@ -6,6 +6,7 @@ rows are cut to which length. It must not know tasks.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,33 +55,24 @@ def training_batches(
     distinct: numbers [N, K] of the rows' texts; rows that have one in common share no batch then
     (`_apart`).
     """
-    # Row r of the endless order is place r % count of epoch r // count, so any step can be the
-    # first.
-    count = len(features[keys[0]])
     weights = np.ones(batch_size, np.float32)
-    if distinct is not None:
-        for chosen in itertools.islice(_apart(distinct, batch_size, seed), start_step, None):
-            yield {name: features[name][chosen] for name in keys} | {'example_weights': weights}
-    epoch, order = -1, np.empty(0, np.int64)
-    step = start_step
-    while True:
-        rows = []
-        first, last = step * batch_size, (step + 1) * batch_size
-
-        # The rows of this step, an epoch's stretch at a time; a batch larger than the data has
-        # several.
-        while first < last:
-            if first // count != epoch:
-                epoch = first // count
-                order = permutation(count, seed, 'epoch', epoch)
-
-            # Only as far as this epoch goes.
-            stop = min(last, (epoch + 1) * count)
-            rows.append(order[first - epoch * count : stop - epoch * count])
-            first = stop
-        chosen = np.concatenate(rows)
+    if distinct is None:
+        batches = _shuffled(len(features[keys[0]]), batch_size, seed, start_step)
+    else:
+        batches = itertools.islice(_apart(distinct, batch_size, seed), start_step, None)
+    for chosen in batches:
         yield {name: features[name][chosen] for name in keys} | {'example_weights': weights}
-        step += 1
+
+
+def _shuffled(count: int, batch_size: int, seed: int, start_step: int) -> Iterator[np.ndarray]:
+    """Yield which of `count` rows each batch has, from that step on."""
+    # Row r of the endless order is place r % count of epoch r // count, so any step can be the
+    # first. A batch may have rows of several epochs.
+    order_of = functools.lru_cache(1)(lambda epoch: permutation(count, seed, 'epoch', epoch))
+    for step in itertools.count(start_step):
+        epochs, places = np.divmod(np.arange(step * batch_size, (step + 1) * batch_size), count)
+        turns = range(int(epochs[0]), int(epochs[-1]) + 1)
+        yield np.concatenate([order_of(epoch)[places[epochs == epoch]] for epoch in turns])
 
 
 def _apart(distinct: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:

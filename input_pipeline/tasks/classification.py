@@ -7,9 +7,8 @@ these kinds. It must not know any named task: glue.py describes GLUE with what i
 from __future__ import annotations
 
 import abc
-import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,7 +16,15 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, E, Example, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import (
+    Arrays,
+    E,
+    Example,
+    Files,
+    Predictions,
+    Task,
+    write_text,
+)
 from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
 from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
 from bert_jax.input_pipeline.tasks.files.predictions import complete, label_table, number
@@ -25,31 +32,68 @@ from bert_jax.input_pipeline.tasks.metrics import report
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS, Metric
 from bert_jax.input_pipeline.tasks.task_file import (
-    HELD_OUT_ENTRIES,
-    TABLE_ENTRIES,
-    labels_in,
+    LABEL_ENTRIES,
     labels_of,
-    labels_of_rows,
-    require_entries,
     tables_of,
     unknown_label,
 )
-from bert_jax.input_pipeline.text.tables import Table, unique_id
+from bert_jax.input_pipeline.text.tables import unique_id
 
 KINDS = ('classification', 'pair', 'regression')
-_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, *HELD_OUT_ENTRIES)
 
 
-class LabelTask(Task[E]):
-    """A task whose examples are rows of tables with one label each, an index into `labels`.
+class TableTask(Task[E]):
+    """A task whose examples are rows of tables, and whose predictions are rows of a table.
 
     Attributes:
+      truth_column: the role with what is predicted.
       list_columns: roles that may hold several texts.
+    """
+
+    truth_column: ClassVar[str] = 'label'
+    list_columns: ClassVar[frozenset[str]] = frozenset()
+
+    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Yield (id, role -> cell, where errors say it is) of each row."""
+        # A public test split has no labels; elsewhere a missing label column is a mistake.
+        optional = frozenset({self.truth_column} if split.startswith('test') else ())
+        lines: dict[str, str] = {}
+        for table in self.files[split]:
+            for line, row in table.rows(optional, lists=self.list_columns):
+                yield unique_id(row, line, lines), row, line
+
+    def write_predictions(
+        self, folder: str, examples: Sequence[E], predictions: Predictions
+    ) -> None:
+        """Write predictions.tsv in the form of a GLUE submission, labels as words."""
+        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
+        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
+
+    def _written(self, answer: Any) -> Any:
+        """Return an answer as a file of predictions has it."""
+        return answer
+
+    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
+        """Read a file as `write_predictions` makes it, whoever wrote it.
+
+        Raises:
+          UserError: it has unknown labels or an id twice.
+        """
+        return prediction_files.read(path, self._read)
+
+    @abc.abstractmethod
+    def _read(self, text: str, line: str) -> Any:
+        """Return the answer that a file of predictions has there."""
+
+
+class LabelTask(TableTask[E]):
+    """A task whose examples have one label each, an index into `labels`.
+
+    Attributes:
       known_metrics: name -> what computes it of truth and prediction [N].
     """
 
     label_keys = ('labels',)
-    list_columns: ClassVar[frozenset[str]] = frozenset()
     known_metrics: ClassVar[Mapping[str, Metric]] = LABEL_METRICS
 
     @abc.abstractmethod
@@ -66,24 +110,8 @@ class LabelTask(Task[E]):
     def _has_empty_text(self, example: E) -> bool:
         """Tell whether a text is empty that should not be."""
 
-    def examples(self, split: str) -> list[E]:
-        """Read a split; a test split may have no label column.
-
-        Ids are row numbers from 0 where no column holds them.
-        """
-        self.require_split(split)
-
-        # A public test split has no labels; elsewhere a missing label column is a mistake.
-        optional = frozenset({'label'} if split.startswith('test') else ())
-        lines: dict[str, str] = {}
-        examples = [
-            self._example(unique_id(row, line, lines), row, line)
-            for table in self.files[split]
-            for line, row in table.rows(optional, lists=self.list_columns)
-        ]
-        if not examples:
-            raise UserError(f'{self.file_names(split)}: no examples')
-
+    def _examples(self, split: str) -> list[E]:
+        examples = [self._example(*row) for row in self._rows(split)]
         # Empty texts are sound rows, but thousands of them are a wrong column.
         if empty := sum(map(self._has_empty_text, examples)):
             message = '%s %s: %d of %d examples have an empty text'
@@ -120,29 +148,8 @@ class LabelTask(Task[E]):
         truth = self._truth(examples)
         return {name: self.known_metrics[name](truth, predicted) for name in self.metrics}
 
-    def write_predictions(
-        self, folder: str, examples: Sequence[E], predictions: Predictions
-    ) -> None:
-        """Write predictions.tsv in the form of a GLUE submission, labels as words."""
-        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
-        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
-
-    def _written(self, answer: Any) -> Any:
-        """Return an answer as a file of predictions has it."""
-        return answer
-
     def _read(self, text: str, line: str) -> Any:
-        """Return the answer that a file of predictions has there."""
-        label = self._label(text, line)
-        return self.labels[label] if self.labels else label
-
-    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Read a file as `write_predictions` makes it, whoever wrote it.
-
-        Raises:
-          UserError: it has unknown labels or an id twice.
-        """
-        return prediction_files.read(path, self._read)
+        return self.labels[self._label(text, line)]
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,8 @@ class TextExample(Example):
     text: str
     text_b: str | None
     label: int | float | tuple[int, ...] | None
+
+    respelled = ('text_b', 'text')
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,7 @@ class TextTask(LabelTask[TextExample]):
     kind: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
     doc_stride: int | None = None
 
@@ -180,19 +189,7 @@ class TextTask(LabelTask[TextExample]):
 
     def __post_init__(self) -> None:
         # Before any file is opened: what the task says of itself must fit together.
-        for name in self.metrics:
-            if name not in self.known_metrics:
-                raise UserError(
-                    f'task {self.name}: metric {name!r} is none of {", ".join(self.known_metrics)}'
-                )
-        self._check_labels()
-
-    def _check_labels(self) -> None:
-        if len(set(self.labels)) < max(2, len(self.labels)):
-            raise UserError(
-                f'task {self.name}: "labels" must list two or more different labels, not'
-                f' {list(self.labels)}'
-            )
+        self.check_names(self.known_metrics)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -209,11 +206,6 @@ class TextTask(LabelTask[TextExample]):
 
     def _has_empty_text(self, example: TextExample) -> bool:
         return not example.text.strip() or example.text_b == ''
-
-    def respelled(self, example: TextExample, respell: Callable[[str], str]) -> TextExample:
-        """Return the example with both texts respelled."""
-        second = None if example.text_b is None else respell(example.text_b)
-        return dataclasses.replace(example, text=respell(example.text), text_b=second)
 
     def features(
         self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int
@@ -265,11 +257,10 @@ class RegressionTask(TextTask):
     known_metrics = NUMBER_METRICS
     label_type = np.float32
 
-    def _check_labels(self) -> None:
-        """Accept none."""
-
     def _label(self, text: str, line: str) -> float:
         return number(text, line)
+
+    _read = _label
 
     def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
         return np.array(answers, np.float64)
@@ -346,12 +337,9 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
     """
     # From the file's entries to a task, refused at the first that is not as the family has it.
     kind, is_regression = description['kind'], description['kind'] == 'regression'
-    require_entries(name, description, _SETTINGS)
     roles = {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False}
-    files = tables_of(name, description, folder, roles)
-    default = ['pearson', 'spearman'] if is_regression else ['accuracy']
-    metrics = tuple(description.get('metrics') or default)
-    labels, spelled = ((), {}) if is_regression else labels_of(description)
-    if not is_regression and not labels:
-        labels = labels_in(files, labels_of_rows)
+    files = tables_of(name, description, folder, roles, LABEL_ENTRIES)
+    default = ('pearson', 'spearman') if is_regression else ('accuracy',)
+    metrics = tuple(description.get('metrics', default))
+    labels, spelled = ((), {}) if is_regression else labels_of(description, files)
     return text_task(name, kind, labels, metrics, files, spelled)

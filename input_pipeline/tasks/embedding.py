@@ -6,9 +6,9 @@ a model's vectors score on them. It must not know the model, nor what is minimis
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,28 +16,16 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import (
-    INPUT_KEYS,
-    Arrays,
-    Example,
-    Predictions,
-    Task,
-    write_text,
-)
-from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files, Predictions
+from bert_jax.input_pipeline.tasks.classification import TableTask
+from bert_jax.input_pipeline.tasks.features import folded, text_rows
 from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
-from bert_jax.input_pipeline.tasks.files.predictions import (
-    complete,
-    label_table,
-    number,
-    require_labels,
-)
+from bert_jax.input_pipeline.tasks.files.predictions import complete, number
 from bert_jax.input_pipeline.tasks.metrics.similarity import correlations, unit
-from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
-from bert_jax.input_pipeline.text.tables import Table, unique_id
+from bert_jax.input_pipeline.tasks.task_file import tables_of
+from bert_jax.input_pipeline.text.tables import Table
 
 KINDS = ('embedding',)
-_SETTINGS = ('kind', 'files', 'prompts', 'score_range', *TABLE_ENTRIES)
 _BLOCK = 1024  # queries that are compared with all documents at once
 
 
@@ -75,6 +63,8 @@ class EmbeddingExample(Example):
     texts: tuple[str, ...]
     label: float | None = None
 
+    respelled = ('texts',)
+
     def prompted(self, prompts: Mapping[str, str]) -> list[str]:
         """Return its texts behind the prompts of a model, that of queries and that of documents."""
         query, document = (prompts.get(name, '') for name in ('query', 'document'))
@@ -84,7 +74,7 @@ class EmbeddingExample(Example):
 
 
 @dataclass(frozen=True)
-class EmbeddingTask(Task[EmbeddingExample]):
+class EmbeddingTask(TableTask[EmbeddingExample]):
     """Vectors of texts; see `Task` for the attributes.
 
     Attributes:
@@ -97,8 +87,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
     name: str
     layouts: Mapping[str, str]
     metrics: tuple[str, ...]
-    label_keys: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     score_range: tuple[float, float] = (0.0, 1.0)
     prompts: tuple[tuple[str, str], ...] = ()
 
@@ -106,6 +95,13 @@ class EmbeddingTask(Task[EmbeddingExample]):
     head = 'embedding'
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
+    truth_column = 'score'
+    list_columns = frozenset({'negatives'})
+
+    @property
+    def label_keys(self) -> tuple[str, ...]:  # type: ignore[override]  # not of all its layouts
+        """Name the scores where it trains on them."""
+        return ('labels',) if self.layouts.get('train') == 'scored pairs' else ()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -122,23 +118,16 @@ class EmbeddingTask(Task[EmbeddingExample]):
             )
         return dataclasses.replace(self, prompts=tuple(trained.items()))
 
-    def examples(self, split: str) -> list[EmbeddingExample]:
-        """Read a split. Ids are row numbers from 0 where no column holds them."""
-        self.require_split(split)
-        optional = frozenset({'score'} if split.startswith('test') else ())
-        lines: dict[str, str] = {}
+    def _examples(self, split: str) -> list[EmbeddingExample]:
         examples: list[EmbeddingExample] = []
-        for table in self.files[split]:
-            for line, row in table.rows(optional, lists=frozenset({'negatives'})):
-                example = self._example(split, unique_id(row, line, lines), row, line)
-                if examples and len(example.texts) != len(examples[0].texts):
-                    raise UserError(
-                        f'{line}: {len(example.texts) - 2} negatives, and the first example of task'
-                        f' {self.name} has {len(examples[0].texts) - 2}: give all as many'
-                    )
-                examples.append(example)
-        if not examples:
-            raise UserError(f'{self.file_names(split)}: no examples')
+        for name, row, line in self._rows(split):
+            example = self._example(split, name, row, line)
+            if examples and len(example.texts) != len(examples[0].texts):
+                raise UserError(
+                    f'{line}: {len(example.texts) - 2} negatives, and the first example of task'
+                    f' {self.name} has {len(examples[0].texts) - 2}: give all as many'
+                )
+            examples.append(example)
         return examples
 
     def _example(self, split: str, name: str, row: dict[str, Any], line: str) -> EmbeddingExample:
@@ -159,12 +148,6 @@ class EmbeddingTask(Task[EmbeddingExample]):
             label = (score - low) / (high - low)
         return EmbeddingExample(name, layout, tuple(texts), label)
 
-    def respelled(
-        self, example: EmbeddingExample, respell: Callable[[str], str]
-    ) -> EmbeddingExample:
-        """Return the example with all texts respelled."""
-        return dataclasses.replace(example, texts=tuple(map(respell, example.texts)))
-
     def features(
         self, examples: Sequence[EmbeddingExample], tokenizer: Any, max_seq_length: int
     ) -> Arrays:
@@ -181,18 +164,14 @@ class EmbeddingTask(Task[EmbeddingExample]):
             prompted = example.prompted(dict(self.prompts))
             texts += prompted if len(prompted) > 1 else prompted * 2
 
-        # All texts of all examples are rows of their own, folded back into [N, C, S].
-        N = len(examples)
         rows = text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
-        features: Arrays = {name: rows[name].reshape(N, -1, max_seq_length) for name in INPUT_KEYS}
-        features |= {name: rows[name].reshape(N, -1).sum(axis=1) for name in ('pieces', 'left_out')}
-        features['example_index'] = np.arange(N, dtype=np.int32)
+        features = folded(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
 
         # A prompt is no part of what is equal.
         numbers: dict[str, int] = {}
         of_texts = [numbers.setdefault(text, len(numbers)) for e in examples for text in e.texts]
-        features['text_numbers'] = np.array(of_texts, np.int64).reshape(N, -1, 1)
+        features['text_numbers'] = np.array(of_texts, np.int64).reshape(len(examples), -1, 1)
         return features
 
     def decode(
@@ -202,15 +181,15 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
         Of pairs it is the rank among all documents of the split, of triplets among its own.
         """
-        unit_NCD = unit(outputs['sentence_embedding'])
+        unit_NCD, layout = unit(outputs['sentence_embedding']), examples[0].layout
+        cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
         answers: list[Any]
-        if examples[0].layout == 'pairs':
-            answers = _ranks(unit_NCD, features['text_numbers'][..., 0]).tolist()
+        if layout == 'pairs':
+            answers = _ranks(unit_NCD, features['text_numbers'][..., 0])
+        elif layout == 'triplets':
+            answers = (1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)).tolist()
         else:
-            cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
-            is_scored = examples[0].layout != 'triplets'
-            ranks = 1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)
-            answers = cosines[:, 0].tolist() if is_scored else ranks.tolist()
+            answers = cosines[:, 0].tolist()
         return Predictions(dict(zip((e.id for e in examples), answers, strict=True)))
 
     def constant_loss(self, features: Arrays) -> float:
@@ -233,55 +212,44 @@ class EmbeddingTask(Task[EmbeddingExample]):
         self, examples: Sequence[EmbeddingExample], predictions: Predictions
     ) -> dict[str, float]:
         """Return correlations of scored pairs, or how often and how high positives rank."""
-        require_labels(self, examples)
         answers = np.array(complete(self, examples, predictions), np.float64)
         if examples[0].label is None:
             return {'accuracy': float((answers == 1).mean()), 'mrr': float((1 / answers).mean())}
         truth = np.array([example.label for example in examples])
         return correlations(truth, answers)
 
-    def write_predictions(
-        self, folder: str, examples: Sequence[EmbeddingExample], predictions: Predictions
-    ) -> None:
-        """Write predictions.tsv: an id and its cosine, or rank, a line."""
-        write_text(os.path.join(folder, 'predictions.tsv'), label_table(predictions.answers))
-
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
-        """Read a file as `write_predictions` makes it, whoever wrote it."""
+        """Read a file as `write_predictions` makes it, whoever wrote it: cosines, or ranks."""
         is_scored = LAYOUTS[examples[0].layout].metrics == _SCORED
-        return prediction_files.read(path, number if is_scored else _rank)
+        return prediction_files.read(path, number if is_scored else self._read)
+
+    def _read(self, text: str, line: str) -> int:
+        if not (rank := number(text, line)).is_integer() or rank < 1:
+            raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
+        return int(rank)
 
 
-def _rank(text: str, line: str) -> int:
-    """Return the rank that a text spells; `line` is where errors say it is."""
-    if not (rank := number(text, line)).is_integer() or rank < 1:
-        raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
-    return int(rank)
-
-
-def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> np.ndarray:
+def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
     """Return the rank [N] of each pair's document among all different ones of the split.
 
     Documents that are another positive of the same query do not count. Of equal cosines the own is
     the last: a model that tells nothing apart ranks nothing first.
     """
-    documents, first_M, document_N = np.unique(
-        numbers_NC[:, 1], return_index=True, return_inverse=True
-    )
-    unit_MD, positives = unit_NCD[first_M, 1], dict[int, list[int]]()
+    _, first_M, document_N = np.unique(numbers_NC[:, 1], return_index=True, return_inverse=True)
+    unit_MD = unit_NCD[first_M, 1]
+    positives: dict[int, list[int]] = collections.defaultdict(list)
     for query, document in zip(numbers_NC[:, 0].tolist(), document_N.tolist(), strict=True):
-        positives.setdefault(query, []).append(document)
-    ranks = np.empty(len(numbers_NC), np.int64)
+        positives[query].append(document)
+    ranks: list[int] = []
     for start in range(0, len(numbers_NC), _BLOCK):
-        stop = min(start + _BLOCK, len(numbers_NC))
-        cosines = unit_NCD[start:stop, 0] @ unit_MD.T
-        rows = np.arange(stop - start)
-        chosen = cosines[rows, document_N[start:stop]].copy()
-        for row, query in enumerate(numbers_NC[start:stop, 0].tolist()):
-            cosines[row, positives[query]] = -np.inf
-        ranks[start:stop] = 1 + (cosines >= chosen[:, None]).sum(1)
-    if len(documents) < len(numbers_NC):
-        logging.info('%d different documents of %d pairs', len(documents), len(numbers_NC))
+        block = slice(start, start + _BLOCK)
+        cosines_BM = unit_NCD[block, 0] @ unit_MD.T
+        chosen_B1 = np.take_along_axis(cosines_BM, document_N[block, None], axis=1)
+        for cosines_M, query in zip(cosines_BM, numbers_NC[block, 0].tolist(), strict=True):
+            cosines_M[positives[query]] = -np.inf
+        ranks += (1 + (cosines_BM >= chosen_B1).sum(1)).tolist()
+    if len(first_M) < len(numbers_NC):
+        logging.info('%d different documents of %d pairs', len(first_M), len(numbers_NC))
     return ranks
 
 
@@ -298,25 +266,16 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Emb
       score_range  the least and the greatest score, as in [0, 5]; where there are scores
       prompts   optional: {"query", "document"}, what goes before the first text, and before others
     """
-    require_entries(name, description, _SETTINGS)
     texts = [column for layout in LAYOUTS.values() for column in layout.columns]
     roles = dict.fromkeys((*texts, 'score', 'id'), False)
-    files = tables_of(name, description, folder, roles, lists=('negatives',))
+    entries = ('prompts', 'score_range')
+    files = tables_of(name, description, folder, roles, entries, lists=('negatives',))
     layouts = {split: _layout(name, split, tables) for split, tables in files.items()}
 
-    low, high = _range(name, description, 'scored pairs' in layouts.values())
+    score_range = _range(name, description, 'scored pairs' in layouts.values())
     prompts = description.get('prompts', {})
     if unknown := sorted(set(prompts) - {'query', 'document'}):
         raise UserError(f'task {name}: prompts {unknown}: they are called query and document')
-    task = EmbeddingTask(
-        name,
-        layouts,
-        (),
-        ('labels',) if layouts.get('train') == 'scored pairs' else (),
-        files,
-        (low, high),
-        tuple(prompts.items()),
-    )
     scored = 'dev' if 'dev' in files else 'test'
     metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED
     if not metrics:
@@ -324,7 +283,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Emb
             f'task {name}: plain texts cannot be scored: give files.{scored} columns of pairs,'
             ' triplets or scored pairs'
         )
-    return dataclasses.replace(task, metrics=metrics)
+    return EmbeddingTask(name, layouts, metrics, files, score_range, tuple(prompts.items()))
 
 
 def _layout(name: str, split: str, tables: Sequence[Table]) -> str:
@@ -332,18 +291,17 @@ def _layout(name: str, split: str, tables: Sequence[Table]) -> str:
     of_tables = set()
     for table in tables:
         columns = set(table.columns) - {'id'}
-        for layout, (texts, _) in LAYOUTS.items():
-            wanted = {*texts, *({'score'} if layout == 'scored pairs' else ())}
-            is_test = split.startswith('test') and layout == 'scored pairs'
-            if columns == wanted or (is_test and columns == set(texts)):
-                of_tables.add(layout)
-                break
-        else:
+        texts = columns - {'score'}
+        fits = [layout for layout, (names, _) in LAYOUTS.items() if texts == set(names)]
+        has_score, is_scored = 'score' in columns, fits == ['scored pairs']
+        # Of scored pairs a test split may lack the scores.
+        if not fits or (has_score != is_scored and not (is_scored and split.startswith('test'))):
             shown = ', '.join(sorted(columns)) or 'none'
             raise UserError(
                 f'task {name}: files.{split} has the columns {shown}: "columns" must be anchor and'
                 ' positive, these and negatives, text_a, text_b and score, or text'
             )
+        of_tables.update(fits)
     if len(of_tables) > 1:
         raise UserError(f'task {name}: files.{split} mixes {" and ".join(sorted(of_tables))}')
     return of_tables.pop()

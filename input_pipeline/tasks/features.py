@@ -11,7 +11,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task, cut
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task, trim
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
 
@@ -72,17 +72,35 @@ def text_rows(
     features = empty_rows(len(first), max_seq_length, tokenizer.pad_id)
     features |= {name: np.zeros(len(first), np.int32) for name in ('pieces', 'left_out')}
 
-    # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
-    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
-    for row, (a, b) in enumerate(zip(*encoded, strict=True)):
-        # How much of each text fits besides its special tokens.
-        pair = second[row] is not None
-        budget = max_seq_length - 2 - tokenizer.layout.separators * pair
+    for row, (a, b, budget) in enumerate(_encoded(first, second, tokenizer, max_seq_length)):
         a_length, b_length = truncated_lengths(len(a), len(b), budget)
         features['pieces'][row] = len(a) + len(b)
         features['left_out'][row] = len(a) + len(b) - a_length - b_length
-        write_row(features, row, tokenizer, a[:a_length], b[:b_length] if pair else None)
+        other = None if second[row] is None else b[:b_length]
+        write_row(features, row, tokenizer, a[:a_length], other)
     return features
+
+
+def _encoded(
+    first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yield the ids of both texts of a row, and how many fit besides special tokens."""
+    # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
+    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
+    for text, a, b in zip(second, *encoded, strict=True):
+        yield a, b, max_seq_length - 2 - tokenizer.layout.separators * (text is not None)
+
+
+def folded(rows: Arrays, count: int) -> Arrays:
+    """Return the rows of `text_rows` as those of `count` examples, each of as many texts.
+
+    INPUT_KEYS are [N, C, S], `pieces` and `left_out` [N] sums, example_index [N] is their place.
+    """
+    features = {}
+    for name, values in rows.items():
+        by_example = values.reshape(count, -1, *values.shape[1:])
+        features[name] = by_example if name in INPUT_KEYS else by_example.sum(axis=1)
+    return features | {'example_index': np.arange(count, dtype=np.int32)}
 
 
 def window_rows(
@@ -98,12 +116,11 @@ def window_rows(
     row at most. Besides example_index [N], whose window it is, and `pieces` and `left_out` [N] as
     of `text_rows`, at the first window of a text.
     """
-    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
     windows: list[tuple[list[Any], tuple[int, int, int]]] = []
-    for index, pair in enumerate(zip(*encoded, strict=True)):
-        budget = max_seq_length - 2 - tokenizer.layout.separators * (second[index] is not None)
-        longer = int(len(pair[1]) > len(pair[0]))
-        text, other = pair[longer], pair[1 - longer]
+    encoded = _encoded(first, second, tokenizer, max_seq_length)
+    for index, (a, b, budget) in enumerate(encoded):
+        longer = len(b) > len(a)
+        text, other = (b, a) if longer else (a, b)
         kept = other[: max(budget // 2, budget - len(text))]
         for span in spans_of(len(text), budget - len(kept), doc_stride):
             counts = (0, 0) if span.start else (len(text) + len(other), len(other) - len(kept))
@@ -189,10 +206,7 @@ def input_rows(
     )
     say_cut('tokenize', cut_of(rows), f'max_length={max_length} allows', once)
     rows = {name: rows[name] for name in INPUT_KEYS}
-    if multiple is None:
-        return rows
-    longest = int(rows['input_mask'].sum(axis=1).max(initial=1))
-    return cut(rows, max_length, min(-(-longest // multiple) * multiple, max_length))
+    return rows if multiple is None else trim(rows, multiple)
 
 
 def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:

@@ -21,19 +21,10 @@ from bert_jax.input_pipeline.tasks.metrics import report
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import binary_entropy
 from bert_jax.input_pipeline.tasks.metrics.labels import SET_METRICS, Metric
 from bert_jax.input_pipeline.tasks.metrics.thresholds import best_thresholds
-from bert_jax.input_pipeline.tasks.task_file import (
-    HELD_OUT_ENTRIES,
-    TABLE_ENTRIES,
-    labels_in,
-    labels_of,
-    require_entries,
-    tables_of,
-)
+from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, labels_of, tables_of
 from bert_jax.input_pipeline.text.tables import Table
 
 KINDS = ('multilabel',)
-_SETTINGS = ('kind', 'files', 'labels', 'metrics', 'separator', *TABLE_ENTRIES, *HELD_OUT_ENTRIES)
-_METRICS = ('micro_f1', 'macro_f1', 'subset_accuracy')
 # What parts labels in a cell, by how seldom it is a part of a label.
 _SEPARATORS = ('|', ';', ',')
 _EVEN = 0.5  # where no threshold was chosen
@@ -64,12 +55,10 @@ class MultiLabelTask(TextTask):
     def _example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
         label = None
         if 'label' in row:
-            spelt = _spelt(row['label'], line, self.separator, self._columns())
+            columns = self.labels if self.in_columns else None
+            spelt = _spelt(row['label'], line, self.separator, columns)
             label = tuple(sorted({self._label(self.spelled.get(s, s), line) for s in spelt}))
         return TextExample(name, row['text'], row.get('text_b'), label)
-
-    def _columns(self) -> tuple[str, ...] | None:
-        return self.labels if self.in_columns else None
 
     def _label_array(self, examples: Sequence[TextExample]) -> np.ndarray:
         # The last axis is of one: an axis as long as a row would be taken for its positions.
@@ -189,21 +178,20 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Mul
       separator  optional: what parts the labels in a cell, "," if not given
       metrics   list of micro_f1, macro_f1, subset_accuracy; the first selects
     """
-    require_entries(name, description, _SETTINGS)
     roles = {'text': True, 'text_b': False, 'label': True, 'id': False}
-    files = tables_of(name, description, folder, roles, lists=('label',))
+    entries = (*LABEL_ENTRIES, 'separator')
+    files = tables_of(name, description, folder, roles, entries, lists=('label',))
     separator = description.get('separator', ',')
-    labels, spelled = labels_of(description)
     column = next(iter(files.values()))[0].columns['label']
     in_columns = isinstance(column, list)
-    if isinstance(column, list):
-        labels = labels or tuple(map(str, column))
-        if len(labels) != len(column):
-            raise UserError(
-                f'task {name}: "labels" has {len(labels)} names for {len(column)} columns of labels'
-            )
-    labels = labels or labels_in(files, lambda table: _labels_of(table, separator))
-    metrics = tuple(description.get('metrics') or _METRICS)
+    if isinstance(column, list) and not description.get('labels'):
+        description = {**description, 'labels': column}
+    labels, spelled = labels_of(description, files, lambda table: _labels_of(table, separator))
+    if isinstance(column, list) and len(labels) != len(column):
+        raise UserError(
+            f'task {name}: "labels" has {len(labels)} names for {len(column)} columns of labels'
+        )
+    metrics = tuple(description.get('metrics', SET_METRICS))
     told: dict[str, Any] = {'separator': separator, 'in_columns': in_columns}
     return MultiLabelTask(name, 'multilabel', labels, metrics, files, spelled, **told)
 

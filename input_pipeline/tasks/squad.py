@@ -11,51 +11,38 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import Arrays, Files, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
 from bert_jax.input_pipeline.tasks.files import squad as squad_files
 from bert_jax.input_pipeline.tasks.files.predictions import require_labels
 from bert_jax.input_pipeline.tasks.files.squad import SpanExample
 from bert_jax.input_pipeline.tasks.metrics import squad
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
-from bert_jax.input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
+from bert_jax.input_pipeline.tasks.task_file import tables_of
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
 KINDS = ('span',)
-NAMES = ('squad_v1', 'squad_v2')
 _LENGTHS = ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best')
 _OPTIONS = ('unanswerable', *_LENGTHS, 'null_threshold', 'scorer')
-_SETTINGS = ('kind', 'files', *TABLE_ENTRIES, *_OPTIONS)
-_FILES = {
-    'squad_v1': ('train-v1.1.json', 'dev-v1.1.json'),
-    'squad_v2': ('train-v2.0.json', 'dev-v2.0.json'),
-}
-
-
-class _Window(NamedTuple):
-    """A row: a question, and a stretch of its context.
-
-    Attributes:
-      question: its ids, cut.
-      context: the encoding of the whole context.
-      span: the window's pieces of it.
-      best: bool for each, whether this window shows it with the most context.
-      numbers: example_index, pieces, left_out, start and end position.
-    """
-
-    question: np.ndarray
-    context: Any
-    span: slice
-    best: np.ndarray
-    numbers: tuple[int, ...]
+_VERSIONS = {'squad_v1': 'v1.1', 'squad_v2': 'v2.0'}
+NAMES = tuple(_VERSIONS)
+_SCORES_V2 = tuple(
+    'f1 exact total HasAns_exact HasAns_f1 HasAns_total NoAns_exact NoAns_f1 NoAns_total best_exact'
+    ' best_f1 tuned_exact tuned_f1 best_exact_thresh best_f1_thresh tuned_exact_thresh'
+    ' tuned_f1_thresh'.split()
+)
+# A row: the ids of a question; the encoding of its whole context; the window's pieces of it; bool
+# for each, whether this window shows it with the most context; and example_index, pieces, left_out,
+# start and end position.
+_Window = tuple[np.ndarray, Any, slice, np.ndarray, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +63,7 @@ class SpanTask(Task[SpanExample]):
     """
 
     name: str
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     unanswerable: bool = False
     doc_stride: int = 128
     max_query_length: int = 64
@@ -121,35 +108,21 @@ class SpanTask(Task[SpanExample]):
         """Name what the official scorer reports; of v2.0 also by kind of question and threshold."""
         if not self.unanswerable:
             return self.metrics
-        figures = ('exact', 'f1', 'total')
-        by_kind = [f'{kind}_{name}' for kind in ('HasAns', 'NoAns') for name in figures]
-        best = [f'{kind}_{name}' for kind in ('best', 'tuned') for name in ('exact', 'f1')]
-        return (*self.metrics, 'total', *by_kind, *best, *(f'{name}_thresh' for name in best))
+        return _SCORES_V2
 
-    def examples(self, split: str) -> list[SpanExample]:
-        """Read a split.
-
-        Training questions whose answer is not found are left out, which is logged.
-        """
-        self.require_split(split)
-
+    def _examples(self, split: str) -> list[SpanExample]:
         # Repeated ids are in some public files; their answers overwrite each other, which is worth
-        # a word.
+        # a word. Training questions whose answer is not found are left out, which is logged.
         examples = squad_files.read(self.files[split], self.unanswerable, split)
-        files = self.file_names(split)
-        if not examples:
-            raise UserError(f'{files}: no questions')
         if len({example.id for example in examples}) < len(examples):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
-        return squad_files.usable(self.name, examples, files) if split == 'train' else examples
+        if split != 'train' or not examples:
+            return examples
+        return squad_files.usable(self.name, examples, self.file_names(split))
 
     def labelled(self, examples: Sequence[SpanExample]) -> bool:
         """Tell whether all answers are known."""
         return all(example.answers is not None for example in examples)
-
-    def respelled(self, example: SpanExample, respell: Callable[[str], str]) -> SpanExample:
-        """Return the question respelled: the answers are places in the context."""
-        return dataclasses.replace(example, question=respell(example.question))
 
     def features(
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
@@ -169,8 +142,7 @@ class SpanTask(Task[SpanExample]):
         windows = list(self._windows(examples, tokenizer, max_seq_length))
         features = empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
         names = ('example_index', 'pieces', 'left_out', *self.label_keys)
-        counts = [window.numbers for window in windows]
-        columns = np.array(counts, np.int32).reshape(-1, len(names)).T
+        columns = np.array([numbers for *_, numbers in windows], np.int32).reshape(-1, len(names)).T
         features |= dict(zip(names, columns.copy(), strict=True))
         shape = (len(windows), max_seq_length)
         features |= {name: np.zeros(shape, np.int32) for name in ('starts', 'ends')}
@@ -218,7 +190,7 @@ class SpanTask(Task[SpanExample]):
                 answer = (first + shift, last + shift) if inside else (0, 0)
                 # Of the question, and once: the context is in windows and loses nothing.
                 cut = (0, 0) if span.start else (asked, asked - len(question))
-                yield _Window(question, context, span, best, (index, *cut, *answer))
+                yield question, context, span, best, (index, *cut, *answer)
 
     def decode(
         self, examples: Sequence[SpanExample], features: Arrays, outputs: Arrays
@@ -449,13 +421,14 @@ def by_name(name: str, data_dir: str) -> SpanTask:
         table = Table(
             data_dir.removeprefix('tfds:'),
             columns,
-            tfds=f'squad/{"v1.1" if name == "squad_v1" else "v2.0"}',
+            tfds=f'squad/{_VERSIONS[name]}',
         )
         files = {'train': (table,), 'dev': (dataclasses.replace(table, split='validation'),)}
     else:
+        version = _VERSIONS[name]
         files = {
-            split: (Table(os.path.join(data_dir, file), {}, format='squad'),)
-            for split, file in zip(('train', 'dev'), _FILES[name], strict=True)
+            split: (Table(os.path.join(data_dir, f'{split}-{version}.json'), {}, format='squad'),)
+            for split in ('train', 'dev')
         }
     return SpanTask(name, files, unanswerable=name == 'squad_v2')
 
@@ -469,9 +442,9 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Spa
     place in the context in characters; optional, the first occurrence) are one or, in JSON, a list;
     no answer is '' or an empty list.
     """
-    require_entries(name, description, _SETTINGS)
     roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
-    tables = tables_of(name, description, folder, roles, ('squad', *FORMATS), ('answer', 'start'))
+    formats, lists = ('squad', *FORMATS), ('answer', 'start')
+    tables = tables_of(name, description, folder, roles, _OPTIONS, formats, lists)
     files = {
         split: tuple(squad_files.with_format(name, table) for table in listed)
         for split, listed in tables.items()

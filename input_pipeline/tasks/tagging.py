@@ -14,7 +14,7 @@ import itertools
 import json
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,18 +22,15 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files, Predictions, Task, write_text
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
-from bert_jax.input_pipeline.tasks.files import conll, word_columns
+from bert_jax.input_pipeline.tasks.files import conll
 from bert_jax.input_pipeline.tasks.files.predictions import complete
 from bert_jax.input_pipeline.tasks.metrics import entities
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.task_file import (
-    HELD_OUT_ENTRIES,
-    TABLE_ENTRIES,
-    labels_in,
+    LABEL_ENTRIES,
     labels_of,
-    require_entries,
     tables_of,
     unknown_label,
 )
@@ -42,12 +39,6 @@ from bert_jax.input_pipeline.text.whole_text import located
 
 KINDS = ('tagging',)
 NAMES = ('conll2003', 'conll2003_sentences')
-_SETTINGS = (
-    *('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, *HELD_OUT_ENTRIES),
-    *('document_context', 'comment'),
-)
-_METRICS = ('entity_f1', 'accuracy')
-_KINDS_2003 = ('PER', 'LOC', 'ORG', 'MISC')
 
 
 @dataclass(frozen=True)
@@ -60,6 +51,8 @@ class TaggedExample(Example):
     words: tuple[str, ...]
     label: tuple[int, ...] | None
     document: str
+
+    respelled = ('words',)
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ class TaggingTask(Task[TaggedExample]):
     name: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    files: Files = field(repr=False)
     document_context: bool = False
     comment: str = ''
     spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -87,16 +80,7 @@ class TaggingTask(Task[TaggedExample]):
 
     def __post_init__(self) -> None:
         # Before any file is opened: metrics, labels, and that they fit together.
-        for name in self.metrics:
-            if name not in _METRICS:
-                raise UserError(
-                    f'task {self.name}: metric {name!r} is none of {", ".join(_METRICS)}'
-                )
-        if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
-            raise UserError(
-                f'task {self.name}: "labels" must list two or more different labels, not'
-                f' {list(self.labels)}'
-            )
+        self.check_names(('entity_f1', 'accuracy'))
         if 'entity_f1' in self.metrics and not entities.is_entities(self.labels):
             raise UserError(
                 f'task {self.name}: entity_f1 needs labels O, B-X and I-X (or of IOBES or BILUO),'
@@ -118,16 +102,9 @@ class TaggingTask(Task[TaggedExample]):
         more = ('entity_precision', 'entity_recall', *of_kinds, 'accuracy')
         return tuple(dict.fromkeys((*self.metrics, *more)))
 
-    def examples(self, split: str) -> list[TaggedExample]:
-        """Read a split; ids are numbers from 0.
-
-        Where labels are B-X and I-X, tags are brought to that and begin with B-
-        (`entities.as_bio`).
-        """
-        self.require_split(split)
-
-        # Tags become indices; before that, all schemes become BIO, or half of the entities of IOB1
-        # would be lost.
+    def _examples(self, split: str) -> list[TaggedExample]:
+        # Tags become indices; before that, where labels are B-X and I-X, all schemes become BIO, or
+        # half of the entities of IOB1 would be lost.
         bio, repaired, other = entities.is_bio(self.labels), 0, 0
         examples: list[TaggedExample] = []
         for name, sentence, document in self._sentences(split):
@@ -140,8 +117,6 @@ class TaggingTask(Task[TaggedExample]):
                 self._require_labels(sentence, tags)
                 label = tuple(map(self.labels.index, tags))
             examples.append(TaggedExample(name, tuple(sentence.words), label, document))
-        if not examples:
-            raise UserError(f'{self.file_names(split)}: no sentences')
 
         # Said, because it may also be errors of the file.
         if repaired:
@@ -181,10 +156,6 @@ class TaggingTask(Task[TaggedExample]):
                 document = sentence.document if columns else row.get('document', name)
                 yield name, sentence, f'{number}:{document}'
             conll.check_lengths(table.where, lengths, columns)
-
-    def respelled(self, example: TaggedExample, respell: Callable[[str], str]) -> TaggedExample:
-        """Return the example with every word respelled; it keeps its tag."""
-        return dataclasses.replace(example, words=tuple(map(respell, example.words)))
 
     def features(
         self, examples: Sequence[TaggedExample], tokenizer: Any, max_seq_length: int
@@ -399,24 +370,18 @@ def by_name(name: str, data_dir: str) -> TaggingTask:
     eng.testa and eng.testb.
     """
     # Copies of CoNLL-2003 go round under two sets of names.
-    original = {'train': 'eng.train', 'dev': 'eng.testa', 'test': 'eng.testb'}
-    if any(located(os.path.join(data_dir, file)) for file in original.values()):
-        names = original
-    else:
-        names = {'train': 'train.txt', 'dev': 'valid.txt', 'test': 'test.txt'}
+    names = ('eng.train', 'eng.testa', 'eng.testb')
+    if not any(located(os.path.join(data_dir, file)) for file in names):
+        names = ('train.txt', 'valid.txt', 'test.txt')
     files = {
         split: (Table(os.path.join(data_dir, file), {}, format='conll'),)
-        for split, file in names.items()
+        for split, file in zip(('train', 'dev', 'test'), names, strict=True)
     }
 
     # O first, then B- and I- of each kind.
-    labels = ('O', *(f'{side}-{kind}' for kind in _KINDS_2003 for side in 'BI'))
+    kinds = ('PER', 'LOC', 'ORG', 'MISC')
+    labels = ('O', *(f'{side}-{kind}' for kind in kinds for side in 'BI'))
     return TaggingTask(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
-
-
-# A file of words with their tags by its looks, and the columns of a table of them.
-claims = conll.is_column_file
-find_columns = word_columns.find_columns
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> TaggingTask:
@@ -443,21 +408,24 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
                         and # newdoc lines part documents)
       comment   optional: lines of a column file that begin with it are left out
     """
-    require_entries(name, description, _SETTINGS)
     roles = dict.fromkeys(('tokens', 'tags', 'sentence', 'document', 'id'), False)
     formats = ('conll', 'conllu', *FORMATS)
-    tables = tables_of(name, description, folder, roles, formats, ('tokens', 'tags'))
+    entries = (*LABEL_ENTRIES, 'document_context', 'comment')
+    tables = tables_of(name, description, folder, roles, entries, formats, ('tokens', 'tags'))
     files = {}
     for split, listed in tables.items():
         files[split] = tuple(conll.with_format(name, split, table) for table in listed)
 
     # Only the universal parts of speech are known beforehand.
     every = [table for listed in files.values() for table in listed]
-    comment = description.get('comment', '')
-    labels, spelled = labels_of(description)
-    if not labels:
-        of_treebank = all(table.format == 'conllu' and not table.columns for table in every)
-        labels = tuple(conll.PARTS_OF_SPEECH) if of_treebank else _tags_in(files, comment)
+    is_listed, comment = bool(description.get('labels')), description.get('comment', '')
+    if not is_listed and all(table.format == 'conllu' and not table.columns for table in every):
+        description = {**description, 'labels': conll.PARTS_OF_SPEECH}
+    labels, spelled = labels_of(description, files, lambda table: _tags_of(table, comment))
+    # Whatever the scheme of the file is: tags are brought to B- and I- as they are read.
+    if not is_listed and entities.is_entities(labels):
+        kinds = sorted({label[1:] for label in labels if label != 'O'})
+        labels = ('O', *(side + kind for kind in kinds for side in 'BI'))
     selects = 'entity_f1' if entities.is_entities(labels) else 'accuracy'
     if 'metrics' not in description and entities.is_otherwise_spelled(labels):
         logging.warning(
@@ -465,30 +433,13 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
             ' "labels": {%s: "B-X", ...}',
             *(name, labels[-1], json.dumps(labels[-1], ensure_ascii=False)),
         )
-    metrics = tuple(description.get('metrics') or [selects])
-    return TaggingTask(
-        name,
-        labels,
-        metrics,
-        files,
-        description.get('document_context', False),
-        comment,
-        spelled,
-    )
+    metrics = tuple(description.get('metrics', [selects]))
+    in_context = description.get('document_context', False)
+    return TaggingTask(name, labels, metrics, files, in_context, comment, spelled)
 
 
-def _tags_in(files: Mapping[str, tuple[Table, ...]], comment: str) -> tuple[str, ...]:
-    """Return the tags of the training files, of entities O, B-X and I-X of each kind."""
-    labels = labels_in(
-        files,
-        lambda table: (
-            (sentence.place_of(word), tag)
-            for sentence, _ in conll.read(table, comment, untagged=True)
-            for word, tag in enumerate(sentence.tags or ())
-        ),
-    )
-    # Whatever the scheme of the file is: tags are brought to B- and I- as they are read.
-    if not entities.is_entities(labels):
-        return labels
-    kinds = sorted({label[1:] for label in labels if label != 'O'})
-    return ('O', *(side + kind for kind in kinds for side in 'BI'))
+def _tags_of(table: Table, comment: str) -> Iterator[tuple[str, str]]:
+    """Yield ('file:line', tag) of each word that has one."""
+    for sentence, _ in conll.read(table, comment, untagged=True):
+        for word, tag in enumerate(sentence.tags or ()):
+            yield sentence.place_of(word), tag

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.base import Files
 from bert_jax.input_pipeline.text.sources import hub
 from bert_jax.input_pipeline.text.tables import FORMATS, Part, Table
 from bert_jax.input_pipeline.text.whole_text import located, plain_name, read_json, well_formed
@@ -69,8 +70,9 @@ def _is(value: Any, kind: Any) -> bool:
 
 # How a file is read: of the whole task, or of one file in an object of its own.
 TABLE_ENTRIES = ('columns', 'header', 'format', 'skip_bad_rows', 'only')
-# How a dev split is drawn from the rows of the training files, where there is no dev file.
-HELD_OUT_ENTRIES = ('dev_share', 'dev_seed')
+# Of tasks with labels: also how a dev split is drawn from the rows of the training files, where
+# there is no dev file.
+LABEL_ENTRIES = ('labels', 'metrics', 'dev_share', 'dev_seed')
 # Roles that draw no row: equal texts are in the same part, whatever is said of them.
 _NOT_DRAWN_BY = ('label', 'tags', 'id')
 # Different labels that are still taken for labels, where nobody has listed them.
@@ -117,21 +119,34 @@ _TYPES: dict[str, tuple[Any, str]] = {
 }
 
 
-def require_entries(name: str, description: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Raise UserError for an entry that this kind of task does not have, or without files."""
-    if unknown := sorted(set(description) - set(allowed)):
-        raise UserError(
-            f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
-            f' {", ".join(allowed)}'
-        )
-    if not description.get('files'):
-        raise UserError(f"task {name}: missing entries ['files']")
+def _labels_of_rows(table: Table) -> Iterator[tuple[str, str]]:
+    """Yield ('file:line', label) of each row."""
+    lists = frozenset(table.columns) - {'label'}
+    yield from ((line, row['label']) for line, row in table.rows(lists=lists))
 
 
-def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the labels in order, and {how the files spell one: its label} if they differ."""
+def labels_of(
+    description: Mapping[str, Any],
+    files: Files,
+    labels_of_table: Callable[[Table], Iterable[tuple[str, str]]] = _labels_of_rows,
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the labels in order, and {how the files spell one: its label} if they differ.
+
+    Of a task that does not list them they are those of its training files, sorted.
+
+    Args:
+      description: the task file.
+      files: the tables of each split.
+      labels_of_table: yields ('file:line', label) of each label of a table.
+
+    Raises:
+      UserError: the training files have too few or too many, or some that differ in case and blanks
+        alone.
+    """
     # Labels may be numbers in JSON; in the files they are text.
-    given = description.get('labels') or []
+    given = description.get('labels')
+    if not given:
+        return _labels_in(files, labels_of_table), {}
     if isinstance(given, list):
         return tuple(map(str, given)), {}
     # Several spellings may have one name, as in {"Pos": "pos", "pos": "pos"}.
@@ -139,21 +154,10 @@ def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str
     return labels, {name: str(label) for name, label in given.items()}
 
 
-def labels_in(
-    files: Mapping[str, tuple[Table, ...]],
-    labels_of_table: Callable[[Table], Iterable[tuple[str, str]]],
+def _labels_in(
+    files: Files, labels_of_table: Callable[[Table], Iterable[tuple[str, str]]]
 ) -> tuple[str, ...]:
-    """Return the labels of a task that does not list them: those of its training files, in order.
-
-    The order is that of numbers where they are some.
-
-    Args:
-      files: the tables of each split.
-      labels_of_table: yields ('file:line', label) of each label of a table.
-
-    Raises:
-      UserError: there are too few or too many, or they differ in case and blanks alone.
-    """
+    """Return the labels of the training files, in order; numbers by what they are."""
     tables = files['train' if 'train' in files else next(iter(files))]
     name = ', '.join(table.where for table in tables)
     given = (pair for table in tables for pair in labels_of_table(table))
@@ -193,11 +197,6 @@ def _label_order(label: str) -> tuple[bool, float, str]:
     return (not is_number, float(label) if is_number else 0.0, label)
 
 
-def labels_of_rows(table: Table, lists: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield ('file:line', label) of each row; `lists`: roles that may hold several texts."""
-    yield from ((line, row['label']) for line, row in table.rows(lists=frozenset(lists)))
-
-
 def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     """Return what to say of a label in a file that the task does not have."""
     # The likeliest mistakes: a data set that numbers its labels, and capitals.
@@ -214,9 +213,10 @@ def tables_of(
     description: Mapping[str, Any],
     folder: str,
     roles: Mapping[str, bool],
+    own_entries: Collection[str],
     formats: tuple[str, ...] = FORMATS,
     lists: tuple[str, ...] = (),
-) -> dict[str, tuple[Table, ...]]:
+) -> Files:
     """Return the `files` of a JSON task file: split -> its tables, read one after the other.
 
     `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"} that
@@ -227,9 +227,22 @@ def tables_of(
       description: the task file.
       folder: what file names are relative to.
       roles: the columns that this kind of task has, and whether they must be given.
+      own_entries: those that this kind of task has besides `kind`, `files` and TABLE_ENTRIES.
       formats: those that this kind of task reads.
       lists: those of the columns that may be several.
+
+    Raises:
+      UserError: an entry is of another kind of task, or there are no files.
     """
+    allowed = ('kind', 'files', *own_entries, *TABLE_ENTRIES)
+    if unknown := sorted(set(description) - set(allowed)):
+        raise UserError(
+            f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
+            f' {", ".join(allowed)}'
+        )
+    if not description.get('files'):
+        raise UserError(f"task {name}: missing entries ['files']")
+
     # Settings of the whole task hold for every file, unless its own object says otherwise.
     shared = {entry: description[entry] for entry in TABLE_ENTRIES if entry in description}
     files: dict[str, tuple[Table, ...]] = {}
@@ -246,14 +259,7 @@ def tables_of(
         tables = []
         for entry in entries if isinstance(entries, list) else [entries]:
             settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
-            check(f'task {name}: files.{split}', settings)
-
-            _check_entries(f'task {name}: files.{split}', entry, settings)
-            if settings.get('format', '') not in ('', *formats):
-                raise UserError(
-                    f'task {name}: format {settings["format"]!r} is none of {", ".join(formats)}'
-                )
-            _check_columns(f'task {name}', settings.get('columns', {}), roles, lists)
+            _check_file(f'task {name}: files.{split}', settings, roles, formats, lists)
             tables.append(_table(settings, folder))
         files[split] = tuple(tables)
     return _with_held_out(name, description, files, roles)
@@ -264,7 +270,7 @@ def _with_held_out(
     description: Mapping[str, Any],
     files: dict[str, tuple[Table, ...]],
     roles: Iterable[str],
-) -> dict[str, tuple[Table, ...]]:
+) -> Files:
     """Return the files with a dev split that is drawn from the training files, if it is asked."""
     share = description.get('dev_share')
     if share is None:
@@ -279,41 +285,38 @@ def _with_held_out(
             ' "dev"'
         )
     by = tuple(role for role in roles if role not in _NOT_DRAWN_BY)
-    train, dev = (
-        tuple(
-            dataclasses.replace(
-                table, part=Part(share, description.get('dev_seed', 0), is_held_out, by)
-            )
-            for table in files['train']
-        )
-        for is_held_out in (False, True)
-    )
-    # dev behind train, as a file of it would be
-    return {'train': train, 'dev': dev, **{k: v for k, v in files.items() if k != 'train'}}
+    for split, is_held_out in (('dev', True), ('train', False)):
+        part = Part(share, description.get('dev_seed', 0), is_held_out, by)
+        files[split] = tuple(dataclasses.replace(table, part=part) for table in files['train'])
+    return files
 
 
-def _check_entries(name: str, entry: Any, settings: Mapping[str, Any]) -> None:
+def _check_file(
+    name: str,
+    settings: Mapping[str, Any],
+    roles: Mapping[str, bool],
+    formats: Sequence[str],
+    lists: Sequence[str],
+) -> None:
     """Raise UserError, which begins with `name`, for a file that is not said as one can be."""
+    check(name, settings)
     # tensorflow-datasets have a split and a folder of their own; files have none
-    source = {'file', 'tfds'} & set(settings)
-    if len(source) != 1:
+    if ('file' in settings) == ('tfds' in settings):
         raise UserError(
-            f'{name}={json.dumps(entry)}: expected a file name, a list of them, or an object with'
-            ' "file", or with "tfds" and "split"'
+            f'{name}: expected a file name, a list of them, or an object with "file", or with'
+            f' "tfds" and "split", not {json.dumps(settings)}'
         )
-    of_source = ('tfds', 'split', 'data_dir', 'class_names') if 'tfds' in source else ('file',)
-    entries = (*of_source, *TABLE_ENTRIES)
+    of_tfds = ('tfds', 'split', 'data_dir', 'class_names')
+    entries = (*(of_tfds if 'tfds' in settings else ('file',)), *TABLE_ENTRIES)
     if unknown := sorted(set(settings) - set(entries)):
         raise UserError(
             f'{name}: unknown entries {unknown}; a file has {", ".join(entries)}: move'
             ' what holds for the whole task out of "files"'
         )
+    if settings.get('format', '') not in ('', *formats):
+        raise UserError(f'{name}: format {settings["format"]!r} is none of {", ".join(formats)}')
 
-
-def _check_columns(
-    name: str, columns: Mapping[str, Any], roles: Mapping[str, bool], lists: tuple[str, ...]
-) -> None:
-    """Raise UserError, which begins with `name`, where columns are not those of `tables_of`."""
+    columns = settings.get('columns', {})
     if unknown := sorted(set(columns) - set(roles)):
         raise UserError(f'{name}: unknown columns {unknown}; columns are {", ".join(roles)}')
     if missing := [role for role, needed in roles.items() if needed and role not in columns]:

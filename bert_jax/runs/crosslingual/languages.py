@@ -67,7 +67,7 @@ def rows_of(train: Sequence[str], languages: Mapping[str, Language]) -> list[tup
 
     By default each that has a split to train on, by itself.
     """
-    trainable = [name for name in languages if 'train' in languages[name].task.splits]
+    trainable = [name for name in languages if 'train' in languages[name].task.files]
     rows = [tuple(text.split('+')) for text in train] or [(name,) for name in trainable]
     if not rows:
         raise UserError('--task: no language has a train split: give one to a task')

@@ -75,20 +75,17 @@ def is_column_file(path: str) -> bool:
 
 def read(table: Table, comment: str, untagged: bool) -> Iterator[tuple[Sentence, dict[str, Any]]]:
     """Yield (sentence, the columns of its first row, {} of a column file) of a file."""
-    conllu = table.format == 'conllu'
     if table.format not in ('conll', 'conllu'):
         yield from read_table(table, untagged)
         return
     # Words first and tags last, unless the task says otherwise; CoNLL-U has places of its own.
-    columns: dict[str, Any] = {'tokens': 0, 'tags': UPOS if conllu else -1} | dict(table.columns)
-    word, tag = columns['tokens'], columns['tags']
-    sentences = (
-        read_conllu(table.path, tag, untagged)
-        if conllu
-        else read_columns(table.path, word, tag, comment, untagged)
-    )
-    for sentence in sentences:
-        yield sentence, {}
+    columns: dict[str, Any] = dict(table.columns)
+    if table.format == 'conllu':
+        sentences = read_conllu(table.path, columns.get('tags', UPOS), untagged)
+    else:
+        places = columns.get('tokens', 0), columns.get('tags', -1)
+        sentences = read_columns(table.path, *places, comment, untagged)
+    yield from ((sentence, {}) for sentence in sentences)
 
 
 def read_columns(
@@ -300,23 +297,23 @@ def with_format(name: str, split: str, table: Table) -> Table:
     for form, endings in (('conll', _COLUMN_FILES), ('conllu', ('.conllu',))):
         if not table.format and not table.tfds and plain_name(table.path).endswith(endings):
             table = dataclasses.replace(table, format=form)
-    if table.only and table.format in ('conll', 'conllu'):
-        raise UserError(f'task {name}: files.{split}: "only" is for tables, not for {table.path}')
-    if table.format == 'conllu':
-        if table.columns not in ({}, {'tags': 3}, {'tags': 4}):
+    if table.format not in ('conll', 'conllu'):
+        if missing := [role for role in ('tokens', 'tags') if role not in table.columns]:
             raise UserError(
-                f'task {name}: "columns" of a CoNLL-U file is {{"tags": 3}}, the universal part of'
-                f' speech, or {{"tags": 4}}, the treebank\'s own, not {table.columns}'
+                f'task {name}: "columns" does not say which column of {split} is {missing}'
             )
         return table
-    for role, column in table.columns.items() if table.format == 'conll' else ():
+    if table.only:
+        raise UserError(f'task {name}: files.{split}: "only" is for tables, not for {table.path}')
+    if table.format == 'conllu' and table.columns not in ({}, {'tags': 3}, {'tags': 4}):
+        raise UserError(
+            f'task {name}: "columns" of a CoNLL-U file is {{"tags": 3}}, the universal part of'
+            f' speech, or {{"tags": 4}}, the treebank\'s own, not {table.columns}'
+        )
+    for role, column in table.columns.items():
         if role not in ('tokens', 'tags') or type(column) is not int:
             raise UserError(
                 f'task {name}: columns.{role}: a column file has "tokens" and "tags", each by its '
                 'place from 0; a table with names is "format": "tsv"'
             )
-    if table.format != 'conll' and (
-        missing := [role for role in ('tokens', 'tags') if role not in table.columns]
-    ):
-        raise UserError(f'task {name}: "columns" does not say which column of {split} is {missing}')
     return table

@@ -2,8 +2,8 @@
 
 Owns what tells a header from a row, and labels from texts. What it finds is the description that a
 JSON task file would hold; where two readings are possible it asks, in one line that names the
-option. It must not know kinds of tasks: each family says what labels it takes (`looks_like`),
-or which columns are its own (`find_columns`).
+option. What labels a kind of task has its family says (`looks_like`), and which columns are words
+and tags word_columns.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import BY_KIND, Task
-from bert_jax.input_pipeline.tasks.files import word_columns
+from bert_jax.input_pipeline.tasks import BY_KIND, Task, classification, multilabel, tagging
+from bert_jax.input_pipeline.tasks.files import conll, word_columns
 from bert_jax.input_pipeline.text.record_files import parse_columns
 from bert_jax.input_pipeline.text.sources import hub
 from bert_jax.input_pipeline.text.tables import SUFFIXES, Table
 from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
+# The families whose labels are looked at, from the special to the general.
+_LOOKED_AT = (multilabel, classification)
+_KINDS = tuple(kind for family in (*_LOOKED_AT, tagging) for kind in family.KINDS)
 _ENDS = {*SUFFIXES, '.conll', '.conllu', '.bio', '.iob', '.iob2'} - {'.json'}
 _ROWS = 20_000  # that are looked at
 _DEV_SHARE = 0.1  # of the rows, where there is no dev file
@@ -32,13 +35,13 @@ _FEWEST = 10  # rows of a dev split that is drawn
 
 # What people call such columns, in small letters. Of labels the first that is there is it.
 _LABELS = (
-    'label', 'labels', 'gold_label', 'class', 'target', 'category', 'sentiment', 'intent',
-    'emotion', 'is_duplicate', 'score', 'similarity', 'rating', 'stars', 'tags', 'ner_tags',
-)  # fmt: skip
+    'label labels gold_label class target category sentiment intent emotion is_duplicate score'
+    ' similarity rating stars tags ner_tags'.split()
+)
 _TEXTS = (
-    'text', 'sentence', 'review', 'content', 'document', 'comment', 'tweet', 'message', 'utterance',
-    'body', 'tokens', 'words',
-)  # fmt: skip
+    'text sentence review content document comment tweet message utterance body tokens'
+    ' words'.split()
+)
 _PAIRS = (
     ('premise', 'hypothesis'), ('question', 'sentence'), ('question', 'passage'),
     ('query', 'document'), ('query', 'passage'), ('text', 'text_pair'), ('text', 'text_b'),
@@ -70,66 +73,41 @@ class FoundTask:
         return json.dumps(self.description, indent=2, ensure_ascii=False) + '\n'
 
 
-@dataclass(frozen=True)
 class Cells:
     """A column of a table, as far as it was looked at.
 
     Attributes:
       key: its name, or its place from 0.
       values: its cells, of which those of records may be lists and numbers; None where empty.
+      name: its name in small letters; '' where it has none.
+      given: the cells that are not empty.
+      texts: those that are one text or number, as texts.
+      different: the different ones of these.
+      are_lists: whether cells are lists.
+      are_numbers: whether all are numbers.
+      are_classes: whether few different, short values come again and again.
+      are_texts: whether most are of several words, or of a script that does not part them.
     """
 
-    key: str | int
-    values: Sequence[Any]
+    def __init__(self, key: str | int, values: Sequence[Any]):
+        self.key, self.values = key, values
+        self.name = key.strip().lower() if isinstance(key, str) else ''
+        self.given = [value for value in values if value is not None and value != '']
+        self.texts = [str(value) for value in self.given if not isinstance(value, list)]
+        self.different = set(self.texts)
+        self.are_lists = bool(self.given) and not self.texts
+        self.are_numbers = bool(self.texts) and all(map(is_number, self.different))
 
-    @property
-    def name(self) -> str:
-        """Return its name in small letters; '' where it has none."""
-        return self.key.strip().lower() if isinstance(self.key, str) else ''
-
-    @functools.cached_property
-    def given(self) -> list[Any]:
-        """Return the cells that are not empty."""
-        return [v for v in self.values if v is not None and v != '']
-
-    @functools.cached_property
-    def texts(self) -> list[str]:
-        """Return those that are one text or number, as texts."""
-        return [str(v) for v in self.given if not isinstance(v, list)]
-
-    @functools.cached_property
-    def are_lists(self) -> bool:
-        """Whether cells are lists."""
-        return bool(self.given) and all(isinstance(v, list) for v in self.given)
-
-    @functools.cached_property
-    def different(self) -> set[str]:
-        """Return the different cells that are one text."""
-        return set(self.texts)
-
-    @functools.cached_property
-    def are_numbers(self) -> bool:
-        """Whether all are numbers."""
-        return bool(self.texts) and not self.are_lists and all(map(is_number, self.different))
-
-    @functools.cached_property
-    def are_classes(self) -> bool:
-        """Whether few different, short values come again and again."""
         count, different = len(self.texts), len(self.different)
         short = all(len(text) <= 40 for text in self.different)
         whole = not self.are_numbers or all(float(text).is_integer() for text in self.different)
         few = 2 <= different <= max(2, count // 3) and different < count
-        return not self.are_lists and short and whole and few
+        self.are_classes = short and whole and few
 
-    @functools.cached_property
-    def are_texts(self) -> bool:
-        """Whether most are of several words, or of a script that does not part them."""
-        if self.are_lists or self.are_numbers or not self.texts:
-            return False
         wordy = sum(
             len(text.split()) > 1 or (len(text) >= 5 and not text.isascii()) for text in self.texts
         )
-        return wordy > len(self.texts) / 2 and not self.are_classes
+        self.are_texts = wordy > count / 2 and not self.are_numbers and not self.are_classes
 
     def __str__(self) -> str:
         return repr(self.key) if isinstance(self.key, str) else str(self.key)
@@ -165,29 +143,26 @@ def find(
     Raises:
       UserError: a file cannot be read, or is not clear; the line says which option to give.
     """
-    families = _families(kind)
+    if kind and kind not in _KINDS:
+        raise UserError(
+            f'--kind={kind}: of a table it is one of {", ".join(_KINDS)}; others are described in'
+            ' JSON'
+        )
     if not hub.is_meant(train) and located(train) is None:
         raise UserError(f'--task={train}: no such file')
     files = {'train': _lasting(train)} | ({'dev': _lasting(dev)} if dev else {})
     drawn = {} if dev else {'dev_share': _DEV_SHARE, 'dev_seed': 0}
 
     # A file that is no table has no columns to be found.
-    claimed = [f for f in families if hasattr(f, 'claims') and f.claims(train)]
-    if claimed and not columns and not kind:
-        entry: dict[str, Any] = {'kind': claimed[0].KINDS[0], 'files': files, **drawn}
+    if not columns and not kind and conll.is_column_file(train):
+        entry: dict[str, Any] = {'kind': 'tagging', 'files': files, **drawn}
     else:
         looked, has_header = _columns(Table(train, {}), header)
-        if dev and not has_header and header is None:
-            _check_no_header(dev, train)
-        entries = _entries(train, families, kind, looked, parse_columns(columns))
+        entries = _entries(train, kind, looked, parse_columns(columns))
         roles = entries.pop('columns')
-        entry = {
-            **entries,
-            'files': files,
-            **drawn,
-            'columns': roles,
-            **({} if has_header else {'header': False}),
-        }
+        entry = {**entries, 'files': files, **drawn, 'columns': roles}
+        if not has_header:
+            entry['header'] = False
         label = str(roles['label'] if 'label' in roles else roles['tags'])
         if names := hub.class_names(train, label) if hub.is_meant(train) else []:
             entry['labels'] = {str(number): name for number, name in enumerate(names)}
@@ -205,19 +180,6 @@ def find(
     return FoundTask(_name(train), entry)
 
 
-def _families(kind: str) -> list[Any]:
-    """Return the families whose tasks are found; UserError where `kind` is of none of them."""
-    hooks = {'looks_like', 'find_columns'}
-    families = [family for family in dict.fromkeys(BY_KIND.values()) if hooks & set(dir(family))]
-    kinds = [kind for family in families for kind in family.KINDS]
-    if kind and kind not in kinds:
-        raise UserError(
-            f'--kind={kind}: of a table it is one of {", ".join(kinds)}; others are described in'
-            ' JSON'
-        )
-    return families
-
-
 def _count(task: Task, split: str) -> int:
     """Return how many examples a drawn split has, which may be none of few rows."""
     try:
@@ -228,20 +190,16 @@ def _count(task: Task, split: str) -> int:
 
 
 def _entries(
-    path: str,
-    families: Sequence[Any],
-    kind: str,
-    columns: Sequence[Cells],
-    named: Mapping[str, str | int],
+    path: str, kind: str, columns: Sequence[Cells], named: Mapping[str, str | int]
 ) -> dict[str, Any]:
     """Return the kind, the columns and what else the task file needs."""
-    for family in [f for f in families if hasattr(f, 'find_columns')]:
-        if kind not in ('', *family.KINDS):
-            continue
-        if entries := family.find_columns(path, columns, named, bool(kind)):
-            return {'kind': kind or family.KINDS[0], **entries}
+    is_asked = kind == 'tagging'
+    if not kind or is_asked:
+        entries = word_columns.find_columns(path, columns, named, is_asked)
+        if entries:
+            return {'kind': 'tagging', **entries}
     roles = _roles(path, columns, named)
-    entries = {'kind': kind} if kind else _kind(path, families, columns, roles)
+    entries = {'kind': kind} if kind else _kind(path, columns, roles)
     return {**entries, 'columns': roles}
 
 
@@ -269,39 +227,29 @@ def _columns(table: Table, header: bool | None) -> tuple[list[Cells], bool]:
     first = rows[0]
     if isinstance(first, Mapping):
         names = list(dict.fromkeys(name for row in rows[:100] for name in row))
-        every = rows[:: -(-len(rows) // _ROWS)]
-        return [Cells(name, [row.get(name) for row in every]) for name in names], True
+        return [Cells(name, [row.get(name) for row in _some(rows)]) for name in names], True
+    if len(first) < 2:
+        raise UserError(
+            f'{table.path}: it has one column as it is read, and a text and its label are two: save'
+            ' it with tabs as .tsv, or with commas as .csv'
+        )
 
     # Rows of another width are the reader's to refuse, by their line.
-    others = [row for row in rows[1:] if len(row) == len(first)]
-    if len(first) < 2:
-        other = next((s for s in (';', ',', '\t', '|') if s in first[0]), None)
-        hint = 'a text and its label are two'
-        if other:
-            hint = f'its first row has {other!r}: save it with tabs as .tsv, or with commas as .csv'
-        raise UserError(f'{table.path}: it has one column as it is read: {hint}')
-    others = others[:: -(-len(others) // _ROWS)] if others else []
+    others = _some([row for row in rows[1:] if len(row) == len(first)])
     below = [Cells(i, [row[i] for row in others]) for i in range(len(first))]
     if header is None:
         header = _is_header(table.path, first, below)
-    if header and not others:
+    if not header:
+        return [Cells(i, [first[i], *cells.values]) for i, cells in enumerate(below)], False
+    if not others:
         raise UserError(f'{table.path}: no examples below the names of its columns')
-    if header:
-        named = (Cells(name, cells.values) for name, cells in zip(first, below, strict=True))
-        return [cells for cells in named if cells.key], True
-    with_first = ([first[i], *cells.values] for i, cells in enumerate(below))
-    return [Cells(i, values) for i, values in enumerate(with_first)], False
+    named = zip(first, below, strict=True)
+    return [Cells(name, cells.values) for name, cells in named if name], True
 
 
-def _check_no_header(dev: str, train: str) -> None:
-    """Raise UserError for a dev file that names its columns, where the training file does not."""
-    first = next(iter(Table(dev, {}).raw()), [])
-    names = [] if isinstance(first, Mapping) else [cell.strip().lower() for cell in first]
-    if names and all(name in _LABELS or name in _TEXTS for name in names):
-        raise UserError(
-            f'{dev}: its first row names the columns ({", ".join(first)}), and that of {train} does'
-            ' not: give both such a row, or neither'
-        )
+def _some(rows: list[Any]) -> list[Any]:
+    """Return all rows, or of very many as many as are looked at, from everywhere."""
+    return rows[:: max(1, -(-len(rows) // _ROWS))]
 
 
 def _is_header(path: str, first: Sequence[str], below: Sequence[Cells]) -> bool:
@@ -375,18 +323,18 @@ def _option(columns: Sequence[Cells]) -> str:
 def _texts(path: str, columns: Sequence[Cells]) -> dict[str, str | int]:
     """Return the column of the text, or those of both."""
     names = {cells.name: cells.key for cells in columns if cells.name}
-    for pair in _PAIRS:
-        if set(pair) <= set(names):
-            return {'text': names[pair[0]], 'text_b': names[pair[1]]}
-    for pair in itertools.combinations(names, 2):
-        if _is_pair(*pair) and all(c.are_texts for c in columns if c.name in pair):
-            return {'text': names[pair[0]], 'text_b': names[pair[1]]}
+    texts = [cells for cells in columns if cells.are_texts]
+    are_texts = {cells.name for cells in texts}.issuperset
+    pairs = [pair for pair in _PAIRS if set(pair) <= set(names)]
+    numbered = itertools.combinations(names, 2)
+    pairs += [pair for pair in numbered if _is_pair(*pair) and are_texts(pair)]
+    if pairs:
+        return {'text': names[pairs[0][0]], 'text_b': names[pairs[0][1]]}
 
     # By what is in them; a name decides among several.
-    texts = [cells for cells in columns if cells.are_texts]
     if len(texts) != 1:
         by_name = [name for name in _TEXTS if name in names]
-        if len(by_name) == 1 or (by_name and len(texts) < 1):
+        if len(by_name) == 1 or (by_name and not texts):
             return {'text': names[by_name[0]]}
     if len(texts) == 1:
         return {'text': texts[0].key}
@@ -412,9 +360,7 @@ def _is_pair(first: str, second: str) -> bool:
     return len(differ) == 1 and differ[0] in _NUMBERED
 
 
-def _kind(
-    path: str, families: Sequence[Any], columns: Sequence[Cells], roles: Mapping[str, Any]
-) -> dict[str, Any]:
+def _kind(path: str, columns: Sequence[Cells], roles: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of the family whose labels these are; UserError where none is clear."""
     by_key = {cells.key: cells for cells in columns}
 
@@ -424,9 +370,8 @@ def _kind(
             return [by_key[each] for each in key]
         return by_key[key] if key in by_key else columns[key]
 
-    # From the special to the general, as they are listed.
-    for family in reversed([f for f in families if hasattr(f, 'looks_like')]):
-        entries = family.looks_like(path, {role: at(key) for role, key in roles.items()})
-        if entries:
+    cells = {role: at(key) for role, key in roles.items()}
+    for family in _LOOKED_AT:
+        if entries := family.looks_like(path, cells):
             return entries
     raise UserError(f'{path}: no kind of task has such labels: give --kind')

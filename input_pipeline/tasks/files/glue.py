@@ -7,7 +7,6 @@ the labels, which is that of run_classifier.py. It must not read anything itself
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from bert_jax.input_pipeline.tasks.classification import TextTask, text_task
@@ -17,9 +16,6 @@ from bert_jax.input_pipeline.text.tables import Table
 NLI = ('contradiction', 'entailment', 'neutral')
 ENTAILMENT = ('entailment', 'not_entailment')
 BINARY = ('0', '1')
-
-
-_FILES = {'train': 'train.tsv', 'dev': 'dev.tsv', 'test': 'test.tsv'}
 
 
 class _Glue(NamedTuple):
@@ -33,7 +29,7 @@ class _Glue(NamedTuple):
       label: the column of the label.
       test: the columns of the texts in a test split.
       ids: the other splits that have ids, in column 0.
-      files: split -> file, where they are not train.tsv, dev.tsv and test.tsv.
+      splits: those that it has.
     """
 
     kind: str
@@ -43,7 +39,7 @@ class _Glue(NamedTuple):
     label: int
     test: tuple[int, ...]
     ids: tuple[str, ...] = ()
-    files: Mapping[str, str] = _FILES
+    splits: tuple[str, ...] = ('train', 'dev', 'test')
 
     def columns(self, split: str) -> dict[str, int]:
         """Return role -> place of the columns of a split."""
@@ -53,14 +49,8 @@ class _Glue(NamedTuple):
         return columns | ({'id': 0} if test or split in self.ids else {})
 
 
-_MNLI_FILES = {
-    'train': 'train.tsv',
-    'dev': 'dev_matched.tsv',
-    'dev_mismatched': 'dev_mismatched.tsv',
-    'test': 'test_matched.tsv',
-    'test_mismatched': 'test_mismatched.tsv',
-}
 _MNLI_IDS = ('dev', 'dev_mismatched')
+_MNLI_SPLITS = ('train', *_MNLI_IDS, 'test', 'test_mismatched')
 _F1, _ACCURACY, _MATTHEWS = ('f1', 'accuracy'), ('accuracy',), ('matthews', 'accuracy')
 _CORRELATIONS = ('spearman', 'pearson')
 _TASKS = {
@@ -69,12 +59,12 @@ _TASKS = {
     'mrpc': _Glue('pair', BINARY, _F1, (3, 4), 0, (3, 4)),
     'stsb': _Glue('regression', (), _CORRELATIONS, (7, 8), 9, (7, 8), ('train', 'dev')),
     'qqp': _Glue('pair', BINARY, _F1, (3, 4), 5, (1, 2)),
-    'mnli': _Glue('pair', NLI, _ACCURACY, (8, 9), -1, (8, 9), _MNLI_IDS, _MNLI_FILES),
+    'mnli': _Glue('pair', NLI, _ACCURACY, (8, 9), -1, (8, 9), _MNLI_IDS, _MNLI_SPLITS),
     'qnli': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2), ('dev',)),
     'rte': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2)),
     'wnli': _Glue('pair', BINARY, _ACCURACY, (1, 2), 3, (1, 2)),
     # The diagnostic set has no training data: an MNLI model answers it.
-    'ax': _Glue('pair', NLI, _MATTHEWS, (), 0, (1, 2), files={'test': 'diagnostic.tsv'}),
+    'ax': _Glue('pair', NLI, _MATTHEWS, (), 0, (1, 2), splits=('test',)),
 }
 NAMES = tuple(_TASKS)
 # The columns of tensorflow-datasets' `glue`, where they are not sentence1 and sentence2.
@@ -85,13 +75,6 @@ _TFDS_TEXTS = {
     'mnli': ('premise', 'hypothesis'),
     'qnli': ('question', 'sentence'),
     'ax': ('premise', 'hypothesis'),
-}
-_TFDS_SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}
-_TFDS_MNLI = {
-    'dev': 'validation_matched',
-    'dev_mismatched': 'validation_mismatched',
-    'test': 'test_matched',
-    'test_mismatched': 'test_mismatched',
 }
 # CoLA's labelled files start with an example, not with names.
 _HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
@@ -105,14 +88,20 @@ def by_name(name: str, data_dir: str) -> TextTask:
     task = _TASKS[name]
     make = _tfds_table if data_dir.startswith('tfds:') else _official_table
     folder = data_dir.removeprefix('tfds:')
-    files = {split: (make(name, split, folder),) for split in task.files}
+    files = {split: (make(name, split, folder),) for split in task.splits}
     return text_task(name, task.kind, task.labels, task.metrics, files)
+
+
+def _whole_name(name: str, split: str) -> str:
+    """Return what a split is called in full: of MNLI `dev` and `test` are the matched ones."""
+    return f'{split}_matched' if name == 'mnli' and split in ('dev', 'test') else split
 
 
 def _official_table(name: str, split: str, folder: str) -> Table:
     """Return a split's official file, by its columns' places: headers differ from task to task."""
+    stem = 'diagnostic' if name == 'ax' else _whole_name(name, split)
     return Table(
-        os.path.join(folder, _TASKS[name].files[split]),
+        os.path.join(folder, f'{stem}.tsv'),
         _TASKS[name].columns(split),
         header=(name, split) not in _HEADERLESS,
         # QQP has questions with line breaks in them: a few rows are torn, and everyone leaves them
@@ -130,13 +119,11 @@ def _tfds_table(name: str, split: str, folder: str) -> Table:
     columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'}
     if 'test' not in split:
         columns['label'] = 'label'
-    theirs = (_TFDS_MNLI if name == 'mnli' else _TFDS_SPLITS).get(split, split)
-
     # Labels called 0 and 1 are given as numbers there, others by their names.
     return Table(
         folder,
         columns,
         tfds=f'glue/{name}',
-        split=theirs,
+        split=_whole_name(name, split).replace('dev', 'validation'),
         class_names=_TASKS[name].labels != BINARY,
     )

@@ -5,12 +5,13 @@ Owns which columns are read and which numbers are right. It must not know models
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tasks.files.predictions import number
 from bert_jax.input_pipeline.text.tables import Table
 
 COLUMNS: Mapping[str, str | int] = {'text': 'sentence1', 'text_b': 'sentence2'}
@@ -37,12 +38,8 @@ def read_scored(
       UserError: the file is not as expected, or a score is outside `span`.
     """
     low, high = span
-
-    def check(number: float) -> None:
-        if not low <= number <= high:
-            raise ValueError(f'is outside {low:g} to {high:g}: name the range with --score_range')
-
-    return _read(path, 'score', columns, header, check)
+    wrong = f'is outside {low:g} to {high:g}: name the range with --score_range'
+    return _read(path, 'score', columns, header, lambda number: low <= number <= high, wrong)
 
 
 def read_labelled(
@@ -53,12 +50,7 @@ def read_labelled(
     Raises:
       UserError: the file is not as expected, or lacks pairs of either kind.
     """
-
-    def check(number: float) -> None:
-        if number not in (0, 1):
-            raise ValueError('must be 0 or 1')
-
-    pairs = _read(path, 'label', columns, header, check)
+    pairs = _read(path, 'label', columns, header, {0, 1}.__contains__, 'must be 0 or 1')
     if len(set(pairs.numbers)) < 2:
         raise UserError(
             f'{path}: all labels are {pairs.numbers[0]:g}: pairs that match and pairs that do not'
@@ -68,24 +60,23 @@ def read_labelled(
 
 
 def _read(
-    path: str, role: str, columns: Mapping[str, str | int] | None, header: bool, check
+    path: str,
+    role: str,
+    columns: Mapping[str, str | int] | None,
+    header: bool,
+    fits: Callable[[float], bool],
+    wrong: str,
 ) -> Pairs:
-    names = {**COLUMNS, role: role}
-    if unknown := [name for name in columns or {} if name not in names]:
-        raise UserError(f'--columns: {unknown[0]!r} is not among {", ".join(names)}')
+    names = {**COLUMNS, role: role, **(columns or {})}
+    if len(names) > 3:
+        raise UserError(f'--columns: {[*names][3]!r} is not among {", ".join([*names][:3])}')
     a, b, numbers = [], [], []
-    for location, row in Table(path, {**names, **(columns or {})}, header).rows():
-        try:
-            number = float(row[role])
-        except ValueError:
-            raise UserError(f'{location}: {role} {row[role]!r} is not a number') from None
-        try:
-            check(number)
-        except ValueError as error:
-            raise UserError(f'{location}: {role} {row[role]} {error}') from None
+    for location, row in Table(path, names, header).rows():
+        numbers.append(number(row[role], location))
+        if not fits(numbers[-1]):
+            raise UserError(f'{location}: {role} {row[role]} {wrong}')
         a.append(row['text'])
         b.append(row['text_b'])
-        numbers.append(number)
     if len(a) < 2:
         raise UserError(f'{path}: {len(a)} pairs in it: two or more are needed')
     return Pairs(a, b, np.array(numbers))

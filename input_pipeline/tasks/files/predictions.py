@@ -49,11 +49,11 @@ def number(text: str, line: str) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise UserError(f'{line}: the label {text!r} is not a number') from error
+        raise UserError(f'{line}: {text!r} is not a number') from error
 
     # in these words it is true of nan, too
     if not abs(value) <= _LARGEST:
-        raise UserError(f'{line}: the label {text!r} is not finite in 32 bits')
+        raise UserError(f'{line}: {text!r} is not finite in 32 bits')
     return value
 
 

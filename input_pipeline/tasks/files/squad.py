@@ -9,6 +9,7 @@ answered.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ class SpanExample(Example):
     question: str
     context: str
     answers: tuple[tuple[str, int], ...] | None
+
+    respelled = ('question',)
 
 
 class _Question(NamedTuple):
@@ -164,16 +167,13 @@ def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[Span
             ' that it touches: taken there, as run_squad.py does',
             *(task, moved, len(questions)),
         )
+    reason = f'{elsewhere} have it at another offset, {nowhere} not in the context at all'
+    if not kept:
+        raise UserError(f'{files}: no question has its answer at its offset: {reason}')
     if left_out := elsewhere + nowhere:
         logging.warning(
-            '%s train: left out %d of %d questions whose answer is not at its offset: '
-            '%d have it at another offset, %d not in the context at all',
-            *(task, left_out, len(questions), elsewhere, nowhere),
-        )
-    if not kept:
-        raise UserError(
-            f'{files}: no question has its answer at its offset: {elsewhere} have it at '
-            f'another offset, {nowhere} not in the context at all'
+            '%s train: left out %d of %d questions whose answer is not at its offset: %s',
+            *(task, left_out, len(questions), reason),
         )
     return kept
 
@@ -226,11 +226,10 @@ def _squad(path: str) -> Iterator[_Question]:
 
 def _question(question: Any, context: str, path: str, outer: str) -> _Question:
     """Read an entry of `qas`; no "answers", or null, means that they are unknown."""
-    # KLUE calls it guid
-    by_guid = isinstance(question, dict) and 'id' not in question and 'guid' in question
-    key = 'guid' if by_guid else 'id'
-    name = str(_entry(question, key, (str, int), path, outer))
     text = _entry(question, 'question', str, path, outer)
+    # KLUE calls it guid
+    key = 'guid' if 'guid' in question and 'id' not in question else 'id'
+    name = str(_entry(question, key, (str, int), path, outer))
 
     # Offsets and texts are checked here for their type, and later for what they point to.
     answers = None
@@ -246,34 +245,23 @@ def _question(question: Any, context: str, path: str, outer: str) -> _Question:
     return _Question(path, SpanExample(name, text, context, answers), impossible)
 
 
-# What JSON calls a type.
-_NAMES = {
-    dict: 'an object',
-    list: 'a list',
-    str: 'a text',
-    int: 'a whole number',
-    bool: 'true or false',
-    type(None): 'null',
-}
-
-
 def _entry(record: Any, name: str, kind: type | tuple[type, ...], path: str, outer: str) -> Any:
     """Return record[name], which is of that type; UserError says where in the file it is not."""
-    # One of four ways not to be what it must be, each in words; the last branch is the good one.
+    value = record.get(name) if isinstance(record, dict) else None
+    # type, not isinstance: true is an int there
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not isinstance(record, dict):
-        problem = f'{_NAMES.get(type(record), "a number")}, where an object is expected'
-    elif name not in record:
-        problem = f'{name!r} is missing'
-    elif type(record[name]) not in kinds:
-        wanted = ' or '.join(map(_NAMES.__getitem__, kinds))
-        actual = _NAMES.get(type(record[name]), 'a number')
-        problem = f'{name!r} is {actual}, where {wanted} is expected'
-    elif isinstance(record[name], str) and not well_formed(record[name]):
-        problem = f'{name!r} holds half a character'
-    else:
-        return record[name]
-    raise UserError(f'{path}: not in the SQuAD format ({outer}{": " if outer else ""}{problem})')
+    if type(value) not in kinds:
+        wanted = ' or '.join(_NAMES[each] for each in kinds)
+        raise UserError(
+            f'{path}: not in the SQuAD format ({outer or "the file"}: {name!r} must be {wanted})'
+        )
+    if isinstance(value, str) and not well_formed(value):
+        raise UserError(f'{path}: {outer}: {name!r} holds half a character')
+    return value
+
+
+# What JSON calls a type.
+_NAMES = {list: 'a list', str: 'a text', int: 'a whole number', bool: 'true or false'}
 
 
 def _offset(answer: dict[str, Any], path: str, outer: str) -> int:
@@ -299,9 +287,7 @@ def _rows(table: Table, split: str) -> Iterator[_Question]:
 
         # A text that is nowhere gets -1, which `answer_in_context` refuses.
         try:
-            places = [int(start) for start in starts] or [
-                row['context'].find(text) for text in texts
-            ]
+            places = list(map(int, starts)) or [row['context'].find(text) for text in texts]
         except ValueError as error:
             raise UserError(
                 f'{line}: the start of an answer is not a whole number ({error})'
@@ -340,17 +326,20 @@ def read_predictions(path: str, extras: bool) -> Predictions:
 
 def _read_object(path: str, what: str, fits: Callable[[Any], bool]) -> dict[str, Any]:
     """Read question id -> what fits; UserError where the file holds something else."""
-    values, expected = read_json(path, unique=True), f'a JSON object of question id -> {what}'
-    if not isinstance(values, dict):
-        raise UserError(f'{path}: expected {expected}')
-    for name, value in values.items():
-        if not fits(value):
-            raise UserError(f'{path}: expected {expected}: {name!r} has something else')
+    values = read_json(path, unique=True)
+    wrong = (
+        ['it'] if not isinstance(values, dict) else [k for k, v in values.items() if not fits(v)]
+    )
+    if wrong:
+        raise UserError(
+            f'{path}: expected a JSON object of question id -> {what}: {wrong[0]!r} has something'
+            ' else'
+        )
     return values
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < float('inf')
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _lists_texts(value: Any) -> bool:

@@ -94,14 +94,15 @@ def _of_sentences(
 ) -> dict[str, Any] | None:
     """Return the columns of words and of as many tags; None where rows are no sentences."""
     keys = {c.name: c.key for c in free}
-    roles = dict(named)
-    for role in ('tokens', 'tags'):
-        if role in roles:
-            continue
-        likely = [keys[name] for name in _NAMES[role] if name in keys]
-        if not likely:
-            return None
-        roles[role] = likely[0]
+    likely = {
+        role: keys[name]
+        for role in ('tokens', 'tags')
+        for name in reversed(_NAMES[role])
+        if name in keys
+    }
+    roles = {**likely, **named}
+    if not {'tokens', 'tags'} <= roles.keys():
+        return None
     words, tags = by_key[roles['tokens']], by_key[roles['tags']]
     lengths = _lengths(tags)
     are_sentences = words.are_lists or sum(n > 1 for n in lengths) > len(lengths) / 2

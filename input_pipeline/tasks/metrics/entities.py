@@ -110,22 +110,17 @@ def entity_scores(
     reads. An entity is right where its first and last word and its kind are. The figures of
     conlleval (in percent there).
     """
-    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+    from seqeval.metrics import classification_report
 
     truth, predicted = ([as_bio(tags) for tags in side] for side in (truth, predicted))
-    # micro: over all entities together, as conlleval's overall line; then by kind.
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # an undefined precision, where nothing is predicted, is 0
-        precision, recall, f1, _ = precision_recall_fscore_support(
-            truth, predicted, average='micro', zero_division=0
-        )
-        _, _, by_kind, _ = precision_recall_fscore_support(
-            truth, predicted, average=None, zero_division=0
-        )
-
-    # seqeval gives kinds in alphabetical order, of both truth and predictions; _ has no name.
-    kinds = sorted({tag[2:] or '_' for tags in (*truth, *predicted) for tag in tags if tag != 'O'})
-    scores = {'entity_f1': f1, 'entity_precision': precision, 'entity_recall': recall}
-    named = zip(kinds, by_kind, strict=True)
-    scores |= {f'entity_f1_{kind}': value for kind, value in named if kind != '_'}
+        report = classification_report(truth, predicted, output_dict=True, zero_division=0)
+    # micro: over all entities together, as conlleval's overall line; _ has no name.
+    overall = report.pop('micro avg')
+    scores = {f'entity_{name}': overall[name] for name in ('precision', 'recall')}
+    scores = {'entity_f1': overall['f1-score']} | scores
+    for kind, figures in report.items():
+        if kind not in ('macro avg', 'weighted avg', '_'):
+            scores[f'entity_f1_{kind}'] = figures['f1-score']
     return {name: float(value) for name, value in scores.items()}

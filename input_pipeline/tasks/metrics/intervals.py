@@ -27,9 +27,6 @@ def bootstrap(
     rows = [score(random.integers(0, size, size)) for _ in range(draws)]
     outside = (1 - LEVEL) / 2
     return {
-        name: [
-            float(bound)
-            for bound in np.quantile([row[name] for row in rows], [outside, 1 - outside])
-        ]
+        name: np.quantile([row[name] for row in rows], [outside, 1 - outside]).tolist()
         for name in (rows[0] if rows else ())
     }

@@ -20,23 +20,23 @@ def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return F1 of class 1 (GLUE: MRPC, QQP); 0 where it is never predicted and never true."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(truth == 1, predicted == 1, zero_division=0))
+    return _f1(truth == 1, predicted == 1, 'binary')
 
 
 def macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return the mean of every class's F1: each counts the same, however rare it is."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(truth, predicted, average='macro', zero_division=0))
+    return _f1(truth, predicted, 'macro')
 
 
 def micro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return F1 over all decisions, of sets of labels as columns of 0 and 1."""
+    return _f1(truth, predicted, 'micro')
+
+
+def _f1(truth: np.ndarray, predicted: np.ndarray, average: str) -> float:
     from sklearn.metrics import f1_score
 
-    return float(f1_score(truth, predicted, average='micro', zero_division=0))
+    return float(f1_score(truth, predicted, average=average, zero_division=0))
 
 
 def subset_accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 _ARTICLES = re.compile(r'\b(a|an|the)\b', re.UNICODE)
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
 _KOREAN_SIGNS = str.maketrans(dict.fromkeys('\'"()<>《》〈〉‘’', ' '))
@@ -171,19 +173,15 @@ def best_threshold(
     It is find_best_thresh of evaluate-v2.0.py.
     """
     # At first '' is answered everywhere, which is right where there is no answer. Then, by rising
-    # odds, one question after the other is given its text.
-    current = best = float(sum(not answerable for answerable in has_answer.values()))
-    threshold = 0.0
-    # in the file's own order where odds tie, as there
-    for name in sorted(null_odds, key=lambda name: null_odds[name]):
-        if name not in scores:
-            continue
-
-        # A text gains its score, or loses the point that '' had.
-        current += scores[name] if has_answer[name] else (-1.0 if texts[name] else 0.0)
-        if current > best:
-            best, threshold = current, null_odds[name]
-    return 100.0 * best / max(len(scores), 1), threshold
+    # odds, in the file's own order where they tie, one question after the other is given its text:
+    # it gains its score, or loses the point that '' had.
+    names = [name for name in sorted(null_odds, key=null_odds.__getitem__) if name in scores]
+    gains = [scores[name] if has_answer[name] else -float(texts[name] != '') for name in names]
+    unanswerable = sum(not answerable for answerable in has_answer.values())
+    totals = np.cumsum([unanswerable, *gains], dtype=np.float64)
+    best = int(totals.argmax())
+    threshold = null_odds[names[best - 1]] if best else 0.0
+    return 100.0 * float(totals[best]) / max(len(scores), 1), threshold
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -27,7 +27,7 @@ TASKS = [
     SpanTask('x', {}),
     ChoiceTask('x', ('0', '1'), {}),
     TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),
-    EmbeddingTask('x', {}, ('spearman',), (), {}),
+    EmbeddingTask('x', {}, ('spearman',), {}),
     MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}),
 ]
 

@@ -150,7 +150,7 @@ UNCLEAR = {
     ),
     'one column': (
         table(TEXTS, MOODS, separator=';'),
-        "one column as it is read: its first row has ';': save it with tabs as .tsv, or with",
+        'one column as it is read, and a text and its label are two: save it with tabs as .tsv',
         {},
     ),
     'one label': (
@@ -165,11 +165,6 @@ UNCLEAR = {
         table([i // 4 % 9 for i in range(4 * N)], WORDS, TAGS, header='sentence word tag'),
         "'sentence', 'tag' may each be the label: .*, or --columns=sentence=NAME,tokens=NAME,",
         {'columns': 'sentence=sentence,tokens=word,tags=tag'},
-    ),
-    'one sentence of a number': (
-        table([0] * 4, WORDS[:4], TAGS[:4], header='sentence word tag'),
-        'or --columns=sentence=NAME,tokens=NAME,tags=NAME where each row is a word',
-        {},
     ),
     'nothing': ('', 'mine.tsv: no examples', {}),
     'names alone': ('text\tlabel\n', 'mine.tsv: no examples below the names of its columns', {}),
@@ -243,7 +238,7 @@ def test_other_mistakes_and_names(tmp_path):
     with refused("unknown label 'GOOD'; .*: spell it as 'good'"):
         find(train, dev).task.examples('dev')
     (tmp_path / 'bare.tsv').write_text(table(TEXTS, MOODS))
-    with refused(r'dev.tsv: its first row names the columns \(text, label'):
+    with refused("dev.tsv:1: unknown label 'label'"):
         find(str(tmp_path / 'bare.tsv'), dev)
 
 

@@ -13,9 +13,7 @@ import pytest
 import bert_jax
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.runs.finetuning import glue as glue_suite
-from tests.helpers import commands
 from tests.helpers.files import read_json
-from tests.helpers.processes import mistake
 from tests.helpers.refusals import refused
 
 # task -> (folder of the download, columns of its test files, the metric that selects)
@@ -125,14 +123,3 @@ def test_what_is_missing_is_named(tmp_path, runs, small, glue):
     with refused(message):
         glue_suite.submit(partial, None, str(tmp_path / 'out.zip'))
     assert not (tmp_path / 'out.zip').exists()
-
-
-def test_command_line(tmp_path, runs):
-    done = commands.run(
-        'evaluate', '--suite=glue', f'--runs={runs}/[mr]*', f'--output={tmp_path}/o.zip'
-    )
-    assert (
-        'Average' in done.stdout
-        and 'missing a run of cola; a run of sst2; a run of stsb' in mistake(done)
-    )
-    assert len([line for line in done.stderr.splitlines() if 'error' in line]) == 1

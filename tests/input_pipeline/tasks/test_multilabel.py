@@ -80,7 +80,7 @@ def test_thresholds_are_chosen_once_and_scores_are_scikit_learns(tmp_path, task)
     shares = 1 / (1 + np.exp(-outputs['logits'].astype(float)))
     for column, threshold in enumerate(thresholds.values()):
         f1 = lambda t, c=column: metrics.f1_score(truth[:, c], shares[:, c] > t, zero_division=0)
-        tried = max(map(f1, np.linspace(0, 1, 500)))
+        tried = max(map(f1, [0.0, *shares[:, column]]))
         assert f1(threshold) >= tried
 
     # Chosen, they hold for others, and nothing more is chosen.
@@ -90,9 +90,8 @@ def test_thresholds_are_chosen_once_and_scores_are_scikit_learns(tmp_path, task)
     given = shares > list(thresholds.values())
     scores = task.score(examples, predictions)
     assert scores == {
-        'micro_f1': pytest.approx(metrics.f1_score(truth, given, average='micro')),
-        'macro_f1': pytest.approx(metrics.f1_score(truth, given, average='macro')),
-        'subset_accuracy': pytest.approx(metrics.accuracy_score(truth, given)),
+        **{f'{m}_f1': metrics.f1_score(truth, given, average=m) for m in ('micro', 'macro')},
+        'subset_accuracy': metrics.accuracy_score(truth, given),
     }
 
     # There and back as a file, an empty set too.
@@ -119,7 +118,6 @@ def test_guessing_is_the_best_constant_set(task):
 
 def test_a_label_that_nobody_has_keeps_one_half():
     assert best_thresholds(np.zeros((3, 1)), np.full((3, 1), 0.2)) == [0.5]
-    assert best_thresholds(np.array([[1], [0]]), np.array([[0.9], [0.1]])) == [0.5]
     assert best_thresholds(np.array([[1], [0]]), np.array([[0.3], [0.1]])) == [pytest.approx(0.2)]
 
 

@@ -38,7 +38,6 @@ def test_the_shorter_of_a_pair_stands_in_every_window(tokenizer, longer):
 
 
 CLASSES = text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {})
-NUMBER = text_task('x', 'regression', (), ('pearson',), {})
 SETS = MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}, thresholds={'a': 0.5})
 
 
@@ -47,7 +46,6 @@ SETS = MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}, threshol
     [
         # One window of three is sure of "yes", and so is their mean.
         (CLASSES, 1, [[1, 0], [1, 0], [0, 3], [1, 0], [0, 1]], ['yes', 'no', 'yes']),
-        (NUMBER, 2.5, [[1], [2], [6], [4], [5]], [3.0, 4.0, 5.0]),
         (
             SETS,
             (0,),
@@ -55,7 +53,7 @@ SETS = MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}, threshol
             [('a',), (), ('a', 'b')],
         ),
     ],
-    ids=['classification', 'regression', 'multilabel'],
+    ids=['classification', 'multilabel'],
 )
 def test_scores_are_the_mean_over_windows(tokenizer, task, label, logits, expected):
     examples = [TextExample(str(i), text, None, label) for i, text in enumerate(TEXTS)]
