@@ -73,14 +73,9 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     embedded = method.trained_from('encoder/embeddings/norm/bias') is not None
     layers = attention = 0
     for number in range(L):
-        if number < lowest:
-            parts_here = parts_of(model, number)
-            matrices = [shape for part in parts_here for shape in part.shapes().values()]
-            layers += 2 * S * sum(inputs * outputs for inputs, outputs in matrices)
-            attention += sum(part.flops(S) for part in parts_here)
-        else:
-            of_block = _block(model, number, S, embedded or number > lowest)
-            layers, attention = layers + of_block[0], attention + of_block[1]
+        reached = number > lowest or (embedded and number == lowest)
+        of_block = _block(model, number, S, number >= lowest, reached)
+        layers, attention = layers + of_block[0], attention + of_block[1]
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
     # any method; its decoder is the word table, which tuning leaves alone.
@@ -104,8 +99,10 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     return parts
 
 
-def _block(model: ModelConfig, number: int, seq_len: int, reached: bool) -> tuple[int, int]:
-    """Return the FLOPs of one sequence in block `number`, which is trained.
+def _block(
+    model: ModelConfig, number: int, seq_len: int, trained: bool, reached: bool
+) -> tuple[int, int]:
+    """Return the FLOPs of one sequence in block `number`.
 
     They are (of products with weights, of attention's two products).
 
@@ -113,6 +110,7 @@ def _block(model: ModelConfig, number: int, seq_len: int, reached: bool) -> tupl
       model: the encoder.
       number: the block's.
       seq_len: S.
+      trained: whether something in it is.
       reached: whether the gradient of the block's input is needed.
     """
     method, S = method_of(model), seq_len
@@ -127,8 +125,8 @@ def _block(model: ModelConfig, number: int, seq_len: int, reached: bool) -> tupl
             for name in names:
                 inputs, outputs = shapes[name]
                 weights += (2 + 2 * reached + of_matrix) * inputs * outputs * S
-                weights += 6 * method.weights(name, inputs, outputs) * S
-            reached = reached or method.begins in names
+                weights += 6 * trained * method.weights(name, inputs, outputs) * S
+            reached = reached or (trained and method.begins in names)
             # Products of activations come between the matrices, and have two gradients.
             if names is part.columns:
                 attention += (1 + 2 * reached) * part.flops(S)

@@ -22,11 +22,12 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
-from bert_jax.costs import flops, hlo, memory, overheads, reading
+from bert_jax.costs import flops, hlo, memory, reading
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
+from bert_jax.train.state import checkpoint_bytes
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # Of how many layers the two programs are from which deeper ones follow. One alone is another
@@ -145,7 +146,7 @@ def analytic(task: Task) -> dict[str, Any]:
         'flops_per_token': per_sequence / phase.seq_len,
         'flops_per_step': per_sequence * phase.batch_size,
         'memory': {'parameters': params, 'optimizer': moments, 'batch': rows},
-        'checkpoint_bytes': overheads.checkpoint_bytes(state),
+        'checkpoint_bytes': checkpoint_bytes(state),
         'floor_s': {
             'compute': per_sequence * phase.batch_size / (topology.chips * chip.peak_flops),
             # Read the state, write it: twice; the batch is read alone.
@@ -304,7 +305,7 @@ def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
         'bytes_per_chip': step.moved,
         'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
     }
-    plan['libtpu'] = step.libtpu._asdict() if step.libtpu else None
+    plan['libtpu'] = step.libtpu
     plan['warnings'] = []
     # XLA draws those of `rbg` for a whole micro-batch on every chip.
     rows = task.phase.batch_size // config.runtime.accumulation

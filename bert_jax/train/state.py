@@ -113,6 +113,12 @@ def parameter_count(params: Any, config: ModelConfig) -> int:
     )
 
 
+def checkpoint_bytes(state: TrainState) -> int:
+    """Return bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
+    leaves = jax.tree.leaves(state._replace(frozen=None))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
     """Return a state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
