@@ -93,12 +93,9 @@ class MetricsAccumulator:
 
     def _settle_pending(self) -> None:
         """Wait for the step that was dispatched last, and add up its metrics."""
-        if self._pending is not None:
-            step, metrics = self._pending
-            self._pending = None
-            self._add(step, metrics)
-
-    def _add(self, step: int, metrics: MetricSums) -> None:
+        if self._pending is None:
+            return
+        (step, metrics), self._pending = self._pending, None
         # One transfer for all metrics of the step.
         host = {name: (float(s), float(w)) for name, (s, w) in jax.device_get(metrics).items()}
         bad, _ = host.pop('bad_steps')

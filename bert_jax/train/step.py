@@ -84,7 +84,9 @@ def make_train_step(
 
         # Before the micro-batches are cut: masks must not depend on how the batch is summed.
         if masking is not None:
-            batch = _masked(masking, batch, _key(h.seed, _MASKING_STREAM, state.step), rows_B)
+            masking_key = _key(h.seed, _MASKING_STREAM, state.step)
+            masked = masking.draw(batch, masking_key, constrain_rows(rows_B))
+            batch = jax.tree.map(constrain_rows, masked)
 
         # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
         # its share of the batch's, and accumulation changes nothing but memory.
@@ -103,12 +105,6 @@ def make_train_step(
         return _applied(state, grads, sums, _loss(sums, denominators), optimizer, h, encoder)
 
     return train_step
-
-
-def _masked(masking: DynamicMasking, batch: Batch, key: jax.Array, rows_B: jax.Array) -> Batch:
-    """Return the batch with masks of this step's own."""
-    masked = masking.draw(batch, key, constrain_rows(rows_B))
-    return jax.tree.map(constrain_rows, masked)
 
 
 def _numbers(batch: Batch, parts: int | None) -> tuple[jax.Array, jax.Array | None]:
@@ -158,8 +154,7 @@ def _total(gradient: Callable[..., Any], state_params: Any) -> Callable[..., Any
         params = jax.tree.map(lambda x, kept: x.astype(kept.dtype), params, state_params)
         first_micro = jax.tree.map(lambda x: x[0], micros)
         # Zeros of the right shapes are where the sums begin.
-        shapes = jax.eval_shape(gradient, params, shared, first_micro)
-        zeros = jax.tree.map(jnp.zeros_like, shapes)
+        zeros = optax.tree.zeros_like(jax.eval_shape(gradient, params, shared, first_micro))
         if (count := shared[-1]) is not None:
             at = lambda i: jax.tree.map(
                 lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), micros

@@ -166,14 +166,12 @@ def decode_tensorflow(
     vocab_size: int,
     groups: range,
     load: Callable[[int], list[bytes]],
-    at_once: int = 1,
-    ahead: int = 1,
 ) -> Iterator[dict[str, np.ndarray] | None]:
     """Yield `decode_numpy` by TensorFlow, of what `load` gives for each of `groups`.
 
     None where a record is not in order: TensorFlow does not say which. See tf_data.parsed.
     """
-    for columns in tf_data.parsed(spec.features, groups, load, at_once, ahead):
+    for columns in tf_data.parsed(spec.features, groups, load):
         if columns is None or not in_range(spec, columns, vocab_size):
             yield None
         else:
