@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import functools
 
-from flax import traverse_util
-
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model import heads
 from bert_jax.model.blocks.block import parts_of
 from bert_jax.model.peft.registry import method_of
@@ -34,14 +33,14 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
       pretraining: whether the heads of pre-training count, or the encoder and its pooler alone.
     """
     plain = model.tuned(TuningConfig())
-    shapes = state.parameter_shapes(heads.Pretraining(plain))
-    computed, parts = model.words.computed, dict[str, int]()
-    for names, leaf in traverse_util.flatten_dict(shapes).items():
-        of_head = 'shared_head' if names[0] == 'head' else f'{names[0]}_head'
-        part = names[1] if names[0] == 'encoder' else of_head
-        if '/'.join(names) not in computed and (pretraining or names[0] == 'encoder'):
-            count = state.parameter_count(traverse_util.unflatten_dict({names: leaf}), model)
-            parts[part] = parts.get(part, 0) + count
+    shapes = by_path(state.parameter_shapes(heads.Pretraining(plain)))
+    parts = dict[str, int]()
+    for path, leaf in shapes.items():
+        top, below, *_ = path.split('/')
+        of_head = 'shared_head' if top == 'head' else f'{top}_head'
+        part = below if top == 'encoder' else of_head
+        if path not in model.words.computed and (pretraining or top == 'encoder'):
+            parts[part] = parts.get(part, 0) + state.parameter_count({path: leaf}, model)
     return parts
 
 

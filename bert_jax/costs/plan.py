@@ -162,7 +162,7 @@ class DoesNotFit(UserError):
     largest ones, where it lists them.
     """
 
-    def __init__(self, message: str, needs: float, has: float, buffers: list[hlo.Allocation]):
+    def __init__(self, message: str, needs: float, has: float, buffers: list[dict[str, Any]]):
         super().__init__(message)
         self.needs, self.has, self.buffers = needs, has, buffers
 
@@ -228,7 +228,9 @@ def compile_step(task: Task) -> jax.stages.Compiled:
         raise _refusal(task, needs, has, hlo.allocations(str(error))) from error
 
 
-def _refusal(task: Task, needs: float, has: float, buffers: list[hlo.Allocation]) -> DoesNotFit:
+def _refusal(
+    task: Task, needs: float, has: float, buffers: Sequence[dict[str, Any]] = ()
+) -> DoesNotFit:
     config, phase, _, topology = task
     runtime = config.runtime
     return DoesNotFit(
@@ -239,7 +241,7 @@ def _refusal(task: Task, needs: float, has: float, buffers: list[hlo.Allocation]
         f' set runtime.remat=dots or full (now {runtime.remat}), or lower its batch_size',
         needs,
         has,
-        buffers,
+        list(buffers),
     )
 
 
@@ -294,7 +296,7 @@ def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
         limit = (devices(task.topology)[0].memory_stats() or {}).get('bytes_limit')
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:
-        raise _refusal(task, used['total'], usable, [])
+        raise _refusal(task, used['total'], usable)
     plan['memory'] |= used | {'left': usable - used['total']}
     plan['layers_compiled'] = list(step.layers)
     plan['collectives'] = step.collectives

@@ -181,11 +181,6 @@ class MetricsAccumulator:
         return figures
 
 
-def eta(steps_left: int, measured: Mapping[str, float]) -> float | None:
-    """Return the seconds that `steps_left` take at the measured pace; None without a pace."""
-    return steps_left * measured['step_ms'] / 1e3 if 'step_ms' in measured else None
-
-
 def add_sums(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]]) -> None:
     """Add (sum, weight) of each metric to those of `total`."""
     for name, (value, weight) in sums.items():
