@@ -162,9 +162,20 @@ class DoesNotFit(UserError):
     largest ones, where it lists them.
     """
 
-    def __init__(self, message: str, needs: float, has: float, buffers: list[dict[str, Any]]):
-        super().__init__(message)
-        self.needs, self.has, self.buffers = needs, has, buffers
+    def __init__(
+        self, task: Task, needs: float, has: float, buffers: Sequence[dict[str, Any]] = ()
+    ):
+        config, phase, _, topology = task
+        runtime = config.runtime
+        super().__init__(
+            f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len},'
+            f' {phase.batch_size / topology.chips:g} sequences a chip) does not fit'
+            f' {topology.name}: it needs {memory.size(needs)} a chip, and there is'
+            f' {memory.size(has)}: raise runtime.accumulation (now {runtime.accumulation}) or'
+            f' runtime.fsdp (now {runtime.fsdp}), set runtime.remat=dots or full (now'
+            f' {runtime.remat}), or lower its batch_size'
+        )
+        self.needs, self.has, self.buffers = needs, has, list(buffers)
 
 
 def obstacle(topology: Topology) -> str | None:
@@ -225,24 +236,7 @@ def compile_step(task: Task) -> jax.stages.Compiled:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
         needs, has = hlo.refused_sizes(str(error)) or (math.nan, chip.hbm_usable)
-        raise _refusal(task, needs, has, hlo.allocations(str(error))) from error
-
-
-def _refusal(
-    task: Task, needs: float, has: float, buffers: Sequence[dict[str, Any]] = ()
-) -> DoesNotFit:
-    config, phase, _, topology = task
-    runtime = config.runtime
-    return DoesNotFit(
-        f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len},'
-        f' {phase.batch_size / topology.chips:g} sequences a chip) does not fit {topology.name}: it'
-        f' needs {memory.size(needs)} a chip, and there is {memory.size(has)}: raise'
-        f' runtime.accumulation (now {runtime.accumulation}) or runtime.fsdp (now {runtime.fsdp}),'
-        f' set runtime.remat=dots or full (now {runtime.remat}), or lower its batch_size',
-        needs,
-        has,
-        list(buffers),
-    )
+        raise DoesNotFit(task, needs, has, hlo.allocations(str(error))) from error
 
 
 def devices(topology: Topology) -> list[Any]:
@@ -296,7 +290,7 @@ def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
         limit = (devices(task.topology)[0].memory_stats() or {}).get('bytes_limit')
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:
-        raise _refusal(task, used['total'], usable)
+        raise DoesNotFit(task, used['total'], usable)
     plan['memory'] |= used | {'left': usable - used['total']}
     plan['layers_compiled'] = list(step.layers)
     plan['collectives'] = step.collectives
