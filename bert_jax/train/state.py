@@ -233,23 +233,16 @@ def load_moments(state: TrainState, source: Mapping[str, Any], name: str) -> Tra
     source: {path in that run's optimizer state: numpy array}. `name` is the source's in UserError,
     where names or shapes do not match.
     """
-    given: dict[str, Any] = {'mu': {}, 'nu': {}}
-    count: Any = None
-    for path, leaf in source.items():
-        # Behind the number of the transformation, which clipping and freezing change.
-        _, _, below = path.partition('/')
-        moment, _, leaf_path = below.partition('/')
-        if moment in given:
-            given[moment][leaf_path] = leaf
-        elif moment == 'count' and not leaf_path:
-            count = leaf
-    trees = {moment: traverse_util.unflatten_dict(of, sep='/') for moment, of in given.items()}
+    # Behind the number of the transformation, which clipping and freezing change.
+    below = {path.partition('/')[2]: leaf for path, leaf in source.items()}
+    tree = traverse_util.unflatten_dict(below, sep='/')
+    given = {moment: tree.get(moment, {}) for moment in ('mu', 'nu')}
 
     def placed(entry: Any) -> Any:
         if not isinstance(entry, optax.ScaleByAdamState):
             return entry
-        moments = load_params_into({'mu': entry.mu, 'nu': entry.nu}, trees, name)
-        counted = jax.device_put(np.asarray(count, entry.count.dtype), entry.count.sharding)
+        moments = load_params_into({'mu': entry.mu, 'nu': entry.nu}, given, name)
+        counted = jax.device_put(np.asarray(tree['count'], entry.count.dtype), entry.count.sharding)
         return optax.ScaleByAdamState(counted, moments['mu'], moments['nu'])
 
     opt_state = jax.tree.map(
