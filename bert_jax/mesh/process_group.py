@@ -239,7 +239,7 @@ class ProcessGroup:
         code, line = 0, ''
         if isinstance(error, UserError):
             code, line = error.exit_code, str(error)
-        elif error:
+        elif error is not None:
             code, line = _DEFECT, f'{type(error).__name__}: {error}'
             # A collective that another process has left raises here too: that is the other's error.
             # So wait for word of it before this error counts as one of its own.
