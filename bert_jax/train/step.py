@@ -84,9 +84,7 @@ def make_train_step(
 
         # Before the micro-batches are cut: masks must not depend on how the batch is summed.
         if masking is not None:
-            masking_key = _key(h.seed, _MASKING_STREAM, state.step)
-            masked = masking.draw(batch, masking_key, constrain_rows(rows_B))
-            batch = jax.tree.map(constrain_rows, masked)
+            batch = _masked(masking, batch, _key(h.seed, _MASKING_STREAM, state.step), rows_B)
 
         # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
         # its share of the batch's, and accumulation changes nothing but memory.
@@ -105,6 +103,12 @@ def make_train_step(
         return _applied(state, grads, sums, _loss(sums, denominators), optimizer, h, encoder)
 
     return train_step
+
+
+def _masked(masking: DynamicMasking, batch: Batch, key: jax.Array, rows_B: jax.Array) -> Batch:
+    """Return the batch with masks of this step's own."""
+    masked = masking.draw(batch, key, constrain_rows(rows_B))
+    return jax.tree.map(constrain_rows, masked)
 
 
 def _numbers(batch: Batch, parts: int | None) -> tuple[jax.Array, jax.Array | None]:
