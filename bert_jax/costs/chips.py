@@ -25,7 +25,7 @@ class Chip:
     kind: what jax's device_kind of it looks like.
     peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless asked
     otherwise.
-    flops_per_cycle: of a TPU, what its matrix units do in a cycle, which tells its `clock`: the
+    flops_per_cycle: of a TPU, what its matrix units do in a cycle, which tells its clock: the
     power of two that libtpu's own estimates of large products come near to. 0 for a GPU.
     hbm: bytes of memory as published. hbm_usable: of a TPU, what libtpu 0.0.42 allows (it says so
     when it refuses a program); of a GPU, the 75 % of it that jax takes unless
@@ -51,11 +51,6 @@ class Chip:
     def cubes(self) -> bool:
         """Tell whether larger topologies, of cubes of 4x4x4 chips, exist too."""
         return self.shapes == _CUBIC
-
-    @property
-    def clock(self) -> float:
-        """Return the cycles a second of a TPU."""
-        return self.peak_flops / self.flops_per_cycle
 
 
 # Topologies by their wiring: v5e and v6e are meshes of two dimensions, v4 and v5p of three.

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import functools
 
-from flax import traverse_util
-
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model import heads
 from bert_jax.model.blocks.block import parts_of
 from bert_jax.model.peft.registry import method_of
@@ -34,14 +33,14 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
       pretraining: whether the heads of pre-training count, or the encoder and its pooler alone.
     """
     plain = model.tuned(TuningConfig())
-    shapes = state.parameter_shapes(heads.Pretraining(plain))
-    computed, parts = model.words.computed, dict[str, int]()
-    for names, leaf in traverse_util.flatten_dict(shapes).items():
-        of_head = 'shared_head' if names[0] == 'head' else f'{names[0]}_head'
-        part = names[1] if names[0] == 'encoder' else of_head
-        if '/'.join(names) not in computed and (pretraining or names[0] == 'encoder'):
-            count = state.parameter_count(traverse_util.unflatten_dict({names: leaf}), model)
-            parts[part] = parts.get(part, 0) + count
+    shapes = by_path(state.parameter_shapes(heads.Pretraining(plain)))
+    parts = dict[str, int]()
+    for path, leaf in shapes.items():
+        top, below, *_ = path.split('/')
+        of_head = 'shared_head' if top == 'head' else f'{top}_head'
+        part = below if top == 'encoder' else of_head
+        if path not in model.words.computed and (pretraining or top == 'encoder'):
+            parts[part] = parts.get(part, 0) + state.parameter_count({path: leaf}, model)
     return parts
 
 
@@ -73,14 +72,9 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     embedded = method.trained_from('encoder/embeddings/norm/bias') is not None
     layers = attention = 0
     for number in range(L):
-        if number < lowest:
-            parts_here = parts_of(model, number)
-            matrices = [shape for part in parts_here for shape in part.shapes().values()]
-            layers += 2 * S * sum(inputs * outputs for inputs, outputs in matrices)
-            attention += sum(part.flops(S) for part in parts_here)
-        else:
-            of_block = _block(model, number, S, embedded or number > lowest)
-            layers, attention = layers + of_block[0], attention + of_block[1]
+        reached = number > lowest or (embedded and number == lowest)
+        of_block = _block(model, number, S, number >= lowest, reached)
+        layers, attention = layers + of_block[0], attention + of_block[1]
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
     # any method; its decoder is the word table, which tuning leaves alone.
@@ -104,8 +98,10 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     return parts
 
 
-def _block(model: ModelConfig, number: int, seq_len: int, reached: bool) -> tuple[int, int]:
-    """Return the FLOPs of one sequence in block `number`, which is trained.
+def _block(
+    model: ModelConfig, number: int, seq_len: int, trained: bool, reached: bool
+) -> tuple[int, int]:
+    """Return the FLOPs of one sequence in block `number`.
 
     They are (of products with weights, of attention's two products).
 
@@ -113,6 +109,7 @@ def _block(model: ModelConfig, number: int, seq_len: int, reached: bool) -> tupl
       model: the encoder.
       number: the block's.
       seq_len: S.
+      trained: whether something in it is.
       reached: whether the gradient of the block's input is needed.
     """
     method, S = method_of(model), seq_len
@@ -127,8 +124,8 @@ def _block(model: ModelConfig, number: int, seq_len: int, reached: bool) -> tupl
             for name in names:
                 inputs, outputs = shapes[name]
                 weights += (2 + 2 * reached + of_matrix) * inputs * outputs * S
-                weights += 6 * method.weights(name, inputs, outputs) * S
-            reached = reached or method.begins in names
+                weights += 6 * trained * method.weights(name, inputs, outputs) * S
+            reached = reached or (trained and method.begins in names)
             # Products of activations come between the matrices, and have two gradients.
             if names is part.columns:
                 attention += (1 + 2 * reached) * part.flops(S)

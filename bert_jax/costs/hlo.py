@@ -20,6 +20,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 KINDS = (
     'all-reduce',
@@ -44,19 +45,6 @@ _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _ELEMENTWISE = ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
 # What these run is a part of them: a fusion, and what another unit of the chip is called to do.
 _OF_PARTS = ('fusion', 'call-start', 'async-start')
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """Buffers of one shape and origin, of those that the compiler lists as the largest.
-
-    bytes: of all `count` of them together, padded to tiles.
-    """
-
-    bytes: float
-    count: int
-    shape: str
-    origin: str
 
 
 @dataclass(frozen=True)
@@ -135,9 +123,8 @@ def matched(pattern: str, text: str) -> re.Match[str]:
 
 def _parse_size(text: str) -> float:
     """Return bytes of XLA's '24.50G', '512.0K', '96B' or '96'; its letters are powers of 1024."""
-    number, letter = matched(r'^([\d.]+)([BKMGT]?)$', text).groups()
-    power = {'': 0, 'B': 0, 'K': 1, 'M': 2, 'G': 3, 'T': 4}[letter]
-    return float(number) * 1024**power
+    number, letter = matched(r'^([\d.]+)B?([KMGT]?)$', text).groups()
+    return float(number) * 1024 ** ' KMGT'.index(letter or ' ')
 
 
 def refused_sizes(text: str) -> tuple[float, float] | None:
@@ -150,18 +137,21 @@ def refused_sizes(text: str) -> tuple[float, float] | None:
     return needed, there
 
 
-def allocations(text: str) -> list[Allocation]:
-    """Return the largest buffers in libtpu's refusal, summed by shape and origin, largest first."""
+def allocations(text: str) -> list[dict[str, Any]]:
+    """Return the largest buffers in libtpu's refusal, summed by shape and origin, largest first.
+
+    'bytes': of all 'count' of them together, padded to tiles; 'shape'; 'origin'.
+    """
     # Entries look like "  1. Size: 1.5G\n  Shape: ...\n  ... op_name=...".
-    sums: dict[tuple[str, str], Allocation] = {}
+    sums: dict[tuple[str, str], dict[str, Any]] = {}
     for entry in re.split(r'\n\s+\d+\. Size: ', text)[1:]:
         shape = re.search(r'Shape: ([^{\n]+)', entry)
         origin = re.search(r'op_name="([^"]*)"', entry)
         key = shape[1].strip() if shape else '?', origin[1] if origin else ''
-        so_far = sums.get(key, Allocation(0.0, 0, *key))
-        size = _parse_size(entry.split()[0])
-        sums[key] = Allocation(so_far.bytes + size, so_far.count + 1, *key)
-    return sorted(sums.values(), key=lambda buffers: -buffers.bytes)
+        row = sums.setdefault(key, {'bytes': 0.0, 'count': 0, 'shape': key[0], 'origin': key[1]})
+        row['bytes'] += _parse_size(entry.split()[0])
+        row['count'] += 1
+    return sorted(sums.values(), key=lambda row: -row['bytes'])
 
 
 @functools.lru_cache(maxsize=1)
@@ -225,29 +215,19 @@ def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, in
 
     def visit(name: str, times: int) -> None:
         runs[name] = runs.get(name, 0) + times
-        if name not in computations:
-            return
-        for i in computations[name].instructions.values():
-            for callee, turns in _called_by(computations, i):
+        for i in computations[name].instructions.values() if name in computations else ():
+            if i.opcode in KINDS or i.opcode.startswith(_ELEMENTWISE):
+                continue
+            called = _CALLED.findall(i.rest)
+            for branches in _BRANCHES.findall(i.rest):
+                called += _OPERAND.findall(branches)
+            # A callee runs as often as its caller, and in a loop once a turn.
+            turns = _trip_count(computations, i) if i.opcode == 'while' else 1
+            for callee in called:
                 visit(callee, times * turns)
 
     visit(entry, 1)
     return runs
-
-
-def _called_by(computations: Mapping[str, Computation], i: Instruction) -> list[tuple[str, int]]:
-    """Return (computation, times that it runs each time) of all that an instruction runs.
-
-    The branches of a conditional count as if all were taken.
-    """
-    if i.opcode in KINDS or i.opcode.startswith(_ELEMENTWISE):
-        return []
-    called = _CALLED.findall(i.rest)
-    for branches in _BRANCHES.findall(i.rest):
-        called += _OPERAND.findall(branches)
-    # A callee runs as often as its caller, and in a loop once a turn.
-    turns = _trip_count(computations, i) if i.opcode == 'while' else 1
-    return [(callee, turns) for callee in called]
 
 
 def _trip_count(computations: Mapping[str, Computation], loop: Instruction) -> int:

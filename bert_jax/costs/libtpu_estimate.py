@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any
 
 from bert_jax.costs.chips import Chip
 from bert_jax.costs.hlo import KINDS, Computation, Instruction, inside, scheduled, size_of
@@ -29,30 +29,23 @@ _UNPRICED = ('gather', 'scatter', 'sort', 'rng-bit-generator')
 _TILE = 4096  # bytes up to which work without an estimate is of single numbers, and left out
 
 
-class Estimate(NamedTuple):
-    """Holds what libtpu says of a step.
+def read(text: str, collectives: Iterable[Collective], chip: Chip) -> dict[str, Any] | None:
+    """Return the estimate of a program's text; None for a program of another compiler.
 
-    step_s: seconds, the sum over its instructions, loops by their turns. unpriced: {kind of
+    'step_s': seconds, the sum over its instructions, loops by their turns; 'unpriced': {kind of
     instruction: times a step} of what is not in that sum.
     """
-
-    step_s: float
-    unpriced: dict[str, int]
-
-
-def read(text: str, collectives: Iterable[Collective], chip: Chip) -> Estimate | None:
-    """Return the estimate of a program's text; None for a program of another compiler."""
     if not chip.flops_per_cycle or not _CYCLES.search(text):
         return None
     seconds, unpriced = 0.0, collections.Counter[str]()
     for i, computation, times in scheduled(text):
         if (cycles := _CYCLES.search(i.rest)) and not i.opcode.startswith(KINDS):
-            seconds += times * int(cycles[1]) / chip.clock
+            seconds += times * int(cycles[1]) * chip.flops_per_cycle / chip.peak_flops
         elif kind := _kind_without_estimate(text, i, computation):
             unpriced[kind] += times
     for collective in collectives:
         unpriced[collective.kind] += collective.count
-    return Estimate(seconds, dict(unpriced.most_common()))
+    return {'step_s': seconds, 'unpriced': dict(unpriced.most_common())}
 
 
 def _kind_without_estimate(text: str, i: Instruction, computation: Computation) -> str | None:

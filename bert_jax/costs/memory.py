@@ -41,30 +41,21 @@ def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
         raise NotImplementedError(
             f'the compiler for {platform} does not tell what memory a program takes'
         )
-    used = {
-        'arguments': stats.argument_size_in_bytes,
-        'outputs': stats.output_size_in_bytes,
-        'outputs_in_place': stats.alias_size_in_bytes,
-        'temporary': stats.temp_size_in_bytes,
-        'program': stats.generated_code_size_in_bytes,
-    }
-    # Of a TPU the peak is what counts: what the temporaries take of it is what the rest leaves.
-    if platform == 'tpu':
-        used['temporary'] = (
-            stats.peak_memory_in_bytes
-            - used['arguments']
-            - used['outputs']
-            + used['outputs_in_place']
-        )
+    arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
     # What is written over an argument is among the outputs and the arguments: counted once.
-    used['total'] = (
-        used['arguments']
-        + used['outputs']
-        - used['outputs_in_place']
-        + used['temporary']
-        + used['program']
-    )
-    return used
+    arrays = arguments + outputs - stats.alias_size_in_bytes
+    # Of a TPU the peak is what counts: what the temporaries take of it is what the rest leaves.
+    is_tpu = platform == 'tpu'
+    temporary = stats.peak_memory_in_bytes - arrays if is_tpu else stats.temp_size_in_bytes
+    program_size = stats.generated_code_size_in_bytes
+    return {
+        'arguments': arguments,
+        'outputs': outputs,
+        'outputs_in_place': stats.alias_size_in_bytes,
+        'temporary': temporary,
+        'program': program_size,
+        'total': arrays + temporary + program_size,
+    }
 
 
 def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:

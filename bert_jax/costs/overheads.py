@@ -7,15 +7,11 @@ or priced: it takes the seconds of a step as they are given.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.costs.chips import Topology
-from bert_jax.train.state import TrainState
 
 # An evaluation has no backward pass, which is two thirds of a train step: a guess.
 EVALUATION = 1 / 3
@@ -41,12 +37,6 @@ def reading(
         'rows_per_s': phase['batch_size'] * share / step_s,
         'bytes_per_s': phase['bytes_read_per_step'] / step_s,
     }
-
-
-def checkpoint_bytes(state: TrainState) -> int:
-    """Return bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
-    leaves = jax.tree.leaves(state._replace(frozen=None))
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def checkpoints(

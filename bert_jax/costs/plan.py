@@ -22,11 +22,12 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
-from bert_jax.costs import flops, hlo, memory, overheads, reading
+from bert_jax.costs import flops, hlo, memory, reading
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
+from bert_jax.train.state import checkpoint_bytes
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # Of how many layers the two programs are from which deeper ones follow. One alone is another
@@ -145,7 +146,7 @@ def analytic(task: Task) -> dict[str, Any]:
         'flops_per_token': per_sequence / phase.seq_len,
         'flops_per_step': per_sequence * phase.batch_size,
         'memory': {'parameters': params, 'optimizer': moments, 'batch': rows},
-        'checkpoint_bytes': overheads.checkpoint_bytes(state),
+        'checkpoint_bytes': checkpoint_bytes(state),
         'floor_s': {
             'compute': per_sequence * phase.batch_size / (topology.chips * chip.peak_flops),
             # Read the state, write it: twice; the batch is read alone.
@@ -161,9 +162,20 @@ class DoesNotFit(UserError):
     largest ones, where it lists them.
     """
 
-    def __init__(self, message: str, needs: float, has: float, buffers: list[hlo.Allocation]):
-        super().__init__(message)
-        self.needs, self.has, self.buffers = needs, has, buffers
+    def __init__(
+        self, task: Task, needs: float, has: float, buffers: Sequence[dict[str, Any]] = ()
+    ):
+        config, phase, _, topology = task
+        runtime = config.runtime
+        super().__init__(
+            f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len},'
+            f' {phase.batch_size / topology.chips:g} sequences a chip) does not fit'
+            f' {topology.name}: it needs {memory.size(needs)} a chip, and there is'
+            f' {memory.size(has)}: raise runtime.accumulation (now {runtime.accumulation}) or'
+            f' runtime.fsdp (now {runtime.fsdp}), set runtime.remat=dots or full (now'
+            f' {runtime.remat}), or lower its batch_size'
+        )
+        self.needs, self.has, self.buffers = needs, has, list(buffers)
 
 
 def obstacle(topology: Topology) -> str | None:
@@ -224,22 +236,7 @@ def compile_step(task: Task) -> jax.stages.Compiled:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
         needs, has = hlo.refused_sizes(str(error)) or (math.nan, chip.hbm_usable)
-        raise _refusal(task, needs, has, hlo.allocations(str(error))) from error
-
-
-def _refusal(task: Task, needs: float, has: float, buffers: list[hlo.Allocation]) -> DoesNotFit:
-    config, phase, _, topology = task
-    runtime = config.runtime
-    return DoesNotFit(
-        f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len},'
-        f' {phase.batch_size / topology.chips:g} sequences a chip) does not fit {topology.name}: it'
-        f' needs {memory.size(needs)} a chip, and there is {memory.size(has)}: raise'
-        f' runtime.accumulation (now {runtime.accumulation}) or runtime.fsdp (now {runtime.fsdp}),'
-        f' set runtime.remat=dots or full (now {runtime.remat}), or lower its batch_size',
-        needs,
-        has,
-        buffers,
-    )
+        raise DoesNotFit(task, needs, has, hlo.allocations(str(error))) from error
 
 
 def devices(topology: Topology) -> list[Any]:
@@ -293,7 +290,7 @@ def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
         limit = (devices(task.topology)[0].memory_stats() or {}).get('bytes_limit')
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:
-        raise _refusal(task, used['total'], usable, [])
+        raise DoesNotFit(task, used['total'], usable)
     plan['memory'] |= used | {'left': usable - used['total']}
     plan['layers_compiled'] = list(step.layers)
     plan['collectives'] = step.collectives
@@ -304,7 +301,7 @@ def compiled(task: Task, all_layers: bool = False) -> dict[str, Any]:
         'bytes_per_chip': step.moved,
         'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
     }
-    plan['libtpu'] = step.libtpu._asdict() if step.libtpu else None
+    plan['libtpu'] = step.libtpu
     plan['warnings'] = []
     # XLA draws those of `rbg` for a whole micro-batch on every chip.
     rows = task.phase.batch_size // config.runtime.accumulation

@@ -17,7 +17,6 @@ import jax
 
 from bert_jax.costs import libtpu_estimate, links, memory
 from bert_jax.costs.chips import Topology
-from bert_jax.costs.libtpu_estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Reading:
     flops: float
     moved: float
     collectives: list[dict[str, Any]]
-    libtpu: Estimate | None
+    libtpu: dict[str, Any] | None
     layers: tuple[int, ...]
 
 
@@ -59,6 +58,9 @@ def deeper(shallow: Reading, deep: Reading, layers: int) -> Reading:
     """Return the step of an unrolled model of `layers` layers, from two that have fewer."""
     [few], [more] = shallow.layers, deep.layers
     further = lambda first, second: first + (layers - few) * (second - first) / (more - few)
+    each_further = lambda first, second: {
+        name: further(first.get(name, 0), second.get(name, 0)) for name in second | first
+    }
 
     # Collectives by what they do. XLA joins small ones, so counts are less sure than bytes.
     before = {(row['kind'], *row['axes']): row for row in shallow.collectives}
@@ -71,17 +73,14 @@ def deeper(shallow: Reading, deep: Reading, layers: int) -> Reading:
 
     libtpu = None
     if shallow.libtpu and deep.libtpu:
-        of_few, of_more = shallow.libtpu.unpriced, deep.libtpu.unpriced
-        counts = {
-            kind: round(further(of_few.get(kind, 0), of_more.get(kind, 0)))
-            for kind in of_more | of_few
+        counts = each_further(shallow.libtpu['unpriced'], deep.libtpu['unpriced'])
+        libtpu = {
+            'step_s': further(shallow.libtpu['step_s'], deep.libtpu['step_s']),
+            'unpriced': {kind: round(n) for kind, n in counts.items() if round(n) > 0},
         }
-        libtpu = Estimate(
-            further(shallow.libtpu.step_s, deep.libtpu.step_s),
-            {kind: count for kind, count in counts.items() if count > 0},
-        )
+    memory_used = each_further(shallow.memory, deep.memory)
     return Reading(
-        memory={use: round(further(shallow.memory[use], deep.memory[use])) for use in deep.memory},
+        memory={use: round(size) for use, size in memory_used.items()},
         flops=further(shallow.flops, deep.flops),
         moved=further(shallow.moved, deep.moved),
         collectives=sorted(collectives, key=lambda row: -row['bytes']),

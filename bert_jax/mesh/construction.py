@@ -27,7 +27,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
       UserError: the sizes do not multiply to their number, or there are several slices of a TPU.
     """
     devices = devices or jax.devices()
-    shape = _checked(runtime, len(devices), 'runtime: {product}, but there are {count} devices')
+    shape = _checked(runtime, len(devices), f'there are {len(devices)} devices')
     if devices[0].platform == 'tpu' and len({getattr(d, 'slice_index', 0) for d in devices}) > 1:
         raise UserError(
             'the devices are of several TPU slices, and a run takes one: start it on a single slice'
@@ -45,9 +45,7 @@ def abstract_mesh(
     Raises:
       UserError: the sizes do not multiply to their number.
     """
-    shape = _checked(
-        runtime, count, f'--topology={topology} has {{count}} chips, but runtime: {{product}}'
-    )
+    shape = _checked(runtime, count, f'--topology={topology} has {count} chips')
     return AbstractMesh(shape, AXES, abstract_device=device)
 
 
@@ -69,14 +67,14 @@ def _shape(runtime: RuntimeConfig, count: int) -> tuple[int, int, int]:
     return data, runtime.fsdp, runtime.model_parallel
 
 
-def _checked(runtime: RuntimeConfig, count: int, message: str) -> tuple[int, int, int]:
-    """Return the sizes; UserError, which begins with `message`, where they do not fit `count`."""
+def _checked(runtime: RuntimeConfig, count: int, there: str) -> tuple[int, int, int]:
+    """Return the sizes; UserError where they do not fit `count`, which `there` says in words."""
     data, fsdp, model = shape = _shape(runtime, count)
     product = f'data_parallel={data} x fsdp={fsdp} x model_parallel={model} = {data * fsdp * model}'
     if data * fsdp * model != count:
         raise UserError(
-            message.format(product=product, count=count)
-            + ': change --set runtime.data_parallel, fsdp or model_parallel'
+            f'runtime: {product}, but {there}: change --set runtime.data_parallel, fsdp or'
+            ' model_parallel'
         )
     return shape
 

@@ -99,11 +99,19 @@ def names(processes: Sequence[int]) -> str:
     return f'process{"es" if len(processes) > 1 else ""} {shown}'
 
 
-def differences(descriptions: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return one line for each name to which not all processes give the same value.
+_ALIKE = 'start all of them with the same program, settings and records'
 
-    said: {process: {name: JSON value}}.
+
+def objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> str:
+    """Return why processes that say this must not run together, in one line; '' where they may.
+
+    descriptions: {process: {name: JSON value}}; a name 'refused' holds why that process does not
+    start.
     """
+    # A refusal explains itself; differences are named only where all would have started.
+    if refused := sorted(process for process in descriptions if 'refused' in descriptions[process]):
+        return f'{names(refused)} refused to start: {descriptions[refused[0]]["refused"]}'
+
     # By value: few values and many holders in most cases, and the odd one out is what is looked
     # for.
     lines = []
@@ -117,24 +125,10 @@ def differences(descriptions: Mapping[int, Mapping[str, Any]]) -> list[str]:
         if len(holders_of) > 1:
             values = [f'{value} in {names(holders)}' for value, holders in holders_of.items()]
             lines.append(f'{name}: {", ".join(values)}')
-    return lines
-
-
-_ALIKE = 'start all of them with the same program, settings and records'
-
-
-def objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> str:
-    """Return why processes that say this must not run together, in one line; '' where they may.
-
-    said: {process: {name: JSON value}}; a name 'refused' holds why that process does not start.
-    """
-    # A refusal explains itself; differences are named only where all would have started.
-    if refused := sorted(process for process in descriptions if 'refused' in descriptions[process]):
-        return f'{names(refused)} refused to start: {descriptions[refused[0]]["refused"]}'
-    if lines := differences(descriptions):
-        more = f' (and {len(lines) - 10} more)' if len(lines) > 10 else ''
-        return f'the processes of this run differ in {"; ".join(lines[:10])}{more}: {advice}'
-    return ''
+    if not lines:
+        return ''
+    more = f' (and {len(lines) - 10} more)' if len(lines) > 10 else ''
+    return f'the processes of this run differ in {"; ".join(lines[:10])}{more}: {advice}'
 
 
 class ProcessGroup:
@@ -144,8 +138,8 @@ class ProcessGroup:
     with an error says so: the others have a while to come to the same end, then they end too.
     """
 
-    def __init__(self, process: int, processes: int):
-        self.process, self.processes = process, processes
+    def __init__(self, process: int, processes: int, silence_s: float = 0):
+        self.process, self.processes, self._silence_s = process, processes, silence_s
         self.connections: dict[int, Connection] = {}
         self._said_farewell: set[int] = set()  # processes that will end as they should
         self._closed: set[int] = set()  # processes whose connection has ended
@@ -225,28 +219,28 @@ class ProcessGroup:
         jax's service ends with process 0 and aborts those that are left, which then say nothing of
         why. `besides` is the process that is not waited for.
         """
-        others = set(self.connections) - {besides}
-        deadline = time.monotonic() + _HEARD_S
-        while self.process == 0 and others - self._closed and time.monotonic() < deadline:
-            time.sleep(0.05)
+        if self.process == 0:
+            self._outlast(set(self.connections) - {besides}, _HEARD_S)
         leave(code)
+
+    def _outlast(self, others: set[int], seconds: float) -> None:
+        """Wait until the connections of these processes have ended, for so long at the most."""
+        deadline = time.monotonic() + seconds
+        while others - self._closed and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def end(self, error: BaseException | None = None) -> None:
         """Say farewell; to be called when the work is done, or with the error that ends it.
 
         An error is sent to the others, and jax, whose exit handler waits for all, is not asked.
         """
-        if error is None:
-            self._ending.set()
-            self._farewell(0, '')
-            return
-
         # A user's mistake has its own code and line; everything else counts as a defect, by its
         # type.
-        code, line = _DEFECT, f'{type(error).__name__}: {error}'
+        code, line = 0, ''
         if isinstance(error, UserError):
             code, line = error.exit_code, str(error)
-        else:
+        elif error is not None:
+            code, line = _DEFECT, f'{type(error).__name__}: {error}'
             # A collective that another process has left raises here too: that is the other's error.
             # So wait for word of it before this error counts as one of its own.
             time.sleep(_ECHO_S)
@@ -255,15 +249,16 @@ class ProcessGroup:
             if self._leaving.locked():  # another thread ends this process, and has said why
                 time.sleep(2 * _HEARD_S)
         self._ending.set()
-        self._farewell(code, ' '.join(line.split())[:1000])
+        line = ' '.join(line.split())[:1000]
+        self.tell({'farewell': self.process, 'code': code, 'line': line})
+        if not code:
+            return
         # Do not end before the farewell is heard; process 0 not before the others, because jax's
         # service ends with it and aborts those that are left.
         if self.process:
             self._heard.wait(_HEARD_S)
         else:
-            deadline = time.monotonic() + _GRACE_S + 5
-            while len(self._closed) < self.processes - 1 and time.monotonic() < deadline:
-                time.sleep(0.1)
+            self._outlast(set(range(1, self.processes)), _GRACE_S + 5)
         atexit.register(leave, code)
 
     def close(self) -> None:
@@ -271,9 +266,6 @@ class ProcessGroup:
         self._ending.set()
         for connection in self.connections.values():
             connection.close()
-
-    def _farewell(self, code: int, line: str) -> None:
-        self.tell({'farewell': self.process, 'code': code, 'line': line})
 
 
 def leave(code: int) -> None:

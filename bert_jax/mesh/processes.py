@@ -20,7 +20,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh.process_group import ProcessGroup, names, objection
+from bert_jax.mesh.process_group import ProcessGroup, objection
 from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
 
 _Made = TypeVar('_Made')
@@ -149,14 +149,9 @@ def _check_devices() -> None:
     """Raise UserError, in every process, unless all have as many devices of the same kind."""
     # All processes see the devices of all, so all come to the same verdict without a word.
     counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
-    holders_of: dict[str, list[int]] = {}
-    for (process, kind), count in sorted(counts.items()):
-        holders_of.setdefault(f'{count} x {kind}', []).append(process)
-    if len(holders_of) > 1:
-        unlike = ', '.join(f'{what} in {names(holders)}' for what, holders in holders_of.items())
-        raise UserError(
-            f'the processes have unlike devices ({unlike}): give each as many of the same kind'
-        )
+    devices = {process: {'devices': f'{n} x {kind}'} for (process, kind), n in counts.items()}
+    if line := objection(devices, 'give each as many of the same kind'):
+        raise UserError(line)
 
 
 def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:

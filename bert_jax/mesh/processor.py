@@ -6,6 +6,7 @@ Owns the one reading of the processor's flags. It must not know jax, models or s
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -20,29 +21,19 @@ def flags() -> frozenset[str]:
 
     Linux lists them in /proc/cpuinfo, macOS by sysctl.
     """
-    if sys.platform == 'darwin':
-        return _of_sysctl(_output('sysctl', 'hw.optional'))
     try:
-        lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-    except OSError:
+        if sys.platform == 'darwin':
+            # `feat_bf16` of the line 'hw.optional.arm.FEAT_BF16: 1'.
+            command = ['sysctl', 'hw.optional']
+            text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+            return frozenset(re.findall(r'(\w+): 1$', text.lower(), re.MULTILINE))
+        text = pathlib.Path('/proc/cpuinfo').read_text()
+    except OSError:  # there is no such file or program
         return frozenset()
-    listed = (line.partition(':')[2] for line in lines if line.startswith(('flags', 'Features')))
+    listed = re.findall(r'^(?:flags|Features).*?:(.*)', text, re.MULTILINE)
     return frozenset(' '.join(listed).lower().split())
 
 
 def multiplies_bfloat16() -> bool:
     """Tell whether products of bfloat16 are faster than those of float32 on this processor."""
     return not _FAST.isdisjoint(flags())
-
-
-def _of_sysctl(text: str) -> frozenset[str]:
-    """Return what sysctl says is there: `feat_bf16` of the line 'hw.optional.arm.FEAT_BF16: 1'."""
-    pairs = (line.partition(': ')[::2] for line in text.lower().splitlines())
-    return frozenset(name.rpartition('.')[2] for name, value in pairs if value.strip() == '1')
-
-
-def _output(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    except OSError:  # there is no such program
-        return ''

@@ -33,25 +33,19 @@ def use(folder: str | None) -> None:
     if folder is None:
         jax.config.update('jax_enable_compilation_cache', False)
     elif folder != 'auto':
-        _make(folder)
+        if '://' not in folder:  # one in an object store needs no making
+            try:
+                pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(
+                    f'runtime.compilation_cache={folder}: {error.strerror}: name a folder that can'
+                    ' be written, or none'
+                ) from error
         jax.config.update('jax_compilation_cache_dir', folder)
     # A program that one process has and another must compile could leave them waiting for each
     # other: on GPUs they share out the timing of kernels.
     elif jax.process_count() == 1 and jax.config.values['jax_compilation_cache_dir'] is None:
         _use_own()
-
-
-def _make(folder: str) -> None:
-    """Make a folder that the user has named; one in an object store needs no making."""
-    if '://' in folder:
-        return
-    try:
-        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f'runtime.compilation_cache={folder}: {error.strerror}: name a folder that can be'
-            ' written, or none'
-        ) from error
 
 
 def _use_own() -> None:

@@ -25,14 +25,13 @@ from bert_jax.configs.errors import UserError
 from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, objection
 
 # Goes up with each change of what is said; process 0 refuses callers that speak another.
-_PROTOCOL = 2
+_PROTOCOL = 3
 _FIRST_WORD_S = 5.0  # seconds that a caller has for its first line, which it sends at once
 _ANSWER_S = 20.0  # seconds that process 0 has to answer, which may have many to hear first
 _TELL_S = 30.0  # seconds for which a process that refuses to start tries to tell the others
 # Seconds for which process 0 waits for a port that is taken: a connection that has ended keeps its
 # port for 60 on Linux.
 _PORT_S = 70.0
-_ANSWERS = {'heard', 'start', 'missing', 'refused'}  # process 0 says one of them
 
 
 class Absent(UserError):
@@ -77,8 +76,7 @@ class Lead(ProcessGroup):
     """Process 0, which all others call."""
 
     def __init__(self, processes: int, silence_s: float):
-        super().__init__(0, processes)
-        self._silence_s = silence_s
+        super().__init__(0, processes, silence_s)
         self._said: dict[int, Mapping[str, Any]] = {}
         self._strangers = 0  # callers that were none of this run's processes
         self._open = True  # until the verdict is out
@@ -102,19 +100,21 @@ class Lead(ProcessGroup):
                     ' ignored', self._strangers,
                 )  # fmt: skip
             missing = sorted(set(range(1, self.processes)) - set(self._said))
+            error: UserError | None = None
             if line := objection({0: says, **self._said}):
-                self._dismiss({'refused': line})
-                raise UserError(line)
-            if missing:
-                self._dismiss({'missing': missing})
-                raise _absent(missing, self.processes, timeout_s)
+                error = UserError(line)
+            elif missing:
+                error = Absent(
+                    f'{len(self._said) + 1} of {self.processes} processes arrived within'
+                    f' {timeout_s:g} s; missing: {", ".join(map(str, missing))}. Start the same'
+                    ' command there with that --process_id'
+                )
+            if error:  # all who have called hear it, and are hung up on
+                self.tell({'refused': str(error), 'absent': isinstance(error, Absent)})
+                self.close()
+                raise error
             self.tell({'start': True})
         return self
-
-    def _dismiss(self, verdict: Mapping[str, Any]) -> None:
-        """Tell all who have called that they do not start, and hangs up."""
-        self.tell(verdict)
-        self.close()
 
     def _accept(self, server: socket.socket) -> None:
         """Take calls until the verdict is out, each in a thread of its own."""
@@ -197,10 +197,6 @@ class Lead(ProcessGroup):
 class Caller(ProcessGroup):
     """A process that calls process 0."""
 
-    def __init__(self, process: int, processes: int, silence_s: float):
-        super().__init__(process, processes)
-        self._silence_s = silence_s
-
     def meet(
         self, address: tuple[str, int], timeout_s: float, says: Mapping[str, Any]
     ) -> ProcessGroup:
@@ -222,14 +218,15 @@ class Caller(ProcessGroup):
                 connected.close()
                 continue
             connection = Connection(connected, self._silence_s)
-            try:
-                if verdict := self._ask(connection, says, seconds_left):
-                    return self._obey(verdict, connection, timeout_s, says)
-            except UserError:
-                connection.close()
-                raise
-            # Without a verdict it was another program, or a process 0 that ended: call again.
+            verdict = self._ask(connection, says, seconds_left)
+            if verdict and 'start' in verdict:
+                self.connections[0] = connection
+                threading.Thread(target=self.listen, args=(0, connection), daemon=True).start()
+                return self
             connection.close()
+            if verdict:
+                raise (Absent if verdict.get('absent') else UserError)(verdict['refused'])
+            # Without a verdict it was another program, or a process 0 that ended: call again.
             why = ' (who is there is not process 0 of a run, or ended)'
             time.sleep(min(seconds_left, 0.2))
         host, port = address
@@ -241,43 +238,19 @@ class Caller(ProcessGroup):
     def _ask(
         self, connection: Connection, says: Mapping[str, Any], seconds_left: float
     ) -> Mapping[str, Any] | None:
-        """Return the verdict of process 0, or that it has heard a refusal; None if neither."""
+        """Return the verdict of process 0, or the refusal that it has heard; None if neither."""
         # Two answers come: that it was heard, then the verdict, which takes as long as the last
         # arrival.
         connection.send({'bert_jax': _PROTOCOL, 'process': self.process, 'says': says})
         answer = connection.receive(_ANSWER_S)
-        if answer and 'heard' in answer and 'refused' not in says:
+        if answer and 'heard' in answer:
+            if 'refused' in says:
+                return says
             # the clock of process 0 decides
             answer = connection.receive(seconds_left + _ANSWER_S)
 
         # Another program may answer in JSON too, if only by an echo.
-        return answer if answer and answer.keys() & _ANSWERS else None
-
-    def _obey(
-        self,
-        verdict: Mapping[str, Any],
-        connection: Connection,
-        timeout_s: float,
-        says: Mapping[str, Any],
-    ) -> ProcessGroup:
-        """Start, and listen to process 0 from here on, or raise what the verdict says."""
-        match {**verdict, **says}:
-            case {'refused': str(line)}:  # by process 0, or by this one, which has been heard
-                raise UserError(line)
-            case {'missing': list(missing)}:
-                raise _absent(missing, self.processes, timeout_s)
-        self.connections[0] = connection
-        threading.Thread(target=self.listen, args=(0, connection), daemon=True).start()
-        return self
-
-
-def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
-    """Return the error that names the missing processes."""
-    return Absent(
-        f'{processes - len(missing)} of {processes} processes arrived within {timeout_s:g} s; '
-        f'missing: {", ".join(map(str, missing))}. '
-        'Start the same command there with that --process_id'
-    )
+        return answer if answer and answer.keys() & {'start', 'refused'} else None
 
 
 @contextlib.contextmanager

@@ -20,6 +20,18 @@ ROUNDS = 20  # the paper's recommendation, and jax's
 FEWER_ROUNDS = 13  # the fewest that pass the paper's tests of randomness
 
 
+def row_major(shape: tuple[int, ...], number: int = 0) -> jax.Array:
+    """Return the number of each place of an array, counted row by row: uint32, wrapping around.
+
+    The array is slice `number` of a stack of such. Elementwise, so the same on every mesh.
+    """
+    places = jnp.full(shape, number, jnp.uint32)
+    for axis, size in enumerate(shape):
+        iota = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        places = places * jnp.uint32(size) + iota
+    return places
+
+
 def threefry(
     key: Any, counter: tuple[jax.Array, jax.Array], rounds: int = ROUNDS
 ) -> tuple[jax.Array, jax.Array]:

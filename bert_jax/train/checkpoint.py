@@ -44,7 +44,7 @@ from bert_jax.train.checkpoint_faults import (
     read_meta,
     writing,
 )
-from bert_jax.train.state import TrainState
+from bert_jax.train.state import TrainState, checkpoint_bytes
 
 if TYPE_CHECKING:
     import orbax.checkpoint as ocp
@@ -181,7 +181,7 @@ class Checkpoints:
 
         # A full disk is better found before the first byte than after half of them.
         try:
-            self._check_room(_size(state), 'a checkpoint needs')
+            self._check_room(checkpoint_bytes(state), 'a checkpoint needs')
         except NoRoom as error:
             self._unsaved(step, error)
             return
@@ -233,18 +233,18 @@ class Checkpoints:
         What will be kept of them is the newest, the best, and one that is being written while the
         one it replaces is still there.
         """
-        saved = len(self.steps())
+        saved, size = len(self.steps()), checkpoint_bytes(state)
         # Keep + 2: the newest, the best if it is older, and the one that is being written. Where
         # some are kept for good all of them are counted: a bound, and such runs save seldom.
         kept_at_once = saved + saves if self._keep_every else self._keep + 2
         more = max(0, min(kept_at_once, saved + saves) - saved)
         what = (
-            f'{more} more checkpoints of {_size(state) / 1e6:.0f} MB each'
+            f'{more} more checkpoints of {size / 1e6:.0f} MB each'
             f' (runtime.keep_checkpoints={self._keep}, the best, one being written; {saved} are'
             ' there) need'
         )
         try:
-            self._check_room(more * _size(state), what)
+            self._check_room(more * size, what)
         except NoRoom as error:
             if required:
                 raise NoRoom(
@@ -415,11 +415,6 @@ def _beside_params(state: TrainState) -> dict[str, Any]:
 def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return an array's shape and place, without its numbers."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-
-
-def _size(state: TrainState) -> int:
-    """Bytes of all arrays of a state that a checkpoint holds."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(state._replace(frozen=None)))
 
 
 def saved_steps(workdir: epath.PathLike) -> list[int]:

@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, chain, no_room
 from bert_jax.configs.files.json_object import parse_object
 from bert_jax.model import layout
+from bert_jax.model.threefry import row_major
 
 T = TypeVar('T')
 
@@ -69,10 +69,7 @@ def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
     """
     # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
     bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
-    index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
-    for axis, size in enumerate(leaf.shape):
-        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
-    index = index + np.uint32(number * leaf.size % 2**32)
+    index = row_major(leaf.shape, number)
     # 2654435761 is Knuth's multiplicative constant (2**32 over the golden ratio): near indices get
     # weights far apart, and elements that change places change the sum.
     return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
@@ -96,7 +93,10 @@ def fingerprints(tree: Any) -> dict[str, int]:
 
 def read_meta(folder: epath.Path) -> dict[str, Any]:
     """Return what was saved with the arrays, as JSON values; Damaged where it is not whole."""
-    meta = json_object(folder / 'meta' / 'metadata')
+    try:
+        meta = parse_object((folder / 'meta' / 'metadata').read_bytes())
+    except (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise Damaged(f'meta/metadata cannot be read ({describe(error)})') from None
     if not isinstance(meta.get('fingerprints'), dict):
         raise Damaged('meta/metadata has no fingerprints')
     if 'checksum' in meta and meta['checksum'] != checksum(meta):  # older versions wrote none
@@ -215,22 +215,10 @@ def writing(folder: Any, error: Exception) -> Exception:
     # advice.
     if not no_room(error):
         return error
-    limit = any(
-        e.errno == errno.EFBIG for e in chain(error) if isinstance(e, OSError)
-    ) or 'File too large' in str(error)
+    limit = any('File too large' in str(cause) for cause in chain(error))
     why = 'a limit on the size of files was reached (ulimit -f)' if limit else 'the disk was full'
     mend = 'raise it' if limit else 'make room'
     return NoRoom(f'{folder}: {why} when a checkpoint was written: {mend} and start again')
-
-
-def json_object(path: Any) -> dict[str, Any]:
-    """Read the JSON object in a checkpoint's file `path`; raise Damaged if there is none."""
-    try:
-        return parse_object(path.read_bytes())
-    except (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise Damaged(
-            f'{path.parent.name}/{path.name} cannot be read ({describe(error)})'
-        ) from None
 
 
 def quiet() -> None:

@@ -231,8 +231,9 @@ class _Training(NamedTuple):
             # save, which a signal makes due. All lines so far belong to steps before the saved one,
             # so a resumed run writes neither less nor twice.
             signal = run.should_stop()
-            if save_last if at_end else self._save_is_due(step, signal, result):
-                score = result.score if result else None
+            score = result.score if result else None
+            in_turn = signal is not None or step % run.runtime.checkpoint_every == 0
+            if save_last if at_end else in_turn or run.checkpoints.is_best(score):
                 with run.metrics.paused():
                     self._save(state, score, required=early or step == run.total_steps)
                 run.heartbeat()
@@ -259,14 +260,9 @@ class _Training(NamedTuple):
 
     def _entry(self, step: int, metrics: Mapping[str, float]) -> LogEntry:
         """Return the line of training at `step`."""
-        total = self.run.total_steps
-        eta = metrics_accumulator.eta(total - step, metrics)
+        total, step_ms = self.run.total_steps, metrics.get('step_ms')
+        eta = None if step_ms is None else (total - step) * step_ms / 1e3
         return LogEntry(step, {**self.labels, 'split': 'train', **metrics}, total, eta)
-
-    def _save_is_due(self, step: int, signal: int | None, result: EvalResult | None) -> bool:
-        """Tell whether a step on the way is saved: on a signal, in turn, or as the best so far."""
-        due = signal is not None or step % self.run.runtime.checkpoint_every == 0
-        return due or (result is not None and self.run.checkpoints.is_best(result.score))
 
     def _save(self, state: TrainState, score: Score | None, required: bool) -> None:
         """Save a state and the sums since the last line; a full disk ends the run if `required`."""

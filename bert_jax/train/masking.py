@@ -11,7 +11,7 @@ Dims: B rows, S positions, P predictions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -62,22 +62,13 @@ class DynamicMasking:
           key: the key of the step.
           rows_B: the numbers of the rows in the global batch.
         """
-        columns = dict(batch)
-        names = ('input_ids', 'input_mask', 'segment_ids')
-        draw_rows = jax.vmap(self._draw_row, in_axes=(None, 0, 0, 0, 0, 0))
-        ids_BS, mask_BS, segment_BS = (batch[name] for name in names)
-        masked = draw_rows(key, rows_B, ids_BS, mask_BS, segment_BS, columns.pop('word_starts'))
-        return columns | masked
+        names = ('input_ids', 'input_mask', 'segment_ids', 'word_starts')
+        read = {name: batch[name] for name in names}
+        masked = jax.vmap(self._draw_row, in_axes=(None, 0, 0))(key, rows_B, read)
+        return {name: batch[name] for name in batch if name != 'word_starts'} | masked
 
-    def _draw_row(
-        self,
-        key: jax.Array,
-        row: Any,
-        ids_S: jax.Array,
-        mask_S: jax.Array,
-        segment_S: jax.Array,
-        starts_S: jax.Array,
-    ):
+    def _draw_row(self, key: jax.Array, row: jax.Array, read: Batch) -> dict[str, jax.Array]:
+        ids_S, mask_S = read['input_ids'], read['input_mask']
         S = ids_S.shape[0]
         P = min(self.max_predictions, S)
 
@@ -86,10 +77,10 @@ class DynamicMasking:
         row_key = jax.random.fold_in(key, row)
         bits = jax.random.bits(row_key, (S + 2 * P,), jnp.uint32)
         # Without --whole_word every token of text is a word of its own.
-        candidates_S = text_positions(mask_S, segment_S)
+        candidates_S = text_positions(mask_S, read['segment_ids'])
         if self.separator is not None:
             candidates_S &= ids_S != self.separator
-        starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
+        starts_S = candidates_S & (read['word_starts'] > 0) if self.whole_word else candidates_S
         count = self._count(row_key, jnp.sum(mask_S), S, P)
         chosen_S = choose_words(bits[:S], candidates_S, starts_S, count)
 

@@ -93,12 +93,9 @@ class MetricsAccumulator:
 
     def _settle_pending(self) -> None:
         """Wait for the step that was dispatched last, and add up its metrics."""
-        if self._pending is not None:
-            step, metrics = self._pending
-            self._pending = None
-            self._add(step, metrics)
-
-    def _add(self, step: int, metrics: MetricSums) -> None:
+        if self._pending is None:
+            return
+        (step, metrics), self._pending = self._pending, None
         # One transfer for all metrics of the step.
         host = {name: (float(s), float(w)) for name, (s, w) in jax.device_get(metrics).items()}
         bad, _ = host.pop('bad_steps')
@@ -182,11 +179,6 @@ class MetricsAccumulator:
             figures |= rates(self._work, seconds) if rates else {}
         self._start()
         return figures
-
-
-def eta(steps_left: int, measured: Mapping[str, float]) -> float | None:
-    """Return the seconds that `steps_left` take at the measured pace; None without a pace."""
-    return steps_left * measured['step_ms'] / 1e3 if 'step_ms' in measured else None
 
 
 def add_sums(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]]) -> None:

@@ -12,7 +12,6 @@ itself is schedule.py's.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from typing import Any, NamedTuple, TypeAlias
@@ -28,7 +27,7 @@ from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import by_path, path_of
 from bert_jax.model import layout
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.model.threefry import FEWER_ROUNDS, threefry
+from bert_jax.model.threefry import FEWER_ROUNDS, row_major, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed, but not a network of words:
@@ -87,9 +86,7 @@ def tensor_means(values: Any, model: ModelConfig | None) -> Any:
     leaves = by_path(values)
     for path, x in leaves.items():
         first = 1 if is_stacked(path) else 0
-        tensor, rows = _tensor(path, model), 0
-        if model is not None:
-            rows = padding_rows(path, model)
+        tensor, rows = _tensor(path, model), padding_rows(path, model) if model else 0
         sums[tensor].append(jnp.sum(x, axis=tuple(range(first, x.ndim))))
         sizes[tensor] += (x.size - rows * (x.size // x.shape[0])) // (x.shape[0] if first else 1)
 
@@ -248,13 +245,7 @@ def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: 
 
     leaf, number: x is slice `number` of that leaf at rest.
     """
-    # A place's number counts row-major, wherever the place lies.
-    offset = sum(
-        jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) * jnp.uint32(math.prod(x.shape[i + 1 :]))
-        for i in range(x.ndim)
-    )
-    offset = jnp.asarray(offset, jnp.uint32) + np.uint32(number * x.size % 2**32)
-    word, _ = threefry(key, (offset, jnp.uint32(leaf)), FEWER_ROUNDS)
+    word, _ = threefry(key, (row_major(x.shape, number), jnp.uint32(leaf)), FEWER_ROUNDS)
     # bfloat16 is the upper half of float32: a random lower half carries into it, or does not. What
     # is no number stays what it is.
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (word >> 16)
@@ -300,11 +291,11 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
     """
     # L is read from stacks, or from the blocks' numbers; 0 for a model without blocks.
     blocks = 0
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        number = layout.parse(path_of(path))[1]
+    for name, leaf in by_path(params).items():
+        number = layout.parse(name)[1]
         if number is not None:
             blocks = max(blocks, number + 1)
-        elif is_stacked(path_of(path)):
+        elif is_stacked(name):
             blocks = max(blocks, leaf.shape[0])
     if config.freeze_layers > blocks:
         raise UserError(

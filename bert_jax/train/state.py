@@ -113,6 +113,12 @@ def parameter_count(params: Any, config: ModelConfig) -> int:
     )
 
 
+def checkpoint_bytes(state: TrainState) -> int:
+    """Return bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
+    leaves = jax.tree.leaves(state._replace(frozen=None))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
     """Return a state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
@@ -227,23 +233,16 @@ def load_moments(state: TrainState, source: Mapping[str, Any], name: str) -> Tra
     source: {path in that run's optimizer state: numpy array}. `name` is the source's in UserError,
     where names or shapes do not match.
     """
-    given: dict[str, Any] = {'mu': {}, 'nu': {}}
-    count: Any = None
-    for path, leaf in source.items():
-        # Behind the number of the transformation, which clipping and freezing change.
-        _, _, below = path.partition('/')
-        moment, _, leaf_path = below.partition('/')
-        if moment in given:
-            given[moment][leaf_path] = leaf
-        elif moment == 'count' and not leaf_path:
-            count = leaf
-    trees = {moment: traverse_util.unflatten_dict(of, sep='/') for moment, of in given.items()}
+    # Behind the number of the transformation, which clipping and freezing change.
+    below = {path.partition('/')[2]: leaf for path, leaf in source.items()}
+    tree = traverse_util.unflatten_dict(below, sep='/')
+    given = {moment: tree.get(moment, {}) for moment in ('mu', 'nu')}
 
     def placed(entry: Any) -> Any:
         if not isinstance(entry, optax.ScaleByAdamState):
             return entry
-        moments = load_params_into({'mu': entry.mu, 'nu': entry.nu}, trees, name)
-        counted = jax.device_put(np.asarray(count, entry.count.dtype), entry.count.sharding)
+        moments = load_params_into({'mu': entry.mu, 'nu': entry.nu}, given, name)
+        counted = jax.device_put(np.asarray(tree['count'], entry.count.dtype), entry.count.sharding)
         return optax.ScaleByAdamState(counted, moments['mu'], moments['nu'])
 
     opt_state = jax.tree.map(

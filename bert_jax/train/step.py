@@ -158,8 +158,7 @@ def _total(gradient: Callable[..., Any], state_params: Any) -> Callable[..., Any
         params = jax.tree.map(lambda x, kept: x.astype(kept.dtype), params, state_params)
         first_micro = jax.tree.map(lambda x: x[0], micros)
         # Zeros of the right shapes are where the sums begin.
-        shapes = jax.eval_shape(gradient, params, shared, first_micro)
-        zeros = jax.tree.map(jnp.zeros_like, shapes)
+        zeros = optax.tree.zeros_like(jax.eval_shape(gradient, params, shared, first_micro))
         if (count := shared[-1]) is not None:
             at = lambda i: jax.tree.map(
                 lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), micros

@@ -76,29 +76,19 @@ def _best_positions(
     return best
 
 
-class Training(NamedTuple):
-    """How a model is trained, as far as objectives read it.
-
-    Attributes:
-      embedding: of a sentence encoder.
-      targets: of classes.
-    """
-
-    embedding: EmbeddingConfig = EmbeddingConfig()
-    targets: losses.ClassTargets = losses.ClassTargets()
-
-
-# (model, how it is trained) -> what is minimised.
-MakeObjective = Callable[[Any, Training], losses.Objective]
+# (model, how a sentence encoder is trained, how classes are) -> what is minimised.
+MakeObjective = Callable[[Any, EmbeddingConfig, losses.ClassTargets], losses.Objective]
 
 
 def _of_model(make: Callable[[Any], losses.Objective]) -> MakeObjective:
     """Return what makes an objective that the model alone decides."""
-    return lambda model, training: make(model)
+    return lambda model, embedding, targets: make(model)
 
 
-def _classes(model: Any, training: Training) -> losses.Objective:
-    return losses.classification_objective(model, training.targets)
+def _classes(
+    model: Any, embedding: EmbeddingConfig, targets: losses.ClassTargets
+) -> losses.Objective:
+    return losses.classification_objective(model, targets)
 
 
 _CHOICES = _of_model(
@@ -277,7 +267,7 @@ HEADS = {
         parts=(),
         architecture='BertModel',
         outputs={'sentence_embedding': lambda result, config: result},
-        objective=lambda model, training: embedding_objective(model, training.embedding),
+        objective=lambda model, embedding, targets: embedding_objective(model, embedding),
         decoded=lambda vectors, batch, n_best: {'sentence_embedding': vectors},
     ),
 }
@@ -337,8 +327,7 @@ def make_objective(
     objective = HEADS[head].objective
     if objective is None:
         raise KeyError(head)
-    training = Training(embedding or EmbeddingConfig(), targets or losses.ClassTargets())
-    return objective(model, training)
+    return objective(model, embedding or EmbeddingConfig(), targets or losses.ClassTargets())
 
 
 def passes(head: str, config: ModelConfig) -> int:

@@ -16,17 +16,16 @@ from bert_jax.input_pipeline.records import shards, tfrecord
 class Blocks:
     """The blocks of a split, from 0 on: those of its first shard, then those of the next.
 
-    `sizes` [K] are their records: 256, but for the last block of each shard, which has what is
-    left.
+    `blocks` [K] names the shard of each, and its number there; `sizes` [K] are their records: 256,
+    but for the last block of each shard, which has what is left.
     """
 
     def __init__(self, directory: epath.PathLike, of: tuple[shards.ShardInfo, ...]):
         """Make the blocks of the shards `of` a split, which lie in `directory`."""
-        self._directory, self._shards = epath.Path(directory), of
-        self._shard_of = np.repeat(np.arange(len(of)), [len(s.index) for s in of])
-        self._number_of = np.concatenate([np.arange(len(s.index)) for s in of])
-        left = np.array([s.records for s in of])[self._shard_of] - self._number_of * shards.BLOCK
-        self.sizes = np.minimum(left, shards.BLOCK)
+        self._directory = epath.Path(directory)
+        # The shard of each block, and its number there.
+        self.blocks = [(shard, number) for shard in of for number in range(len(shard.index))]
+        self.sizes = np.array([shard.block_records(number) for shard, number in self.blocks])
 
     def read(self, block: int) -> bytes:
         """Return the bytes of a block, by one read.
@@ -34,7 +33,7 @@ class Blocks:
         Raises:
           UserError: they cannot be read.
         """
-        shard, number = self.shard_of(block)
+        shard, number = self.blocks[block]
         start, end = shard.block(number)
         try:
             with (self._directory / shard.file).open('rb') as file:
@@ -65,10 +64,6 @@ class Blocks:
             raise self._fault(block, len(starts), len(text), 'the file ends here')
         return starts, ends
 
-    def shard_of(self, block: int) -> tuple[shards.ShardInfo, int]:
-        """Return the shard of a block, and its number there."""
-        return self._shards[self._shard_of[block]], int(self._number_of[block])
-
     def fault(self, block: int, offset: int, reason: str) -> UserError:
         """Return the error for a whole record that holds what it should not."""
         starts, _ = self.records(block, self.read(block))
@@ -77,9 +72,9 @@ class Blocks:
     def _fault(self, block: int, offset: int, byte: int, reason: str) -> UserError:
         """Return the error for a record, given by its offset and byte in its block."""
         # Counted from the start of the file, as verify_data does.
-        shard, number = self.shard_of(block)
+        shard, number = self.blocks[block]
         record, byte = number * shards.BLOCK + offset, shard.block(number)[0] + byte
-        fault = shards.Fault(shard.file, record, byte, reason)
+        fault = shards.Fault(shard.file, reason, record, byte)
         return UserError(
             f'{self._directory / str(fault)}: bert-preprocess verify {self._directory} lists'
             ' every fault'

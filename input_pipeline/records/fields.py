@@ -166,14 +166,12 @@ def decode_tensorflow(
     vocab_size: int,
     groups: range,
     load: Callable[[int], list[bytes]],
-    at_once: int = 1,
-    ahead: int = 1,
 ) -> Iterator[dict[str, np.ndarray] | None]:
     """Yield `decode_numpy` by TensorFlow, of what `load` gives for each of `groups`.
 
     None where a record is not in order: TensorFlow does not say which. See tf_data.parsed.
     """
-    for columns in tf_data.parsed(spec.features, groups, load, at_once, ahead):
+    for columns in tf_data.parsed(spec.features, groups, load):
         if columns is None or not in_range(spec, columns, vocab_size):
             yield None
         else:
@@ -318,22 +316,19 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
     """
     # Sums that add up, no means: shards are counted apart, in any order.
     labels = columns['next_sentence_labels']
+    # Numbers of the packs; a mask is that of the one example of a row.
+    used = columns['pack_ids' if spec.packed else 'input_mask']
+    packs = used.max(axis=1, initial=0)
     if spec.packed:
-        packs = columns['pack_ids'].max(axis=1, initial=0)
-        sums: dict[str, int | list[int]] = {
-            'records': len(packs),
-            'examples': int(packs.sum()),
-            'tokens': int(np.count_nonzero(columns['pack_ids'])),
-            'random_next': int((labels * columns['next_sentence_weights']).sum()),
-            'pack_histogram': np.bincount(packs, minlength=spec.max_packs + 1).tolist(),
-        }
-    else:
-        sums = {
-            'records': len(labels),
-            'examples': len(labels),
-            'tokens': int(columns['input_mask'].sum()),
-            'random_next': int(labels.sum()),
-        }
+        labels = labels * columns['next_sentence_weights']
+    sums: dict[str, int | list[int]] = {
+        'records': len(used),
+        'examples': int(packs.sum()),
+        'tokens': int(np.count_nonzero(used)),
+        'random_next': int(labels.sum()),
+    }
+    if spec.packed:
+        sums['pack_histogram'] = np.bincount(packs, minlength=spec.max_packs + 1).tolist()
 
     # Kept: 10 % of the masked ones show the original on purpose.
     if spec.masking == 'static':

@@ -8,19 +8,18 @@ those of another vocabulary; it must not know where the files come from, nor wha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.records import example_proto, fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
-from bert_jax.input_pipeline.records.shards import BLOCK, ShardInfo
-from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, frame_records, read_records
+from bert_jax.input_pipeline.records.shards import BLOCK, ShardInfo, described
+from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, read_records
 
 
 @dataclass(frozen=True)
@@ -66,29 +65,30 @@ class Reader:
         Raises:
           UserError: for the first record that is damaged, or is not what it should be.
         """
-        index: list[int] = []
-        records = size = crc = 0
         with reading(path), path.open('rb') as file:
-            frames = read_records(file)
+
+            def blocks() -> Iterator[list[bytes]]:
+                frames = read_records(file)
+                for number in itertools.count():
+                    if not (block := list(itertools.islice(frames, BLOCK))):
+                        return
+                    self._take(path, split, number * BLOCK, block)
+                    yield [payload for _, payload in block]
+
+            def taken(text: bytes) -> None:
+                self.size += len(text)
+                progress(self.size)
+
             try:
-                # A block at a time, as the stream will ask for them by the index.
-                while block := list(itertools.islice(frames, BLOCK)):
-                    index.append(block[0][0])
-                    self._take(path, split, records, block)
-                    text = frame_records(payload for _, payload in block)
-                    crc = google_crc32c.extend(crc, text)
-                    records += len(block)
-                    size += len(text)
-                    self.size += len(text)
-                    progress(self.size)
+                shard = described(path.name, split, blocks(), taken)
             except CorruptRecord as error:
                 hint = (
                     'no TFRecord file, or a compressed one' if error.byte == 0 else 'copy it again'
                 )
                 raise UserError(f'{path}: {error} ({hint})') from None
-        if not records:
+        if not shard.records:
             raise UserError(f'{path}: no records in it: leave it out')
-        return ShardInfo(path.name, split, records, size, crc, tuple(index))
+        return shard
 
     def _take(
         self, path: Path, split: str, before: int, block: Sequence[tuple[int, bytes]]

@@ -95,9 +95,9 @@ class Fault:
     """
 
     file: str
-    record: int | None
-    byte: int | None
     what: str
+    record: int | None = None
+    byte: int | None = None
 
     def __str__(self) -> str:
         record = '' if self.record is None else f' record {self.record} at byte {self.byte}:'
@@ -114,23 +114,31 @@ def write_shard(path: epath.PathLike, records: Iterable[bytes]) -> ShardInfo:
       path: SPLIT-00000-of-00008.tfrecord, or SPLIT-LANGUAGE-...; the split is read off the name.
       records: serialised, in their order.
     """
-    # A block at a time: its frames are joined and written at once, and where it begins is an entry
-    # of the index, by which the stream seeks.
+    # The split is the name up to the first dash.
+    name, remaining = epath.Path(path).name, iter(records)
+    blocks = iter(lambda: list(itertools.islice(remaining, BLOCK)), [])
+    with atomic_file(epath.Path(path)) as file:
+        return described(name, name.split('-')[0], blocks, file.write)
+
+
+def described(
+    file: str, split: str, blocks: Iterable[list[bytes]], write: Callable[[bytes], Any]
+) -> ShardInfo:
+    """Return what a manifest says of a file of these blocks of records.
+
+    Each block's frames are joined, and given to `write` before the next block is asked for.
+    """
+    # Where a block begins is an entry of the index, by which the stream seeks.
     index: list[int] = []
     count = size = crc = 0
-    remaining = iter(records)
-    with atomic_file(epath.Path(path)) as file:
-        while block := list(itertools.islice(remaining, BLOCK)):
-            text = frame_records(block)
-            file.write(text)
-            index.append(size)
-            size += len(text)
-            count += len(block)
-            crc = google_crc32c.extend(crc, text)
-
-    # The split is the name up to the first dash.
-    name = epath.Path(path).name
-    return ShardInfo(name, name.split('-')[0], count, size, crc, tuple(index))
+    for block in blocks:
+        text = frame_records(block)
+        write(text)
+        index.append(size)
+        size += len(text)
+        count += len(block)
+        crc = google_crc32c.extend(crc, text)
+    return ShardInfo(file, split, count, size, crc, tuple(index))
 
 
 # ---- the manifest
@@ -276,19 +284,19 @@ def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> lis
         try:
             size = (epath.Path(directory) / shard.file).stat().length
         except FileNotFoundError:
-            faults.append(Fault(shard.file, None, None, 'missing'))
+            faults.append(Fault(shard.file, 'missing'))
         except OSError as error:
             faults.append(unreadable(shard, error))
         else:
             if size != shard.bytes:
                 what = f'{size} bytes long, and the manifest says {shard.bytes}'
-                faults.append(Fault(shard.file, None, None, what))
+                faults.append(Fault(shard.file, what))
     return faults
 
 
 def unreadable(shard: ShardInfo, error: OSError) -> Fault:
     """Return the fault of a shard that the system cannot read."""
-    return Fault(shard.file, None, None, f'cannot be read ({error.strerror})')
+    return Fault(shard.file, f'cannot be read ({error.strerror})')
 
 
 # ---- reading all of it back
@@ -344,7 +352,7 @@ def verify(
                 counted = counts.get(split, {}).get(name)
                 if counted != value:
                     what = f'{split} {name} is {value}, and the shards have {counted}'
-                    faults.append(Fault(MANIFEST, None, None, what))
+                    faults.append(Fault(MANIFEST, what))
     return Verification(faults, counts)
 
 
@@ -382,7 +390,7 @@ def _verify_shard(
             # Rows of the block become records of the file.
             faults += len(wrong)
             for row, reason in sorted(wrong):
-                yield Fault(shard.file, number * BLOCK + row, start + bounds[row], reason)
+                yield Fault(shard.file, reason, number * BLOCK + row, start + bounds[row])
             seen += whole
 
             # Nothing can follow where the file itself has ended.
@@ -392,13 +400,13 @@ def _verify_shard(
         # The file as such: longer than it should be, or sound and yet not the one that was written.
         if file.read(1):
             what = f'goes on after its {shard.records} records'
-            yield Fault(shard.file, shard.records, shard.bytes, what)
+            yield Fault(shard.file, what, shard.records, shard.bytes)
         elif not faults and (crc != shard.crc32c or seen != shard.records):
             what = (
                 f'every record reads, but its crc32c is {crc} and the manifest says {shard.crc32c}:'
                 ' it is another file'
             )
-            yield Fault(shard.file, None, None, what)
+            yield Fault(shard.file, what)
 
 
 def _verify_block(

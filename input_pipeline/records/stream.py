@@ -22,7 +22,6 @@ from bert_jax.input_pipeline.records.blocks import Blocks
 from bert_jax.input_pipeline.records.growth import Growth
 from bert_jax.input_pipeline.records.sampler import SAMPLERS
 
-_DECODERS = 2  # groups of batches that TensorFlow decodes at a time
 _READERS = 8  # blocks that are read at a time from far away, where each takes long to come
 _AHEAD = 4  # groups of batches made ready before they are asked for, at least
 # Small batches are made so many together: to make one costs as much as a hundred rows. No more, or
@@ -182,7 +181,7 @@ class RecordStream:
         blocks, offsets = self._sampler.indices(rows)
         files = []
         for block in dict.fromkeys(blocks.tolist()):
-            shard, number = self._blocks.shard_of(block)
+            shard, number = self._blocks.blocks[block]
             read = offsets[blocks == block] + number * shards.BLOCK
             files.append(f'{shard.file} records {read.min()} to {read.max()}')
 
@@ -272,9 +271,7 @@ class RecordStream:
                 of_block = dict(zip(needed, pool.map(payloads, needed)))
             return [of_block[block][offset] for block, offset in zip(blocks, offsets)]
 
-        decoded = fields.decode_tensorflow(
-            self._spec, self._vocab_size, groups, load, _DECODERS, _AHEAD
-        )
+        decoded = fields.decode_tensorflow(self._spec, self._vocab_size, groups, load)
         for first, columns in zip(groups, decoded):
             # The other decoder names the record that is not in order.
             if columns is None:

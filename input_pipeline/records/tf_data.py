@@ -17,13 +17,12 @@ import numpy as np
 
 from bert_jax.input_pipeline.records.example_proto import Feature
 
+_AT_ONCE = 2  # groups that are decoded at a time
+_AHEAD = 4  # groups made ready before they are asked for
+
 
 def parsed(
-    features: Sequence[Feature],
-    groups: range,
-    load: Callable[[int], list[bytes]],
-    at_once: int,
-    ahead: int,
+    features: Sequence[Feature], groups: range, load: Callable[[int], list[bytes]]
 ) -> Iterator[dict[str, np.ndarray] | None]:
     """Yield what `load` gives for each number of `groups`, decoded, in their order.
 
@@ -31,8 +30,6 @@ def parsed(
       features: what each record holds.
       groups: the numbers that `load` is called with.
       load: called in TensorFlow's threads; what it raises is raised here.
-      at_once: groups that are decoded at a time.
-      ahead: groups made ready before they are asked for.
 
     Yields:
       [N, length] int32 or float32 a feature, with the largest int32 for what is beyond 32 bits;
@@ -57,7 +54,7 @@ def parsed(
 
     # In the order of the groups whichever is ready first, or a resumed run would see other batches.
     dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
-    dataset = dataset.map(decode, num_parallel_calls=at_once, deterministic=True).prefetch(ahead)
+    dataset = dataset.map(decode, num_parallel_calls=_AT_ONCE, deterministic=True).prefetch(_AHEAD)
 
     # The iterator's threads call `load`. One that does so when the interpreter ends hangs or
     # crashes it, so the iterator goes before, even where an exception still holds this frame.

@@ -389,7 +389,7 @@ def test_what_libtpu_has_no_estimate_for_is_listed(optimised, setting):
     program = Program(
         *sizes, 'model.num_layers=1', 'runtime.compute_dtype=bfloat16', f'runtime.{setting}'
     )
-    listed = program.estimate.unpriced
+    listed = program.estimate['unpriced']
     kinds = {
         'attention=tpu_splash': 'kernel splash',
         'attention=tpu_fused': 'kernel fused_attention',

@@ -12,7 +12,7 @@ import itertools
 import jax
 
 from bert_jax.configs.schema import Phase, PretrainConfig
-from bert_jax.costs import flops, memory, overheads
+from bert_jax.costs import flops, memory
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import sharding
 from bert_jax.runs.pretraining.records import Records
@@ -20,6 +20,7 @@ from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import schedule
 from bert_jax.train.program import pretraining_program
+from bert_jax.train.state import checkpoint_bytes
 
 
 def report(config: PretrainConfig, phase: Phase, records: Records, mesh: jax.sharding.Mesh) -> str:
@@ -45,7 +46,7 @@ def report(config: PretrainConfig, phase: Phase, records: Records, mesh: jax.sha
         config.encoder, phase.seq_len, records.manifest.max_predictions
     )
     memory_of_step = memory.line(compiled, program.state, batch)
-    saved = overheads.checkpoint_bytes(program.state)
+    saved = checkpoint_bytes(program.state)
     return (
         f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention'
         f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {memory_of_step}; a checkpoint'

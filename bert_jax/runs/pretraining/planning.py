@@ -165,7 +165,7 @@ def _planned_phase(
             planned |= {
                 'needs': refused.needs,
                 'has': refused.has,
-                'buffers': [vars(buffer) for buffer in refused.buffers],
+                'buffers': refused.buffers,
                 'changes': search.smallest_changes(task, refused, options.tries),
             }
     else:

@@ -69,7 +69,8 @@ def disagreement(logits: jax.Array, others: jax.Array) -> jax.Array:
     return (away(log_p, log_q) + away(log_q, log_p)) / 2
 
 
-def _weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+def weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the weighted sum of some values, and the sum of their weights."""
     return jnp.sum(values * weights), jnp.sum(weights)
 
 
@@ -101,8 +102,8 @@ def masked_lm_sums(mlm_BPV: jax.Array | Factors, batch: Batch) -> MetricSums:
         sums, weight = mlm_BPV.weighted_sums(labels_BP, weights_BP), jnp.sum(weights_BP)
         return {'mlm_loss': (sums[0], weight), 'mlm_accuracy': (sums[1], weight)}
     return {
-        'mlm_loss': _weighted(cross_entropy(mlm_BPV, labels_BP), weights_BP),
-        'mlm_accuracy': _weighted(_correct(mlm_BPV, labels_BP), weights_BP),
+        'mlm_loss': weighted(cross_entropy(mlm_BPV, labels_BP), weights_BP),
+        'mlm_accuracy': weighted(_correct(mlm_BPV, labels_BP), weights_BP),
     }
 
 
@@ -130,10 +131,10 @@ def pretraining_objective(model: Any, nsp: bool) -> Objective:
             labels, examples = batch['next_sentence_labels'], example_weights(batch)
             right = _correct(nsp_logits, labels)
             metrics |= {
-                'nsp_loss': _weighted(cross_entropy(nsp_logits, labels), examples),
-                'nsp_accuracy': _weighted(right, examples),
-                'nsp_accuracy_is_next': _weighted(right, examples * (labels == 0)),
-                'nsp_accuracy_random': _weighted(right, examples * (labels == 1)),
+                'nsp_loss': weighted(cross_entropy(nsp_logits, labels), examples),
+                'nsp_accuracy': weighted(right, examples),
+                'nsp_accuracy_is_next': weighted(right, examples * (labels == 0)),
+                'nsp_accuracy_random': weighted(right, examples * (labels == 1)),
             }
         return metrics
 
@@ -165,7 +166,7 @@ def mean_objective(
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
         values = measures(model.apply({'params': params}, batch, dropout_rng), batch)
-        return {name: _weighted(value, weigh(batch)) for name, value in values.items()}
+        return {name: weighted(value, weigh(batch)) for name, value in values.items()}
 
     # At least 1: a batch of filling rows alone has loss 0 and not 0 / 0.
     return Objective(sums, lambda batch: {'loss': jnp.maximum(jnp.sum(weigh(batch)), 1.0)})
@@ -228,45 +229,31 @@ def classification_objective(
     """
     of_targets = targets or ClassTargets()
     is_plain = of_targets == ClassTargets()
-
-    def measured(logits: jax.Array, batch: Batch) -> MetricSums:
-        labels = batch['labels']
-        return {
-            'loss': _weighted(of_targets.losses(logits, labels), of_targets.weigh(batch)),
-            'accuracy': _weighted(_correct(logits, labels), _example_weights(batch)),
-        }
+    minimised = ['loss']
+    if is_plain and model.config.tuning.consistent:
+        minimised.append('consistency_loss')
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
-        return measured(read(model.apply({'params': params}, batch, dropout_rng), batch), batch)
+        answer = lambda rng: read(model.apply({'params': params}, batch, rng), batch)
+        logits, labels, examples = answer(dropout_rng), batch['labels'], batch['example_weights']
+        metrics = {
+            'loss': weighted(of_targets.losses(logits, labels), of_targets.weigh(batch)),
+            'accuracy': weighted(_correct(logits, labels), examples),
+        }
+        # Outside of training nothing is drawn, and a second pass would answer the same.
+        if len(minimised) > 1 and dropout_rng is not None:
+            second_key = jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
+            others = answer(dataclasses.replace(dropout_rng, key=second_key))
+            metrics['consistency_loss'] = weighted(disagreement(logits, others), examples)
+        return metrics
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
         # Weights may add up to less than 1, and to 0 in a batch of filling rows alone.
         total = jnp.sum(of_targets.weigh(batch))
-        return {'loss': jnp.where(total > 0, total, 1.0)}
+        return dict.fromkeys(minimised, jnp.where(total > 0, total, 1.0))
 
-    if not is_plain:
-        constant = lambda features, _: of_targets.constant(features['labels'], model.outputs)
-        return Objective(sums, weights, constant=constant)
-    if not model.config.tuning.consistent:
-        return Objective(sums, weights)
-
-    def twice(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
-        # Outside of training nothing is drawn, and a second pass would answer the same.
-        if dropout_rng is None:
-            return sums(params, batch, None)
-        second_key = jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
-        second_rng = dataclasses.replace(dropout_rng, key=second_key)
-        logits_BC, others_BC = (
-            read(model.apply({'params': params}, batch, rng), batch)
-            for rng in (dropout_rng, second_rng)
-        )
-        apart = _weighted(disagreement(logits_BC, others_BC), _example_weights(batch))
-        return {**measured(logits_BC, batch), 'consistency_loss': apart}
-
-    def both(batch: Batch) -> dict[str, jax.Array]:
-        return dict.fromkeys(('loss', 'consistency_loss'), weights(batch)['loss'])
-
-    return Objective(twice, both)
+    constant = lambda features, _: of_targets.constant(features['labels'], model.outputs)
+    return Objective(sums, weights, constant=None if is_plain else constant)
 
 
 def among_choices(scores_BC: jax.Array, batch: Batch) -> jax.Array:
@@ -379,8 +366,8 @@ def similarity_objective(model: Any) -> Objective:
         nearest = lambda of: jnp.max(jnp.where(of, cosines_NN, -jnp.inf), -1)
         nearest_is_same_N = (nearest(same_NN) > nearest(other_NN)).astype(jnp.float32)
         return {
-            'loss': _weighted(multi_similarity(cosines_NN, same_NN, other_NN), weights_N),
-            'nearest_is_same': _weighted(nearest_is_same_N, weights_N),
+            'loss': weighted(multi_similarity(cosines_NN, same_NN, other_NN), weights_N),
+            'nearest_is_same': weighted(nearest_is_same_N, weights_N),
         }
 
     def weights(batch: Batch) -> dict[str, jax.Array]:

@@ -22,7 +22,14 @@ from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.pooling import unit
-from bert_jax.train.losses import Batch, MetricSums, Objective, masked_lm_sums, masked_lm_weight
+from bert_jax.train.losses import (
+    Batch,
+    MetricSums,
+    Objective,
+    masked_lm_sums,
+    masked_lm_weight,
+    weighted,
+)
 
 _FAR = -1e9  # the logit of a key that is not seen
 
@@ -93,10 +100,9 @@ class Outputs:
         self, model: Any, params: Any, batch: Batch, dropout_rng: DropoutRng | None = None
     ):
         """Run the model; what nothing reads is not computed in a jitted program."""
-        of_model: Any = model.apply(
+        of_heads, state = model.apply(
             {'params': params}, batch, dropout_rng, mutable=['intermediates']
         )
-        of_heads, state = of_model
         self.config: ModelConfig = model.config
         self.logits_BPV: jax.Array = of_heads[0][..., : self.config.vocab_size]
         self.hidden: tuple[jax.Array, ...] = state['intermediates']['encoder']['hidden']
@@ -111,12 +117,10 @@ class Outputs:
         if c.norm == 'pre' and part.is_normed:
             norm: Any = norm_of(c)
             x_BTH = norm.apply({'params': block[part.norm]}, x_BTH)
-        each = []
-        for name in part.columns:
-            out_BTH = x_BTH @ block[name]['kernel'].astype(x_BTH.dtype)
-            if c.use_bias:
-                out_BTH += block[name]['bias'].astype(x_BTH.dtype)[None, None]
-            each.append(out_BTH)
+        each = [x_BTH @ block[name]['kernel'].astype(x_BTH.dtype) for name in part.columns]
+        if c.use_bias:
+            biases = [block[name]['bias'].astype(x_BTH.dtype) for name in part.columns]
+            each = [out_BTH + bias_H[None, None] for out_BTH, bias_H in zip(each, biases)]
         return jnp.stack(each, 2).astype(jnp.float32)
 
 
@@ -155,12 +159,11 @@ class DistilBert(Distillation):
         log_q = jax.nn.log_softmax(outputs.logits_BPV.astype(jnp.float32) / T)
         divergence_BP = T**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
         weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        sums = {'soft_loss': (jnp.sum(divergence_BP * weights_BP), jnp.sum(weights_BP))}
+        sums = {'soft_loss': weighted(divergence_BP, weights_BP)}
         if self.settings.cosine_weight:
             states_BTH = outputs.hidden[-1].astype(jnp.float32)
             cosine_BT = jnp.sum(unit(states_BTH) * unit(batch['teacher_states']), -1)
-            real_BT = _real(batch)
-            sums['cosine_loss'] = (jnp.sum((1 - cosine_BT) * real_BT), jnp.sum(real_BT))
+            sums['cosine_loss'] = weighted(1 - cosine_BT, _real(batch))
         return sums
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -230,15 +233,19 @@ class MiniLM(Distillation):
         return jax.nn.log_softmax(jnp.where(seen_BTS[:, None], scores_BRTS, _FAR))
 
 
+def _numbers(batch: Batch) -> jax.Array:
+    """Return the number of each token's example in its row, from 1; 0 in the padding [B, T]."""
+    return batch['pack_ids'] if 'pack_ids' in batch else batch['input_mask']
+
+
 def _real(batch: Batch) -> jax.Array:
     """Return 1.0 at the tokens of rows that count [B, T]."""
-    numbers_BT = batch['pack_ids'] if 'pack_ids' in batch else batch['input_mask']
-    return (numbers_BT > 0).astype(jnp.float32) * batch['example_weights'][:, None]
+    return (_numbers(batch) > 0).astype(jnp.float32) * batch['example_weights'][:, None]
 
 
 def _seen(batch: Batch) -> jax.Array:
     """Return which keys a token may have relations with, [B, T, S]: those of its example."""
-    numbers_BT = batch['pack_ids'] if 'pack_ids' in batch else batch['input_mask']
+    numbers_BT = _numbers(batch)
     return (numbers_BT[:, :, None] == numbers_BT[:, None, :]) & (numbers_BT[:, None, :] > 0)
 
 

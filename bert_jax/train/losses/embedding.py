@@ -59,7 +59,6 @@ def cosent(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Arr
 
 def cosine(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Array]:
     """Bring the cosine of each pair to its label: squared error."""
-    del scale
     return {'loss': jnp.square(_cosines(unit_BCD) - batch['labels'])}
 
 
@@ -68,7 +67,6 @@ def mse(vectors_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Arr
 
     batch['teacher_vectors'] is float32 [B, C, D, 1] (Reimers & Gurevych 2020, section 3).
     """
-    del scale
     errors_BCD = vectors_BCD - batch['teacher_vectors'][..., 0]
     return {'loss': jnp.mean(jnp.square(errors_BCD), (1, 2))}
 
@@ -82,12 +80,7 @@ def _products(a_BD: jax.Array, b_ND: jax.Array) -> jax.Array:
     return jnp.matmul(a_BD, b_ND.T, precision='highest')
 
 
-# What guessing has: (features, examples of a batch, scale) -> the loss.
-Constant = Callable[[Mapping[str, np.ndarray], int, float], float]
-
-
 def _of_candidates(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
-    del scale
     return math.log(batch_size * (features['input_ids'].shape[1] - 1))
 
 
@@ -110,18 +103,17 @@ class Loss(NamedTuple):
 
     Attributes:
       measures: (vectors [B, C, D], batch, scale) -> the value of each metric [B].
-      constant: what guessing has.
+      constant: (features, examples of a batch, scale) -> the loss that guessing has.
       of_unit: whether the vectors are scaled to length one before.
     """
 
     measures: Callable[[jax.Array, Batch, float], dict[str, jax.Array]]
-    constant: Constant
+    constant: Callable[[Mapping[str, np.ndarray], int, float], float]
     of_unit: bool = True
 
 
 def _of_mean(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
     """Return mse's loss of the mean of all the teacher's vectors."""
-    del batch_size, scale
     return float(np.mean(np.var(features['teacher_vectors'], axis=(0, 1))))
 
 

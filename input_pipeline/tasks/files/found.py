@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import BY_KIND, Task, classification, multilabel, tagging
+from bert_jax.input_pipeline.tasks import BY_KIND, Task, tagging
 from bert_jax.input_pipeline.tasks.files import conll, word_columns
 from bert_jax.input_pipeline.text.record_files import parse_columns
 from bert_jax.input_pipeline.text.sources import hub
@@ -26,8 +26,9 @@ from bert_jax.input_pipeline.text.tables import SUFFIXES, Table
 from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
 # The families whose labels are looked at, from the special to the general.
-_LOOKED_AT = (multilabel, classification)
-_KINDS = tuple(kind for family in (*_LOOKED_AT, tagging) for kind in family.KINDS)
+_FAMILIES = reversed(dict.fromkeys(BY_KIND.values()))
+_LOOKED_AT = [family for family in _FAMILIES if hasattr(family, 'looks_like')]
+_KINDS = [kind for family in (*_LOOKED_AT, tagging) for kind in family.KINDS]
 _ENDS = {*SUFFIXES, '.conll', '.conllu', '.bio', '.iob', '.iob2'} - {'.json'}
 _ROWS = 20_000  # that are looked at
 _DEV_SHARE = 0.1  # of the rows, where there is no dev file

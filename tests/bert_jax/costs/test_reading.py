@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.costs import reading
-from bert_jax.costs.libtpu_estimate import Estimate
 
 
 def shallow(layers: int) -> reading.Reading:
@@ -20,7 +19,7 @@ def shallow(layers: int) -> reading.Reading:
         flops=10 * total,
         moved=100 * total,
         collectives=[row | {'bytes': 4 * total, 'sent': 7 * total}],
-        libtpu=Estimate(total / 1000, {'all-reduce': layers, 'gather': 1}),
+        libtpu={'step_s': total / 1000, 'unpriced': {'all-reduce': layers, 'gather': 1}},
         layers=(layers,),
     )
 
@@ -31,7 +30,7 @@ def test_every_number_grows_by_what_a_layer_adds():
     assert found.memory == {'total': total, 'temporary': 48}
     assert (found.flops, found.moved) == (10 * total, 100 * total)
     assert found.layers == (3, 8)
-    assert found.libtpu.step_s == pytest.approx(total / 1000)
-    assert found.libtpu.unpriced == {'all-reduce': 24, 'gather': 1}
+    assert found.libtpu['step_s'] == pytest.approx(total / 1000)
+    assert found.libtpu['unpriced'] == {'all-reduce': 24, 'gather': 1}
     [row] = found.collectives
     assert (row['count'], row['bytes'], row['sent']) == (1, 4 * total, 7 * total)

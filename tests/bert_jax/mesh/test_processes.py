@@ -95,9 +95,9 @@ BAD_CALLERS = [
     b'GET / HTTP/1.1\r\nHost: here\r\n\r\n',
     b'\x16\x03\x01\x02\x00\xff\n',
     b'[' * 100_000 + b'\n',
-    b'{"bert_jax": 2}\n',
-    b'{"bert_jax": 2, "process": 99, "says": {}}\n',
-    b'{"bert_jax": 2, "process": true, "says": {}}\n',
+    b'{"bert_jax": 3}\n',
+    b'{"bert_jax": 3, "process": 99, "says": {}}\n',
+    b'{"bert_jax": 3, "process": true, "says": {}}\n',
 ]
 
 
@@ -125,7 +125,7 @@ def test_callers_that_are_no_processes_of_the_run_neither_count_nor_hold_it_up()
 
 def test_a_process_that_is_started_again_counts_once():
     port = free_port()
-    hello = b'{"bert_jax": 2, "process": 1, "says": {"seed": 1, "--num_processes": 3}}\n'
+    hello = b'{"bert_jax": 3, "process": 1, "says": {"seed": 1, "--num_processes": 3}}\n'
 
     def restarted() -> None:
         for _ in range(2):  # is killed while it waits for the others

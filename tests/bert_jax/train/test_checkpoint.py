@@ -267,7 +267,6 @@ FAULTS = [
     MemoryError(),
     ValueError('DEADLINE_EXCEEDED: no answer from the store'),
     ValueError('UNKNOWN: reading local file "d/0": Input/output error [os_error_code=\'5\']'),
-    jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes'),
 ]
 
 

@@ -310,6 +310,11 @@ def test_settings_that_cannot_go_together_are_refused():
         PretrainConfig(model=MODEL, optimizer=OptimizerConfig(freeze_layers=5))
 
 
+# Over 64 steps from 36 on, down to 0.2: 0.2 + 0.8 (1 - sqrt(done / 64)).
+ONE_MINUS_SQRT = {
+    'schedule': 'wsd', 'end_lr': 0.2, 'warmup_steps': 0, 'decay_fraction': 0.64,
+    'decay_shape': 'one_minus_sqrt',
+}  # fmt: skip
 # {schedule: {step: rate}}, after ten steps of warm-up.
 RATES = {
     'bert': {0: 0.0, 5: 0.5, 10: 0.9, 55: 0.45, 100: 0.0, 130: 0.0},
@@ -321,30 +326,18 @@ RATES = {
 }
 
 
-def rates_of(config: OptimizerConfig, steps) -> list[float]:
+@pytest.mark.parametrize(
+    ('settings', 'want'),
+    [
+        *(({'schedule': name}, rates) for name, rates in RATES.items()),
+        (ONE_MINUS_SQRT, {36: 1.0, 37: 0.9, 52: 0.6, 100: 0.2, 999: 0.2}),
+    ],
+)
+def test_learning_rate(settings, want):
+    config = OptimizerConfig(**{'peak_lr': 1.0, 'warmup_steps': 10, 'power': 0.5, **settings})
     h = schedule.hparams_of(config, 0, 100)
-    return schedule.learning_rate(config, h, np.array([*steps])).tolist()
-
-
-@pytest.mark.parametrize('name', RATES)
-def test_learning_rate(name):
-    config = OptimizerConfig(peak_lr=1.0, schedule=name, warmup_steps=10, power=0.5)
-    want = RATES[name]
-    assert rates_of(config, want) == pytest.approx([*want.values()], abs=1e-6)
-
-
-def test_decay_by_one_minus_sqrt():
-    """Over 64 steps from 36 on, down to 0.2: 0.2 + 0.8 (1 - sqrt(done / 64))."""
-    config = OptimizerConfig(
-        peak_lr=1.0,
-        end_lr=0.2,
-        schedule='wsd',
-        warmup_steps=0,
-        decay_fraction=0.64,
-        decay_shape='one_minus_sqrt',
-    )
-    want = {36: 1.0, 37: 0.9, 52: 0.6, 100: 0.2, 999: 0.2}
-    assert rates_of(config, want) == pytest.approx([*want.values()], abs=1e-6)
+    found = schedule.learning_rate(config, h, np.array([*want])).tolist()
+    assert found == pytest.approx([*want.values()], abs=1e-6)
 
 
 def test_the_papers_two_phases_have_the_papers_rates():
