@@ -263,15 +263,9 @@ def _google(
 ) -> tuple[Reading, tuple[str, ...]]:
     # Its vocabulary is one file, a word piece a line; other tokenizers cannot be put in it.
     if tokenizer.kind != 'wordpiece':
-        what = {
-            'sentencepiece': 'SentencePiece',
-            'byte_bpe': 'byte-level BPE',
-            'compiled': "a tokenizer.json of other rules than BERT's",
-            'fast': "a tokenizer.json of other rules than BERT's",
-        }
         raise UserError(
-            f'--format=google: the tokenizer is {what[tokenizer.kind]}, and google-research/bert'
-            ' reads a vocab.txt alone'
+            f'--format=google: the tokenizer is {tokenizer.kind}, and google-research/bert reads a'
+            ' vocab.txt alone'
         )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)

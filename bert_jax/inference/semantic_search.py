@@ -233,9 +233,6 @@ class Mining(NamedTuple):
             )
 
 
-_QUERIES = 1024  # that are compared with all documents at once
-
-
 def mine_hard_negatives(
     pairs: Sequence[tuple[str, str]],
     embed: Callable[[list[str], str], np.ndarray],
@@ -296,7 +293,6 @@ def mine_file(
       embed: as `mine_hard_negatives` takes it.
       mining: which neighbours are chosen.
     """
-    mining.check()
     roles = ('anchor', 'positive')
     if unknown := [role for role in columns if role not in roles]:
         raise UserError(f'--columns: {unknown[0]!r} is not among {", ".join(roles)}')

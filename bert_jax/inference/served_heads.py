@@ -182,6 +182,4 @@ def pipeline(
     if CLASSES[model.architecture].labelled and not labels:
         labels = tuple(f'LABEL_{i}' for i in range(model.outputs))
 
-    # As a file of it says, or as was chosen for it.
-    special = served.pipeline.of_options({**model.chosen, **options})
-    return served.pipeline(labels, tokenizer, max_length, top, **special)
+    return served.pipeline(labels, tokenizer, max_length, top, {**model.chosen, **options})
