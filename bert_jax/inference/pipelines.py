@@ -88,7 +88,6 @@ class Pipeline:
           rows: what `rows` made of these records.
           outputs: what `reduce` left, [N, ...] for N rows.
         """
-        del rows
         return [
             self.answer({name: array[i] for name, array in outputs.items()})
             for i in range(len(records))

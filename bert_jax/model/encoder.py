@@ -30,7 +30,7 @@ from bert_jax.model import layout
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.bilstm import BiLSTM
 from bert_jax.model.blocks.block import BLOCKS, Block, cycle_of, first_like, kind_of, parts_of
-from bert_jax.model.blocks.norms import PLACEMENTS, norm_of
+from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.blocks.part import Rows
 from bert_jax.model.blocks.positions import POSITIONS
 from bert_jax.model.blocks.products import dense
@@ -88,8 +88,7 @@ class Embeddings(nn.Module):
                 segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
             x_BTE = words_BTE + segments_BTE
         x_BTE = x_BTE if positions_BTE is None else x_BTE + positions_BTE
-        norm = norm_of(c, 'norm')
-        x_BTE = norm(x_BTE).astype(self.dtype)
+        x_BTE = norm_of(c, 'norm')(x_BTE).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.
         x_BTE = dropout(constrain_rows(x_BTE), c.hidden_dropout, dropout_rng, 0)
@@ -173,7 +172,8 @@ class Encoder(nn.Module):
         hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng, attentions))
         for probabilities in attentions or ():
             self.sow('attentions', 'probabilities', probabilities)
-        if PLACEMENTS[c.norm].has_final:
+        # Sums that no norm has seen need one.
+        if c.norm == 'pre':
             hidden[-1] = norm_of(c, 'final_norm')(hidden[-1])
         # As transformers counts hidden_states: the embeddings, then each block. They are kept only
         # where a caller asks for `intermediates`.
@@ -224,12 +224,7 @@ class Encoder(nn.Module):
             if first == last:
                 continue
             config = c.tuned(TuningConfig()) if name == layout.BELOW else c
-            fields = {
-                'config': config,
-                'dtype': self.dtype,
-                'kernel': self.kernel,
-                'matmul_dtype': self.matmul_dtype,
-            }
+            fields = config, self.dtype, self.kernel, self.matmul_dtype
             # The blocks of a group are one block's weights, gone through again and again.
             numbers = np.arange(first, last).reshape(-1, c.num_layers // c.own_blocks)
             if self.is_initializing():
@@ -241,11 +236,10 @@ class Encoder(nn.Module):
             hidden += through(run, blocks, numbers, hidden[-1])
         return hidden[1:]
 
-    def _run_of(self, fields: dict[str, Any], rows: Rows, like: int) -> _Run:
+    def _run_of(self, fields: tuple[Any, ...], rows: Rows, like: int) -> _Run:
         """Return what goes through a block of the kind that block number `like` has."""
-        run: _Run = functools.partial(
-            _run, _block_of(self.config)(**fields, like=like, parent=None), rows
-        )
+        block = _block_of(self.config)(*fields, like, parent=None)
+        run: _Run = lambda params, x, index: block.apply({'params': params}, x, index, rows)[0]
         # XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             policy = REMAT_POLICIES[self.remat]
@@ -331,16 +325,9 @@ def _block_of(config: ModelConfig) -> type[Block]:
     return class_of('block', config.block, BLOCKS)
 
 
-def _run(
-    block: Block, rows: Rows, params: Any, x_BTH: jax.Array, index: jax.Array | int
-) -> jax.Array:
-    """Return x after a block with these parameters, which is number `index`."""
-    return block.apply({'params': params}, x_BTH, index, rows)[0]
-
-
 def _fresh(
     module: nn.Module,
-    fields: dict[str, Any],
+    fields: tuple[Any, ...],
     name: str,
     numbers: np.ndarray,
     x_BTH: jax.Array,
@@ -358,7 +345,7 @@ def _fresh(
     """
     count = len(numbers)
     stack = nn.scan(
-        _block_of(fields['config']),
+        _block_of(fields[0]),
         variable_axes={'params': 0},
         split_rngs={'params': True},
         in_axes=(0, nn.broadcast),
@@ -366,13 +353,13 @@ def _fresh(
     )
     # All are made as the last one is; what the first ones lack is cut off.
     last, indices = int(numbers[-1, 0]), jnp.arange(count)
-    parts = [parts_of(fields['config'], number) for number in numbers[:, 0]]
+    parts = [parts_of(fields[0], number) for number in numbers[:, 0]]
     lacking = [[part.norm for part in each if not part.is_normed] for each in parts]
     if not lacking[0]:
-        return stack(**fields, like=last, name=name)(x_BTH, indices, rows)[0]
+        return stack(*fields, last, name=name)(x_BTH, indices, rows)[0]
 
     def init(key: jax.Array) -> Any:
-        made = stack(**fields, like=last, parent=None).init(key, x_BTH, indices, rows)['params']
+        made = stack(*fields, last, parent=None).init(key, x_BTH, indices, rows)['params']
         return layout.without_first(made, sum(map(bool, lacking)), lacking[0])
 
     module.param(name, init)

@@ -50,36 +50,36 @@ class EncoderModel(nn.Module):
 
         pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
         """
-        encoder = Encoder(
-            self.config,
-            self.dtype,
-            self.remat,
-            self.scan,
-            self.kernel,
-            pooler_dropout,
-            self.matmul_dtype,
-            name='encoder',
-        )
+        fields = self.config, self.dtype, self.remat, self.scan, self.kernel
+        encoder = Encoder(*fields, pooler_dropout, self.matmul_dtype, name='encoder')
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
         # of the examples, where 0 is padding.
+        packing = None
+        if 'pack_ids' in batch:
+            packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
+        mask_BT = jnp.minimum(packing.pack_ids_BT, 1) if packing else batch['input_mask']
         words = words_of(batch, self.config)
-        if 'pack_ids' not in batch:
-            return encoder(words, batch['input_mask'], batch['segment_ids'], dropout_rng)
-        packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
-        return encoder(
-            words,
-            jnp.minimum(packing.pack_ids_BT, 1),
-            batch['segment_ids'],
-            dropout_rng,
-            packing,
-        )
+        return encoder(words, mask_BT, batch['segment_ids'], dropout_rng, packing)
 
     def read(self, x: jax.Array) -> jax.Array:
         """Return states [..., H] as a head reads them: after the head that all share, if any."""
         if not self.config.traits.shared_head:
             return x
         return PredictionHead(self.config, self.dtype, name='head')(x)
+
+    def scores(
+        self,
+        x: jax.Array,
+        outputs: int,
+        rate: float = 0.0,
+        dropout_rng: DropoutRng | None = None,
+        name: str = 'classifier',
+    ) -> jax.Array:
+        """Return a task's own layer on states [..., H], with dropout before it: [..., outputs]."""
+        x = dropout(self.read(x), rate, dropout_rng, HEAD_SITE)
+        layer = dense(self.config, outputs, self.dtype, name, std=self.config.classifier_std)
+        return layer(x).astype(jnp.float32)
 
 
 class PredictionHead(nn.Module):
@@ -96,9 +96,8 @@ class PredictionHead(nn.Module):
         """Return what heads read of states [..., H]."""
         c = self.config
         layer = dense(c, c.hidden_size, self.dtype, 'dense', use_bias=c.use_bias)
-        return LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')(
-            ACTIVATIONS[c.hidden_act](layer(x))
-        )
+        norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')
+        return norm(ACTIVATIONS[c.hidden_act](layer(x)))
 
 
 class MaskedLM(nn.Module):
@@ -160,9 +159,8 @@ class Pretraining(EncoderModel):
         # V columns is one of the largest of the step.
         x_BPH = self.read(jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1))
         factors = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(x_BPH, word_VE)
-        in_blocks = self.vocabulary_loss == 'blocks' or (
-            self.vocabulary_loss == 'auto' and factors.are_large()
-        )
+        is_open = self.vocabulary_loss == 'auto'
+        in_blocks = factors.are_large() if is_open else self.vocabulary_loss == 'blocks'
         mlm_BPV = factors if in_blocks else factors.logits()
         if not self.config.traits.pairs:
             return mlm_BPV, None
@@ -205,8 +203,7 @@ class Classifier(EncoderModel):
         """-> logits [B, C]."""
         before = self.head_dropout if self.config.traits.pooler_of_task else 0.0
         _, pooled_BH, _ = self.encode(batch, dropout_rng, before)
-        pooled_BH = dropout(self.read(pooled_BH), self.head_dropout, dropout_rng, HEAD_SITE)
-        return _classes(self, self.outputs, 'classifier', pooled_BH)
+        return self.scores(pooled_BH, self.outputs, self.head_dropout, dropout_rng)
 
 
 class Span(EncoderModel):
@@ -216,7 +213,7 @@ class Span(EncoderModel):
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, T, 2]: start, end."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        return _classes(self, 2, 'span', self.read(x_BTH))
+        return self.scores(x_BTH, 2, name='span')
 
 
 class Tokens(EncoderModel):
@@ -232,8 +229,7 @@ class Tokens(EncoderModel):
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, T, C]."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        x_BTH = dropout(self.read(x_BTH), self.head_dropout, dropout_rng, HEAD_SITE)
-        return _classes(self, self.outputs, 'classifier', x_BTH)
+        return self.scores(x_BTH, self.outputs, self.head_dropout, dropout_rng)
 
 
 class SentenceEncoder(EncoderModel):
@@ -266,8 +262,7 @@ class Choice(EncoderModel):
 
     def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> jax.Array:
         _, pooled_RH, _ = self.encode(rows, dropout_rng)
-        pooled_RH = dropout(self.read(pooled_RH), self.head_dropout, dropout_rng, HEAD_SITE)
-        return _classes(self, 1, 'classifier', pooled_RH)
+        return self.scores(pooled_RH, 1, self.head_dropout, dropout_rng)
 
 
 def _by_row(
@@ -288,10 +283,3 @@ def _by_row(
         dropout_rng = dataclasses.replace(dropout_rng, rows_B=numbers_BC.reshape(-1))
     outputs = of_rows(rows, dropout_rng)
     return outputs.reshape(*examples, *outputs.shape[1:])
-
-
-def _classes(model: EncoderModel, outputs: int, name: str, x: jax.Array) -> jax.Array:
-    """Return a task's own layer of `outputs` outputs on x [..., H], in the module that calls."""
-    c = model.config
-    std = c.classifier_std
-    return dense(c, outputs, model.dtype, name, std=std)(x).astype(jnp.float32)

@@ -120,9 +120,9 @@ def like(tree: Any, target: Any) -> Any:
     The leaves of `target` say which blocks have them, and on which devices they go.
     """
     # {path at rest: {number of a block, None of what is no block's: leaf}}.
+    wanted = {parse(path): goal for path, goal in by_path(target).items()}
     goals: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for path, goal in by_path(target).items():
-        at_rest, number = parse(path)
+    for (at_rest, number), goal in wanted.items():
         goals[at_rest][number] = goal
     pieces: dict[tuple[str, Any], Any] = {}
     for path, leaf in by_path(tree).items():
@@ -131,8 +131,7 @@ def like(tree: Any, target: Any) -> Any:
         if isinstance(cut, jax.Array):
             cut = _cut_to(tuple(goals[path][number].sharding for number in numbers))(leaf)
         pieces |= {(path, number): piece for number, piece in zip(numbers, cut, strict=True)}
-    leaves = [pieces[parse(path)] for path in by_path(target)]
-    return jax.tree.unflatten(jax.tree.structure(target), leaves)
+    return jax.tree.unflatten(jax.tree.structure(target), [pieces[name] for name in wanted])
 
 
 def origins(tree: Any) -> list[tuple[str, int]]:
@@ -159,10 +158,9 @@ def _converted(tree: Any, change: Callable[[Blocks], Blocks]) -> Any:
 
 
 def _stack(blocks: Blocks) -> Any:
-    flat = [traverse_util.flatten_dict(blocks[name]) for name in sorted(blocks, key=int)]
     leaves = defaultdict(list)
-    for each in flat:
-        for names, leaf in each.items():
+    for name in sorted(blocks, key=int):
+        for names, leaf in traverse_util.flatten_dict(blocks[name]).items():
             leaves[names].append(leaf)
     return traverse_util.unflatten_dict({names: _joined(of) for names, of in leaves.items()})
 

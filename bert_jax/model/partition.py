@@ -55,10 +55,7 @@ RULES = (
 
 
 def _spec(
-    path: str,
-    shape: tuple[int, ...],
-    mesh: Mesh | AbstractMesh,
-    over_data: bool = False,
+    path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, over_data: bool = False
 ) -> P:
     """Return the first rule's PartitionSpec for a leaf, without axes that do not divide.
 
@@ -84,11 +81,7 @@ def _size(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
     return math.prod(mesh.shape[name] for name in names_of(axes))
 
 
-def shardings(
-    tree: Any,
-    mesh: Mesh | AbstractMesh,
-    shard_optimizer: bool = False,
-) -> Any:
+def shardings(tree: Any, mesh: Mesh | AbstractMesh, shard_optimizer: bool = False) -> Any:
     """Return a NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
 
     An axis that does not divide stays whole. With `shard_optimizer` the weights and moments of a

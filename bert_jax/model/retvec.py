@@ -73,14 +73,10 @@ class WordSimilarity(nn.Module):
         """batch['characters'] [B, F, C] -> unit vectors [B, F, 256], float32."""
         bits = binarise(batch['characters'])
         # Each form of a word loses bits of its own.
-        kept = jnp.ones((*bits.shape[:2], 1, BITS))
-        kept = jnp.stack(
-            [
-                dropout(kept[:, form], _BIT_DROPOUT, dropout_rng, _SITE + form)
-                for form in range(kept.shape[1])
-            ],
-            axis=1,
-        )
+        words, forms = bits.shape[:2]
+        ones = jnp.ones((words, 1, BITS))
+        sites = range(_SITE, _SITE + forms)
+        kept = jnp.stack([dropout(ones, _BIT_DROPOUT, dropout_rng, site) for site in sites], 1)
         vectors = WordNetwork(self.dtype, name=Retvec.network)(bits * kept)
         head = nn.Dense(WIDTH, dtype=self.dtype, kernel_init=_glorot, name='similarity')
         x = head(vectors).astype(jnp.float32)

@@ -135,8 +135,8 @@ def _obstacle(
 
         if runtime.dropout_rng == 'rbg' and model.attention_dropout > 0:
             return 'draws masks by their names: set runtime.dropout_rng=threefry'
-        parts = runtime.model_parallel
-        return tpu_fused.obstacle(seq_len, model.hidden_size // parts, model.num_heads // parts)
+        heads = model.num_heads // runtime.model_parallel
+        return tpu_fused.obstacle(seq_len, heads, model.hidden_size // model.num_heads)
     if model.attention_dropout > 0:
         return (
             'has no dropout on probabilities: set model.attention_dropout=0 (it is'
@@ -159,9 +159,9 @@ def _is_in_parts_of_data(runtime: RuntimeConfig) -> bool:
     """Whether a step sums by parts of `data` (mesh/exchange.py) that other axes split further."""
     mesh, shards = jax.sharding.get_abstract_mesh(), bool(runtime.shard_optimizer)
     split = runtime.fsdp > 1 or runtime.model_parallel > 1
-    one_part = not mesh.empty and mesh.shape['data'] == 1
+    is_one_part = not mesh.empty and mesh.shape['data'] == 1
     by_parts = is_by_parts(runtime.accumulation, shards, runtime.dropout_rng)
-    return by_parts and split and not one_part
+    return by_parts and split and not is_one_part
 
 
 def attend(
@@ -291,14 +291,8 @@ def _tpu_splash(
     filled = -(-T // _TPU_BLOCK) * _TPU_BLOCK
     largest = _MOST_GLOBAL if window is None else _MOST_LOCAL
     block = next(size for size in (512, 256, 128) if size <= largest and filled % size == 0)
-    sizes = splash.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        block_q_dq=block,
-        block_kv_dq=block,
-    )
+    names = 'block_q', 'block_kv', 'block_q_dkv', 'block_kv_dkv', 'block_q_dq', 'block_kv_dq'
+    sizes = splash.BlockSizes(**dict.fromkeys(names, block))
     if window is None and not causal:
         mask: splash.Mask = splash.FullMask((filled, filled))
     else:
@@ -322,9 +316,8 @@ def _tpu_splash(
         return jnp.swapaxes(out_BNTD, 1, 2)[:, :T]
 
     # No query may see nothing: padding sees padding.
-    packs_BT = attention_mask.packs_BS
-    numbers_BT = attention_mask.keys_BS if packs_BT is None else packs_BT
-    return _on_each_device(local, rows=1)(q_BTND, k_BTND, v_BTND, numbers_BT)
+    _, numbers_BT = attention_mask.numbers()
+    return _on_each_device(local, 1)(q_BTND, k_BTND, v_BTND, numbers_BT)
 
 
 def _tpu_fused(
@@ -361,12 +354,12 @@ def _tpu_fused(
         fused = Fused(N, MASKED, rate, generator, causal)
         return fused_attention(fused, q, k, v, queries_BT, keys_BS, names).reshape(B, T, N, D)
 
-    run = _on_each_device(local, rows=3)
+    run = _on_each_device(local, 3)
     numbers = attention_mask.numbers()
     return checkpoint_name(run(q_BTND, k_BSND, v_BSND, *numbers, rows_B, key_2), 'kept')
 
 
-def _on_each_device(local: Callable[..., jax.Array], rows: int = 2) -> Callable[..., jax.Array]:
+def _on_each_device(local: Callable[..., jax.Array], rows: int) -> Callable[..., jax.Array]:
     """`local` on each device's own rows (batch axes) and heads (`model`); nothing moves.
 
     local: of query, key and value [B, T, N, D], of arrays [B, ...], so many as `rows` says, and of

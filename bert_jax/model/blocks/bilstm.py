@@ -82,8 +82,8 @@ class BiLSTM(nn.Module):
 
         mask_BT is 1 at real tokens, which come first in a row.
         """
-        directions = (
-            LSTM(self.features, name == 'backward', self.dtype, name=name)
+        states = [
+            LSTM(self.features, name == 'backward', self.dtype, name=name)(x_BTH, mask_BT)
             for name in ('forward', 'backward')
-        )
-        return jnp.concatenate([direction(x_BTH, mask_BT) for direction in directions], -1)
+        ]
+        return jnp.concatenate(states, -1)

@@ -9,7 +9,7 @@ Dims: as in model/encoder.py.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,7 +21,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
-from bert_jax.model.blocks.norms import PLACEMENTS, Function, norm_of
+from bert_jax.model.blocks.norms import Function, norm_of, sublayer
 from bert_jax.model.blocks.part import Part, Rows
 from bert_jax.model.blocks.products import dense
 from bert_jax.model.dropout import dropout
@@ -53,26 +53,20 @@ def first_like(config: ModelConfig, number: int) -> int:
     return next(i for i in range(number + 1) if kind_of(config, i) == kind)
 
 
-class Cycle(NamedTuple):
-    """How kinds of blocks follow one another: `first` blocks, then rounds of `period` blocks."""
-
-    first: int
-    period: int
-
-
 @functools.lru_cache(maxsize=64)
-def cycle_of(kinds: tuple[Any, ...]) -> Cycle:
-    """Return the cycle in which the fewest blocks are written out: (0, 1) where all are alike.
+def cycle_of(kinds: tuple[Any, ...]) -> tuple[int, int]:
+    """Return how kinds follow one another: `first` blocks, then rounds of `period` blocks.
 
-    A first block that is like no other is always of `first`, where there are others.
+    It is the cycle in which the fewest blocks are written out: (0, 1) where all are alike. A first
+    block that is like no other is always of `first`, where there are others.
     """
     cycles = (
-        Cycle(first, period)
+        (first, period)
         for first in range(len(kinds))
         for period in range(1, len(kinds) - first + 1)
         if (len(kinds) - first) % period == 0 and kinds[first:-period] == kinds[first + period :]
     )
-    return min(cycles, key=lambda cycle: (sum(cycle), -cycle.first))
+    return min(cycles, key=lambda cycle: (sum(cycle), -cycle[0]))
 
 
 class Block(nn.Module):
@@ -122,11 +116,9 @@ class Block(nn.Module):
             out = part(linear, x, rows, own_site, self.kernel)
             return method.branch(part.rows[-1], out, drop, context)
 
-        norm: Function = lambda x: x
-        if part.is_normed:
-            norm = norm_of(c, part.norm)
+        norm: Function = norm_of(c, part.norm) if part.is_normed else lambda x: x
         adapt = functools.partial(method.total, part.rows[-1], context)
-        return PLACEMENTS[c.norm].sublayer(x_BTH, branch, norm, adapt)
+        return sublayer(c.norm == 'pre', x_BTH, branch, norm, adapt)
 
 
 BLOCKS: dict[str, type[Block]] = {'transformer': Block}

@@ -50,7 +50,6 @@ class FeedForward(Part):
         self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
     ) -> jax.Array:
         """Return the output of the second layer: see Part."""
-        del rows, site, kernel
         return linear('output', ACTIVATIONS[self.config.hidden_act](linear('intermediate', x_BTH)))
 
 
@@ -71,7 +70,6 @@ class GatedFeedForward(FeedForward):
         self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
     ) -> jax.Array:
         """Return the output of the last layer: see Part."""
-        del rows, site, kernel
         activate = ACTIVATIONS[self.config.hidden_act]
         x_BTI = activate(linear('intermediate', x_BTH)) * linear('gate', x_BTH)
         return linear('output', x_BTI)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -57,34 +57,22 @@ def norm_of(config: ModelConfig, name: str | None = None) -> Any:
     return norm(config.layer_norm_eps, config.use_bias, name=name)
 
 
-class Placement(NamedTuple):
-    """Where a sub-layer's norm is: on the branch's input, or on the residual sum."""
+def sublayer(
+    is_before: bool,
+    x: jax.Array,
+    f: Function,
+    norm: Function,
+    adapt: Callable[[jax.Array, Function], jax.Array],
+) -> jax.Array:
+    """Return norm(x + f(x)), or x + f(norm(x)) with the norm before the branch.
 
-    is_before: bool
-
-    @property
-    def has_final(self) -> bool:
-        """Tell whether the encoder ends with a norm: sums that no norm has seen need one."""
-        return self.is_before
-
-    def sublayer(
-        self,
-        x: jax.Array,
-        f: Function,
-        norm: Function,
-        adapt: Callable[[jax.Array, Function], jax.Array],
-    ) -> jax.Array:
-        """Return norm(x + f(x)), or x + f(norm(x)).
-
-        Args:
-          x: the sub-layer's input.
-          f: the branch.
-          norm: the sub-layer's norm.
-          adapt: what tuning makes of (the sum, the norm that follows it).
-        """
-        if self.is_before:
-            return adapt(x + f(norm(x)), lambda total: total)
-        return norm(adapt(x + f(x), norm))
-
-
-PLACEMENTS = {'post': Placement(is_before=False), 'pre': Placement(is_before=True)}
+    Args:
+      is_before: whether the norm is on the branch's input, and not on the residual sum.
+      x: the sub-layer's input.
+      f: the branch.
+      norm: the sub-layer's norm.
+      adapt: what tuning makes of (the sum, the norm that follows it).
+    """
+    if is_before:
+        return adapt(x + f(norm(x)), lambda total: total)
+    return norm(adapt(x + f(x), norm))

@@ -76,7 +76,6 @@ class Part:
 
     def flops(self, seq_len: int) -> int:
         """Return the FLOPs of a sequence in products of activations, forward."""
-        del seq_len
         return 0
 
     def kept(self) -> int:
@@ -85,7 +84,6 @@ class Part:
 
     def scores(self, seq_len: int) -> int:
         """Return how many attention scores of a token the backward pass needs."""
-        del seq_len
         return 0
 
     def __call__(

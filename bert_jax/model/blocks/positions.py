@@ -40,12 +40,10 @@ class Positions:
           position_ids_BT: a token's position in its example; None: they count from 0.
           input_mask_BT: 0 where there is padding; None: there is none.
         """
-        del module, seq_len, position_ids_BT, input_mask_BT
         return None
 
     def turned(self, x_BTND: jax.Array, position_ids_BT: jax.Array | None) -> jax.Array:
         """Return queries or keys [B, T, N, D] as the scores of attention read them."""
-        del position_ids_BT
         return x_BTND
 
 

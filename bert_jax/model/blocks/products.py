@@ -96,16 +96,12 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
             preferred_element_type=jnp.float32,
         )
 
-    def forward(
-        x: jax.Array, w: jax.Array, of_w: int
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    def forward(x: jax.Array, w: jax.Array, of_w: int) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         # What the backward pass reads of x is what was read here: half of the memory.
         read = x.astype(dtype)
         return dot(read, w, (x.ndim - 1,), (of_w,)), (read, w, jnp.zeros((), x.dtype))
 
-    def backward(
-        of_w: int, kept: tuple[jax.Array, jax.Array, jax.Array], g: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def backward(of_w: int, kept: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Array, ...]:
         x, w, like_x = kept
         g = g.astype(dtype)
         of_x = dot(g, w, (g.ndim - 1,), (1 - of_w,))
@@ -126,7 +122,6 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
         precision: Any = None,
         preferred_element_type: Any = None,
     ) -> jax.Array:
-        del precision
         ((of_x,), (of_w,)), batch = dimensions
         if of_x != x.ndim - 1 or w.ndim != 2 or batch != ((), ()):
             raise ValueError(f'{dimensions}: not a product of x [..., K] and a matrix')

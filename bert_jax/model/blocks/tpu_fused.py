@@ -64,17 +64,17 @@ class Names(NamedTuple):
     first_head_1: jax.Array
 
 
-def obstacle(tokens: int, hidden_size: int, heads: int) -> str | None:
+def obstacle(tokens: int, heads: int, width: int) -> str | None:
     """Why the kernel cannot take rows of so many tokens, as the end of a sentence; None if it can.
 
-    hidden_size, heads: of one device.
+    heads: those of one device; width: of each.
     """
     if tokens % _LANES or tokens > MOST_TOKENS:
         return f'needs sequences of a multiple of {_LANES} tokens up to {MOST_TOKENS}, not {tokens}'
-    if heads % _fewest(hidden_size // heads):
+    if heads % _fewest(width):
         return (
             f'needs heads that fill {_LANES} columns together on each device, not {heads} of width'
-            f' {hidden_size // heads}'
+            f' {width}'
         )
     return None
 

@@ -91,41 +91,29 @@ def _sums(read: DTypeLike, *arrays: jax.Array) -> Sums:
     return _on_mesh(read, False, *arrays)[0]
 
 
-def _forward(read: DTypeLike, *arrays: jax.Array) -> tuple[Sums, Gradients | None]:
-    return _on_mesh(read, True, *arrays)
-
-
 def _backward(read: DTypeLike, gradients: Gradients, of_sums: Sums) -> tuple[Any, ...]:
     # The gradients were computed with the loss, while the logits were there: they are those of the
     # sum, whose own gradient is a number. The accuracy has none.
-    del read
     return (*((of_sums[0] * x).astype(x.dtype) for x in gradients), None, None)
 
 
-_sums.defvjp(_forward, _backward)
+_sums.defvjp(lambda read, *arrays: _on_mesh(read, True, *arrays), _backward)
 
 
 def _on_mesh(
-    read: DTypeLike,
-    with_gradients: bool,
-    x_BPE: jax.Array,
-    table_VE: jax.Array,
-    bias_V: jax.Array,
-    labels_BP: jax.Array,
-    weights_BP: jax.Array,
+    read: DTypeLike, with_gradients: bool, *arrays: jax.Array
 ) -> tuple[Sums, Gradients | None]:
     """Return the sums and their gradients, each device computing its own rows and words.
 
-    Rows are split over `data` and `fsdp`, the table over `fsdp` and `model` (model/partition.py).
-    Each device gathers the table over `fsdp`, and is left with its share of the gradient.
+    The arrays are those of `_in_blocks`, whole. Rows are split over `data` and `fsdp`, the table
+    over `fsdp` and `model` (model/partition.py). Each device gathers the table over `fsdp`, and is left with its share of the gradient.
     """
     mesh = jax.sharding.get_abstract_mesh()
     size = {axis: mesh.shape[axis] for axis in free_axes() if mesh.shape[axis] > 1}
     rows = tuple(axis for axis in BATCH if axis in size)
     words = tuple(axis for axis in ('fsdp', 'model') if axis in size)
-    (B, *_), V = x_BPE.shape, bias_V.shape[0]
+    B, V = len(arrays[0]), len(arrays[2])
     fsdp, model = size.get('fsdp', 1), size.get('model', 1)
-    arrays = (x_BPE, table_VE, bias_V, labels_BP, weights_BP)
     # One row (a model's first shapes) is not split; nor is a table that does not divide.
     if V % (fsdp * model):
         words = ()

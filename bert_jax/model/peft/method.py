@@ -70,27 +70,22 @@ class Method:
         0 of what is no block's; path: of a model with a head, as in 'encoder/layers/query/bias'.
         Every trained leaf is trained up to the last block.
         """
-        del path
         return 0
 
     def weights(self, name: str, inputs: int, outputs: int) -> int:
         """Return by how many added weights a token is multiplied where matrix `name` is."""
-        del name, inputs, outputs
         return 0
 
     def linear(self, name: str, product: Function, x: jax.Array, context: Context) -> jax.Array:
         """Return what takes the place of `product(x)`; `name` is that of its matrix."""
-        del name, context
         return product(x)
 
     def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
         """Return what takes the place of drop(out), a sub-layer's output after matrix `name`."""
-        del name, context
         return drop(out)
 
     def total(self, name: str, context: Context, total: jax.Array, norm: Function) -> jax.Array:
         """Return what takes the place of the residual sum, read by `norm`, after matrix `name`."""
-        del name, context, norm
         return total
 
     def fold(self, layers: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +133,6 @@ class Efficient(Method):
 
     def trains_outside(self, path: str) -> bool:
         """Tell whether an encoder's leaf outside of the blocks is trained in any case."""
-        del path
         return False
 
 
