@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from scipy import special
 
 from bert_jax.configs.errors import UserError
@@ -76,7 +77,7 @@ class Pipeline:
         """
         return _rows(records, self.tokenizer, self.max_length)
 
-    def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def reduce(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """Return what of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
         return outputs
 
@@ -192,7 +193,7 @@ class FillMask(Pipeline):
         rows['masked_lm_positions'] = masks_first[:, :_MASKS].astype(np.int32)
         return rows
 
-    def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def reduce(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """Return the best words, [B, 20, top], in place of the whole vocabulary."""
         # Pre-training's head and the masked-LM head alone name their logits differently.
         logits_BPV = outputs['logits' if 'logits' in outputs else 'prediction_logits']

@@ -19,6 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
@@ -38,7 +39,7 @@ from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import KINDS
 
 # run(parameters of a block, x [B, T, H], the block's number) -> x, of blocks of one kind.
-_Run = Callable[[Any, jax.Array, jax.Array | int], jax.Array]
+_Run = Callable[[Any, Array, Array | int], Array]
 # The same, by the number of a block of that kind.
 _RunOf = Callable[[int], _Run]
 POOLER_SITE = (1 << 20) + 1  # dropout site beyond those of any depth, and the head's
@@ -57,12 +58,12 @@ class Embeddings(nn.Module):
     @nn.compact
     def __call__(
         self,
-        words: jax.Array,
-        segment_ids_BT: jax.Array,
+        words: Array,
+        segment_ids_BT: Array,
         dropout_rng: DropoutRng | None,
-        position_ids_BT: jax.Array | None = None,
-        input_mask_BT: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
+        position_ids_BT: Array | None = None,
+        input_mask_BT: Array | None = None,
+    ) -> tuple[Array, Array | None]:
         """Return (embeddings [B, T, H], the word table [V, E] that the masked-LM head shares).
 
         words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
@@ -116,9 +117,9 @@ class Packing(NamedTuple):
     position in that example; cls_positions_BK: where each example begins.
     """
 
-    pack_ids_BT: jax.Array
-    position_ids_BT: jax.Array
-    cls_positions_BK: jax.Array
+    pack_ids_BT: Array
+    position_ids_BT: Array
+    cls_positions_BK: Array
 
 
 class Encoder(nn.Module):
@@ -140,12 +141,12 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(
         self,
-        words: jax.Array,
-        input_mask_BT: jax.Array,
-        segment_ids_BT: jax.Array,
+        words: Array,
+        input_mask_BT: Array,
+        segment_ids_BT: Array,
         dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    ) -> tuple[Array, Array, Array | None]:
         """Return (hidden states [B, T, H], pooled token [B, H], word table [V, E] to share).
 
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
@@ -168,7 +169,7 @@ class Encoder(nn.Module):
         mask = AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None)
         # Kept only where a caller asks for them, of blocks that are traced one after the other.
         asked = self.is_mutable_collection('attentions') and not self.is_initializing()
-        attentions: list[jax.Array] | None = [] if asked and not self.scan else None
+        attentions: list[Array] | None = [] if asked and not self.scan else None
         hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng, attentions))
         for probabilities in attentions or ():
             self.sow('attentions', 'probabilities', probabilities)
@@ -189,9 +190,7 @@ class Encoder(nn.Module):
         pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
         return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VE
 
-    def _pooled(
-        self, x_BTH: jax.Array, input_mask_BT: jax.Array, packing: Packing | None
-    ) -> jax.Array:
+    def _pooled(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
         """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""
         if self.config.pooling == 'mean':
             members_BKT = input_mask_BT[:, None] > 0
@@ -211,7 +210,7 @@ class Encoder(nn.Module):
             return jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
         return x_BTH[:, 0]
 
-    def _through_blocks(self, x_BTH: jax.Array, rows: Rows) -> list[jax.Array]:
+    def _through_blocks(self, x_BTH: Array, rows: Rows) -> list[Array]:
         """Return the hidden states [B, T, H] after the blocks: after each, or after the last alone.
 
         In a loop all are kept only where `intermediates` are asked for.
@@ -247,15 +246,15 @@ class Encoder(nn.Module):
         return run
 
     def _unrolled(
-        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
-    ) -> list[jax.Array]:
+        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
+    ) -> list[Array]:
         """Return the hidden states after each block."""
         params = [layout.block(blocks, i) for i in range(len(numbers))]
         return self._in_turn(run, params, numbers.tolist(), numbers, x_BTH)
 
     def _in_a_loop(
-        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
-    ) -> list[jax.Array]:
+        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
+    ) -> list[Array]:
         """Return the hidden states after each block where they are asked for, else the last.
 
         Blocks of several kinds are gone through in rounds, each of which has all kinds.
@@ -272,7 +271,7 @@ class Encoder(nn.Module):
         if period > 1:
             stack = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), stack)
 
-        def turn(x: jax.Array, of_round: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
+        def turn(x: Array, of_round: tuple[Any, Array]) -> tuple[Array, Any]:
             params, indices = of_round
             each = [params]
             if period > 1:
@@ -285,8 +284,8 @@ class Encoder(nn.Module):
         return [*hidden[1:], *kept.reshape(-1, *x_BTH.shape)] if self._keeps_all else [x_BTH]
 
     def _in_turn(
-        self, run: _RunOf, params: Sequence[Any], indices: Any, like: np.ndarray, x_BTH: jax.Array
-    ) -> list[jax.Array]:
+        self, run: _RunOf, params: Sequence[Any], indices: Any, like: np.ndarray, x_BTH: Array
+    ) -> list[Array]:
         """Return the hidden states after each block of some groups, or after each group.
 
         Args:
@@ -315,7 +314,7 @@ class Encoder(nn.Module):
         """Whether the hidden states after each block are asked for."""
         return self.is_mutable_collection('intermediates')
 
-    def _kept(self, states: Any) -> jax.Array | None:
+    def _kept(self, states: Any) -> Array | None:
         """Return states as one array where they are asked for."""
         return jnp.asarray(states) if self._keeps_all else None
 
@@ -330,9 +329,9 @@ def _fresh(
     fields: tuple[Any, ...],
     name: str,
     numbers: np.ndarray,
-    x_BTH: jax.Array,
+    x_BTH: Array,
     rows: Rows,
-) -> jax.Array:
+) -> Array:
     """Make a stack of fresh blocks in the module that calls; return x [B, T, H] after them.
 
     Args:
@@ -358,7 +357,7 @@ def _fresh(
     if not lacking[0]:
         return stack(*fields, last, name=name)(x_BTH, indices, rows)[0]
 
-    def init(key: jax.Array) -> Any:
+    def init(key: Array) -> Any:
         made = stack(*fields, last, parent=None).init(key, x_BTH, indices, rows)['params']
         return layout.without_first(made, sum(map(bool, lacking)), lacking[0])
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
+from jax import Array
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -128,7 +129,7 @@ def like(tree: Any, target: Any) -> Any:
     for path, leaf in by_path(tree).items():
         numbers = sorted(goals[path], key=lambda number: number or 0)
         cut: Sequence[Any] = [leaf] if numbers == [None] else leaf
-        if isinstance(cut, jax.Array):
+        if isinstance(cut, Array):
             cut = _cut_to(tuple(goals[path][number].sharding for number in numbers))(leaf)
         pieces |= {(path, number): piece for number, piece in zip(numbers, cut, strict=True)}
     return jax.tree.unflatten(jax.tree.structure(target), [pieces[name] for name in wanted])
@@ -182,12 +183,12 @@ def _joined(leaves: Sequence[Any]) -> Any:
 
 
 @functools.cache
-def _stack_to(sharding: Any) -> Callable[..., jax.Array]:
+def _stack_to(sharding: Any) -> Callable[..., Array]:
     """Return the function that stacks arrays so that the result is split as `sharding` says."""
     return jax.jit(lambda *leaves: jnp.stack(leaves), out_shardings=sharding)
 
 
 @functools.cache
-def _cut_to(places: tuple[Any, ...]) -> Callable[[jax.Array], list[jax.Array]]:
+def _cut_to(places: tuple[Any, ...]) -> Callable[[Array], list[Array]]:
     """Return the function that gives the slices of a stack, which lie as `places` say."""
     return jax.jit(list, out_shardings=list(places))

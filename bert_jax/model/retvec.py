@@ -19,6 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.embeddings import Retvec
@@ -33,7 +34,7 @@ _SITE = 1 << 21
 _glorot = nn.initializers.glorot_uniform()
 
 
-def binarise(characters: jax.Array) -> jax.Array:
+def binarise(characters: Array) -> Array:
     """Return the bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
     shifts = jnp.arange(BITS - 1, -1, -1, dtype=jnp.int32).reshape(*(1,) * characters.ndim, BITS)
     return ((characters[..., None] >> shifts) & 1).astype(jnp.float32)
@@ -45,10 +46,10 @@ class WordNetwork(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, bits: jax.Array) -> jax.Array:
+    def __call__(self, bits: Array) -> Array:
         """Return the vectors [..., 256] of bits [..., C, 24]."""
 
-        def layer(name: str, width: int, x: jax.Array) -> jax.Array:
+        def layer(name: str, width: int, x: Array) -> Array:
             return nn.Dense(width, dtype=self.dtype, kernel_init=_glorot, name=name)(x)
 
         gelu = lambda x: jax.nn.gelu(x, approximate=False)
@@ -67,9 +68,7 @@ class WordSimilarity(nn.Module):
     first_inputs = types.MappingProxyType({'characters': np.zeros((1, 1, CHARACTERS), np.int32)})
 
     @nn.compact
-    def __call__(
-        self, batch: Mapping[str, jax.Array], dropout_rng: DropoutRng | None = None
-    ) -> jax.Array:
+    def __call__(self, batch: Mapping[str, Array], dropout_rng: DropoutRng | None = None) -> Array:
         """batch['characters'] [B, F, C] -> unit vectors [B, F, 256], float32."""
         bits = binarise(batch['characters'])
         # Each form of a word loses bits of its own.

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from bert_jax.conversion.onnx.graph import Graph, Made, Value
 from bert_jax.conversion.onnx.primitives import SAME
@@ -39,7 +40,7 @@ def find(graph: Graph, made: Made) -> str | None:
 
 
 @functools.cache
-def _traced(formula: Callable[..., jax.Array]) -> tuple[dict[Any, Any], list[Any], Any]:
+def _traced(formula: Callable[..., Array]) -> tuple[dict[Any, Any], list[Any], Any]:
     """Return ({variable: the operation that gives it}, the inputs, the result) of a formula."""
     matrices = [jnp.zeros((2, 2))] * len(inspect.signature(formula).parameters)
     jaxpr = jax.make_jaxpr(formula)(*matrices).jaxpr
@@ -87,7 +88,7 @@ def _number(value: Value) -> float | None:
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
-def _softmax(scores: jax.Array, shift: jax.Array) -> jax.Array:
+def _softmax(scores: Array, shift: Array) -> Array:
     powers = jnp.exp(scores - shift)
     return powers / powers.sum(-1, keepdims=True)
 
@@ -98,17 +99,15 @@ def _to_softmax(graph: Graph, scores: Value, shift: Value) -> str | None:
     return graph.node('Softmax', graph.whole(scores), axis=-1) if is_same else None
 
 
-def _layer_norm(
-    x: jax.Array, n: jax.Array, m: jax.Array, epsilon: jax.Array, scale: jax.Array
-) -> jax.Array:
+def _layer_norm(x: Array, n: Array, m: Array, epsilon: Array, scale: Array) -> Array:
     centred = x - x.sum(-1, keepdims=True) / n
     variance = jnp.square(centred).sum(-1, keepdims=True) / m
     return centred * jax.lax.rsqrt(variance + epsilon) * scale
 
 
 def _layer_norm_bias(
-    x: jax.Array, n: jax.Array, m: jax.Array, epsilon: jax.Array, scale: jax.Array, bias: jax.Array
-) -> jax.Array:
+    x: Array, n: Array, m: Array, epsilon: Array, scale: Array, bias: Array
+) -> Array:
     return _layer_norm(x, n, m, epsilon, scale) + bias
 
 
@@ -126,7 +125,7 @@ def _to_layer_norm(
     return graph.node('LayerNormalization', graph.whole(x), *weights, epsilon=small, axis=-1)
 
 
-def _gelu(x: jax.Array) -> jax.Array:
+def _gelu(x: Array) -> Array:
     return x * (0.5 * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
@@ -143,7 +142,7 @@ def _to_gelu(graph: Graph, x: Value) -> str:
 
 
 # A formula, and what makes a node of its inputs, or finds that these are of another kind.
-_FUSED: dict[Callable[..., jax.Array], Callable[..., str | None]] = {
+_FUSED: dict[Callable[..., Array], Callable[..., str | None]] = {
     _softmax: _to_softmax,
     _layer_norm: _to_layer_norm,
     _layer_norm_bias: _to_layer_norm,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
@@ -47,10 +48,10 @@ class AttentionMask(NamedTuple):
     examples, packs_BS are their numbers, and a query sees the keys of its own example alone.
     """
 
-    keys_BS: jax.Array
-    packs_BS: jax.Array | None = None
+    keys_BS: Array
+    packs_BS: Array | None = None
 
-    def bias(self, blocks: Blocks | None = None) -> jax.Array:
+    def bias(self, blocks: Blocks | None = None) -> Array:
         """Return what is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32.
 
         In `blocks` it is [B, b, 1, 1, K], or [B, b, 1, C, K].
@@ -66,7 +67,7 @@ class AttentionMask(NamedTuple):
             seen_BTS = seen_BTS & (packs_BT[..., None] == packs_BS[..., None, :])
         return jnp.where(seen_BTS, 0.0, MASKED)[..., None, :, :]
 
-    def numbers(self) -> tuple[jax.Array, jax.Array]:
+    def numbers(self) -> tuple[Array, Array]:
         """Return numbers of queries and of keys [B, S]: a query sees keys of its number.
 
         Without packs every query sees what is no padding.
@@ -165,17 +166,17 @@ def _is_in_parts_of_data(runtime: RuntimeConfig) -> bool:
 
 
 def attend(
-    q_BTND: jax.Array,
-    k_BSND: jax.Array,
-    v_BSND: jax.Array,
+    q_BTND: Array,
+    k_BSND: Array,
+    v_BSND: Array,
     attention_mask: AttentionMask,
     rate: float,
     dropout_rng: DropoutRng | None,
-    site: int | jax.Array,
+    site: int | Array,
     causal: bool = False,
     kernel: str = 'xla',
     window: int | None = None,
-) -> jax.Array:
+) -> Array:
     """Attention's output [B, T, N, D]; scores and softmax are float32.
 
     Paper section 3; modeling.py:694-749. `rate` is the dropout on probabilities; with
@@ -201,7 +202,7 @@ def attend(
     if window is not None and (blocks := Blocks(tokens, window, causal)).pays:
         bias = jnp.where(blocks.near()[None], attention_mask.bias(blocks), -jnp.inf)
 
-        def of_blocks(q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array) -> jax.Array:
+        def of_blocks(q_BTND: Array, k_BSND: Array, v_BSND: Array) -> Array:
             q, k, v = blocks.queries(q_BTND), blocks.keys(k_BSND), blocks.keys(v_BSND)
             return _by_scores(q, k, v, bias, rate, dropout_rng, site)
 
@@ -225,14 +226,14 @@ def attend(
 
 
 def _by_scores(
-    q_TND: jax.Array,
-    k_SND: jax.Array,
-    v_SND: jax.Array,
-    bias_1TS: jax.Array,
+    q_TND: Array,
+    k_SND: Array,
+    v_SND: Array,
+    bias_1TS: Array,
     rate: float,
     dropout_rng: DropoutRng | None,
-    site: int | jax.Array,
-) -> jax.Array:
+    site: int | Array,
+) -> Array:
     """Attention's output [..., T, N, D]; what leads is the batch, and blocks of its rows."""
     # Scores come out of the product in float32: in bfloat16 a sum over D loses what softmax is to
     # compare.
@@ -249,7 +250,7 @@ def _by_scores(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _softmax(scores: jax.Array, dtype: DTypeLike) -> jax.Array:
+def _softmax(scores: Array, dtype: DTypeLike) -> Array:
     """Softmax over the last axis, computed in float32 and given back as `dtype`.
 
     The backward pass needs the result alone. Left to itself jax would keep it in float32 too: with
@@ -259,12 +260,12 @@ def _softmax(scores: jax.Array, dtype: DTypeLike) -> jax.Array:
     return jax.nn.softmax(scores, axis=-1).astype(dtype)
 
 
-def _softmax_forward(scores: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+def _softmax_forward(scores: Array, dtype: DTypeLike) -> tuple[Array, Array]:
     probs = checkpoint_name(_softmax(scores, dtype), 'kept')
     return probs, probs
 
 
-def _softmax_backward(dtype: DTypeLike, probs: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+def _softmax_backward(dtype: DTypeLike, probs: Array, gradient: Array) -> tuple[Array]:
     probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
     # d softmax: p * (g - sum(p g)), of the result alone.
     return (probs * (gradient - jnp.sum(probs * gradient, axis=-1, keepdims=True)),)
@@ -274,13 +275,13 @@ _softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def _tpu_splash(
-    q_BTND: jax.Array,
-    k_BTND: jax.Array,
-    v_BTND: jax.Array,
+    q_BTND: Array,
+    k_BTND: Array,
+    v_BTND: Array,
     attention_mask: AttentionMask,
     causal: bool,
     window: int | None,
-) -> jax.Array:
+) -> Array:
     """Attention's output [B, T, N, D] by Pallas' kernel, each device with its own rows and heads.
 
     XLA cannot split a kernel by itself. It skips blocks of keys that no query of a block sees.
@@ -321,15 +322,15 @@ def _tpu_splash(
 
 
 def _tpu_fused(
-    q_BTND: jax.Array,
-    k_BSND: jax.Array,
-    v_BSND: jax.Array,
+    q_BTND: Array,
+    k_BSND: Array,
+    v_BSND: Array,
     attention_mask: AttentionMask,
     rate: float,
     dropout_rng: DropoutRng | None,
-    site: int | jax.Array,
+    site: int | Array,
     causal: bool,
-) -> jax.Array:
+) -> Array:
     """Attention's output [B, T, N, D] by our own kernel, each device with its own rows and heads.
 
     There is dropout where there is a `dropout_rng`.
@@ -359,7 +360,7 @@ def _tpu_fused(
     return checkpoint_name(run(q_BTND, k_BSND, v_BSND, *numbers, rows_B, key_2), 'kept')
 
 
-def _on_each_device(local: Callable[..., jax.Array], rows: int) -> Callable[..., jax.Array]:
+def _on_each_device(local: Callable[..., Array], rows: int) -> Callable[..., Array]:
     """`local` on each device's own rows (batch axes) and heads (`model`); nothing moves.
 
     local: of query, key and value [B, T, N, D], of arrays [B, ...], so many as `rows` says, and of
@@ -371,7 +372,7 @@ def _on_each_device(local: Callable[..., jax.Array], rows: int) -> Callable[...,
     batch = tuple(axis for axis in BATCH if axis in axes)
     heads = P(batch, None, 'model')
 
-    def run(*arrays: jax.Array) -> jax.Array:
+    def run(*arrays: Array) -> Array:
         whole = len(arrays) - 3 - rows
         return jax.shard_map(
             local,

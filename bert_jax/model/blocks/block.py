@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 import flax.linen as nn
-import jax
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
@@ -79,9 +79,7 @@ class Block(nn.Module):
     like: int = 0  # the number of a block of the same kind: the block's own may be traced
 
     @nn.compact
-    def __call__(
-        self, x_BTH: jax.Array, index: jax.Array | int, rows: Rows
-    ) -> tuple[jax.Array, None]:
+    def __call__(self, x_BTH: Array, index: Array | int, rows: Rows) -> tuple[Array, None]:
         """Return (x [B, T, H] after block number `index`, None), as the body of a scan."""
         # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
         site = 1 + _SITES_PER_LAYER * index
@@ -92,17 +90,17 @@ class Block(nn.Module):
     def _sublayer(
         self,
         part: Part,
-        x_BTH: jax.Array,
-        index: jax.Array | int,
+        x_BTH: Array,
+        index: Array | int,
         rows: Rows,
-        own_site: jax.Array | int,
-        site: jax.Array | int,
-    ) -> jax.Array:
+        own_site: Array | int,
+        site: Array | int,
+    ) -> Array:
         """Return x after the residual sum with a part's branch, and with what tuning adds."""
         c, shapes = self.config, part.shapes()
         method, context = method_of(c), Context(c, self.dtype, index, rows.dropout_rng)
 
-        def linear(name: str, x: jax.Array) -> jax.Array:
+        def linear(name: str, x: Array) -> Array:
             width = shapes[name][1]
             std = c.residual_std if name == part.rows[-1] else None
             layer = dense(c, width, self.dtype, name, self.matmul_dtype, c.use_bias, std)
@@ -111,7 +109,7 @@ class Block(nn.Module):
             # has confirmed it.
             return checkpoint_name(method.linear(name, layer, x, context), 'kept')
 
-        def branch(x: jax.Array) -> jax.Array:
+        def branch(x: Array) -> Array:
             drop = lambda out: dropout(out, part.dropout, rows.dropout_rng, site)
             out = part(linear, x, rows, own_site, self.kernel)
             return method.branch(part.rows[-1], out, drop, context)

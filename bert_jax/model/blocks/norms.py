@@ -8,11 +8,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 
-Function = Callable[[jax.Array], jax.Array]
+Function = Callable[[Array], Array]
 
 
 class LayerNorm(nn.Module):
@@ -25,7 +26,7 @@ class LayerNorm(nn.Module):
     use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """Normalise x [..., H]; the result has the same shape and dtype."""
         shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
         scale = self.param('scale', nn.initializers.ones, (x.shape[-1],)).reshape(shape)
@@ -59,11 +60,11 @@ def norm_of(config: ModelConfig, name: str | None = None) -> Any:
 
 def sublayer(
     is_before: bool,
-    x: jax.Array,
+    x: Array,
     f: Function,
     norm: Function,
-    adapt: Callable[[jax.Array, Function], jax.Array],
-) -> jax.Array:
+    adapt: Callable[[Array, Function], Array],
+) -> Array:
     """Return norm(x + f(x)), or x + f(norm(x)) with the norm before the branch.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.tuning import TuningConfig
@@ -22,7 +23,7 @@ class Experts(nn.Module):
     dtype: DTypeLike
 
     @nn.compact
-    def __call__(self, x: jax.Array, chosen: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Array, chosen: Array | None) -> Array:
         """Return x [..., inputs] through the layer number `chosen`, or through the mean one."""
         shape = (self.experts, x.shape[-1], self.features)
         kernel = self.param('kernel', nn.initializers.normal(0.02), shape)
@@ -44,7 +45,7 @@ class AdaMix(Efficient):
     folds = False
     bottlenecks = ('output',)  # of one expert and the shared matrix
 
-    def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
+    def branch(self, name: str, out: Array, drop: Function, context: Context) -> Array:
         """Return the output with the change of the expert that was drawn: see Method."""
         if name != 'output':
             return drop(out)

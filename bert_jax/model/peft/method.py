@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.tuning import TuningConfig
@@ -27,7 +28,7 @@ _SITES_PER_LAYER = 8
 # The last of the path of what is added, and its value where it changes nothing.
 _ADDED = re.compile(r'_(lora_[ab]|ia3|adapter_down|adapter_up)/(kernel|bias|scale)$')
 
-Function = Callable[[jax.Array], jax.Array]
+Function = Callable[[Array], Array]
 
 
 class Context(NamedTuple):
@@ -38,10 +39,10 @@ class Context(NamedTuple):
 
     config: ModelConfig
     dtype: DTypeLike
-    block: jax.Array | int
+    block: Array | int
     dropout_rng: DropoutRng | None
 
-    def site(self, number: int) -> jax.Array | int:
+    def site(self, number: int) -> Array | int:
         """Return site `number`, from 0 to 7, of this block."""
         return _SITE + self.block * _SITES_PER_LAYER + number
 
@@ -76,15 +77,15 @@ class Method:
         """Return by how many added weights a token is multiplied where matrix `name` is."""
         return 0
 
-    def linear(self, name: str, product: Function, x: jax.Array, context: Context) -> jax.Array:
+    def linear(self, name: str, product: Function, x: Array, context: Context) -> Array:
         """Return what takes the place of `product(x)`; `name` is that of its matrix."""
         return product(x)
 
-    def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
+    def branch(self, name: str, out: Array, drop: Function, context: Context) -> Array:
         """Return what takes the place of drop(out), a sub-layer's output after matrix `name`."""
         return drop(out)
 
-    def total(self, name: str, context: Context, total: jax.Array, norm: Function) -> jax.Array:
+    def total(self, name: str, context: Context, total: Array, norm: Function) -> Array:
         """Return what takes the place of the residual sum, read by `norm`, after matrix `name`."""
         return total
 
@@ -138,13 +139,13 @@ class Efficient(Method):
 
 def bottleneck(
     name: str,
-    x: jax.Array,
+    x: Array,
     width: int,
     activation: Function,
     init: jax.nn.initializers.Initializer,
     dtype: DTypeLike,
     down: Function | None = None,
-) -> jax.Array:
+) -> Array:
     """Return an adapter's change, W2 act(W1 x + b1) + b2, of the output of matrix `name`.
 
     Args:
