@@ -146,13 +146,12 @@ def test_tuning_knows_the_gate():
         ModelConfig().tuned(TuningConfig('lora', matrices='gate'))
 
 
-@pytest.mark.parametrize('name,tokens', [('modernbert_base', 3e9), ('modernbert_large', 2e9)])
-def test_the_rate_warms_up_over_the_published_tokens(name, tokens):
+def test_the_rate_warms_up_over_the_published_tokens():
     """Steps of the growing batch are smaller, so there are more of them."""
-    config = load.load(name)
+    config = load.load('modernbert_base')
     phase = config.phases[0]
     first, each = phase.batch_warmup_from, phase.batch_warmup_steps
     sizes = [
         min(first * (1 + i // each), phase.batch_size) for i in range(config.optimizer.warmup_steps)
     ]
-    assert abs(1024 * sum(sizes) / tokens - 1) < 0.001
+    assert abs(1024 * sum(sizes) / 3e9 - 1) < 0.001
