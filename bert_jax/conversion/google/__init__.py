@@ -73,9 +73,7 @@ def prefix_of(source: epath.PathLike) -> str | None:
         return str(path / usual)
 
     # A folder with a checkpoint of another name: right if it is the only one.
-    stems = sorted(
-        p.name.removesuffix('.index') for p in path.iterdir() if p.name.endswith('.index')
-    )
+    stems = sorted(p.name.removesuffix('.index') for p in path.glob('*.index'))
     if not stems and (path / 'config.json').exists():
         return None
     if len(stems) != 1:

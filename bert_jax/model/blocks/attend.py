@@ -96,12 +96,11 @@ def choose(
     # A named kernel is an order, and refused where it cannot be had; `auto` is a wish. It never
     # takes tpu_fused: by a price list of ours, which is gone, BERT-large's step for v5e was 17 %
     # shorter with it at 512 tokens, and 15 % longer at 128. No chip has confirmed either.
+    case = runtime, model, seq_len, packed, platform
     if name == 'auto':
         fused, shortest = _FUSED.get(platform, ('xla', 0))
-        if seq_len < shortest or _obstacle(fused, runtime, model, seq_len, packed, platform):
-            return 'xla'
-        return fused
-    if obstacle := _obstacle(name, runtime, model, seq_len, packed, platform):
+        return 'xla' if seq_len < shortest or _obstacle(fused, *case) else fused
+    if obstacle := _obstacle(name, *case):
         named = f'runtime.attention={runtime.attention}'
         raise UserError(f'{named} {obstacle}; or use runtime.attention=auto')
     return name
@@ -199,12 +198,13 @@ def attend(
         )
 
     # What the kernels fuse, step by step, of whole rows or of their blocks.
+    drop = lambda probs: dropout(probs, rate, dropout_rng, site)
     if window is not None and (blocks := Blocks(tokens, window, causal)).pays:
         bias = jnp.where(blocks.near()[None], attention_mask.bias(blocks), -jnp.inf)
 
-        def of_blocks(q_BTND: Array, k_BSND: Array, v_BSND: Array) -> Array:
+        def of_blocks(q_BTND, k_BSND, v_BSND):
             q, k, v = blocks.queries(q_BTND), blocks.keys(k_BSND), blocks.keys(v_BSND)
-            return _by_scores(q, k, v, bias, rate, dropout_rng, site)
+            return _by_scores(q, k, v, bias, drop)
 
         # Each key is in several neighbourhoods: kept for the backward pass they would be several.
         kept = jax.checkpoint_policies.save_only_these_names('kept')
@@ -222,7 +222,7 @@ def attend(
         # tri is true at and left of the diagonal: key position at most query position.
         past_TS = jnp.tri(tokens, k_BSND.shape[1], dtype=bool)
         bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
-    return _by_scores(q_BTND, k_BSND, v_BSND, bias_B1TS, rate, dropout_rng, site)
+    return _by_scores(q_BTND, k_BSND, v_BSND, bias_B1TS, drop)
 
 
 def _by_scores(
@@ -230,9 +230,7 @@ def _by_scores(
     k_SND: Array,
     v_SND: Array,
     bias_1TS: Array,
-    rate: float,
-    dropout_rng: DropoutRng | None,
-    site: int | Array,
+    drop: Callable[[Array], Array],
 ) -> Array:
     """Attention's output [..., T, N, D]; what leads is the batch, and blocks of its rows."""
     # Scores come out of the product in float32: in bfloat16 a sum over D loses what softmax is to
@@ -243,10 +241,8 @@ def _by_scores(
     ) * (depth**-0.5)
     probs_NTS = _softmax(scores_NTS + bias_1TS, v_SND.dtype)
     # Named 'kept': what REMAT_POLICIES in encoder.py keeps for the backward pass.
-    return checkpoint_name(
-        jnp.einsum('...NTS,...SND->...TND', dropout(probs_NTS, rate, dropout_rng, site), v_SND),
-        'kept',
-    )
+    out_TND = jnp.einsum('...NTS,...SND->...TND', drop(probs_NTS), v_SND)
+    return checkpoint_name(out_TND, 'kept')
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -112,26 +112,21 @@ def fused_attention(
 
 def _forward(fused, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names):
     call = _call(_forward_program, fused, q_BTH, backward=False)
-    out_BTH, *masks = call(*names, q_BTH, k_BSH, v_BSH, *_as_sides(queries_BT, keys_BS))
+    sides = queries_BT[..., None], keys_BS[:, None]  # as they stand beside scores [T, S]
+    out_BTH, *masks = call(*names, q_BTH, k_BSH, v_BSH, *sides)
     # Kept where a model's blocks are computed again in the backward pass, as the output is.
     masks = [checkpoint_name(masks_BNWS, 'kept') for masks_BNWS in masks]
-    return out_BTH, (q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks)
+    return out_BTH, (q_BTH, k_BSH, v_BSH, *sides, masks)
 
 
 def _backward(fused, kept, gradient_BTH):
-    q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks = kept
-    call = _call(_backward_program, fused, q_BTH, backward=True)
-    sides = _as_sides(queries_BT, keys_BS)
-    gradients = call(q_BTH, k_BSH, v_BSH, *sides, gradient_BTH, *masks)
+    *arrays, masks = kept
+    call = _call(_backward_program, fused, arrays[0], backward=True)
+    gradients = call(*arrays, gradient_BTH, *masks)
     return *gradients, None, None, Names(None, None, None)
 
 
 fused_attention.defvjp(_forward, _backward)
-
-
-def _as_sides(queries_BT: Array, keys_BS: Array) -> tuple[Array, Array]:
-    """Both as they stand beside scores [T, S]: [B, T, 1] and [B, 1, S]."""
-    return queries_BT[..., None], keys_BS[:, None]
 
 
 def _call(program: Any, fused: Fused, like_BTH: Array, backward: bool) -> Any:

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
-from bert_jax.model.peft.method import Context, Efficient, Function, bottleneck
+from bert_jax.model.peft.method import Context, Efficient, Function
 
 
 class Experts(nn.Module):
@@ -56,7 +56,7 @@ class AdaMix(Efficient):
         experts = Experts(width, M, context.dtype, name=f'{name}_adapter_down')
         down, init = (lambda x: experts(x, chosen)), nn.initializers.normal(0.02)
         act = ACTIVATIONS['gelu_erf']
-        return drop(out + bottleneck(name, out, width, act, init, context.dtype, down))
+        return drop(out + self.bottleneck(name, out, act, init, context, down))
 
     def fold(self, layers: dict[str, Any]) -> dict[str, Any]:
         """Return the blocks with one expert, the mean of all, which answers are computed by."""

@@ -128,6 +128,29 @@ class Efficient(Method):
             return self.added_from()
         return lowest if re.search(self.trained, path) else None
 
+    def bottleneck(
+        self,
+        name: str,
+        x: Array,
+        activation: Function,
+        init: jax.nn.initializers.Initializer,
+        context: Context,
+        down: Function | None = None,
+    ) -> Array:
+        """Return an adapter's change, W2 act(W1 x + b1) + b2, of the output of matrix `name`.
+
+        Args:
+          name: the matrix.
+          x: what the adapter reads.
+          activation: act.
+          init: of both matrices; biases are 0 at first.
+          context: where the block asks.
+          down: what computes W1 x + b1 in place of a dense layer.
+        """
+        layer = functools.partial(nn.Dense, dtype=context.dtype, kernel_init=init)
+        down = down or layer(self.tuning.option('width'), name=f'{name}_adapter_down')
+        return layer(x.shape[-1], name=f'{name}_adapter_up')(activation(down(x)))
+
     def added_from(self) -> int:
         """Return the lowest block to which something is added."""
         return self.tuning.option('frozen_layers')
@@ -135,32 +158,6 @@ class Efficient(Method):
     def trains_outside(self, path: str) -> bool:
         """Tell whether an encoder's leaf outside of the blocks is trained in any case."""
         return False
-
-
-def bottleneck(
-    name: str,
-    x: Array,
-    width: int,
-    activation: Function,
-    init: jax.nn.initializers.Initializer,
-    dtype: DTypeLike,
-    down: Function | None = None,
-) -> Array:
-    """Return an adapter's change, W2 act(W1 x + b1) + b2, of the output of matrix `name`.
-
-    Args:
-      name: the matrix.
-      x: what the adapter reads.
-      width: R.
-      activation: act.
-      init: of both matrices; biases are 0 at first.
-      dtype: of the arithmetic.
-      down: what computes W1 x + b1 in place of a dense layer.
-    """
-    layer = functools.partial(nn.Dense, dtype=dtype, kernel_init=init)
-    down = down or layer(width, name=f'{name}_adapter_down')
-    up = layer(x.shape[-1], name=f'{name}_adapter_up')
-    return up(activation(down(x)))
 
 
 def is_added(path: str) -> bool:
