@@ -212,7 +212,7 @@ class Layout:
 
         Args:
           tensors: {their name: array}.
-          spelled: the names as the file has them.
+          spelled: the names as the file has them, where those are others.
           source: the model, in errors.
           settings: the file of settings, in errors.
 
@@ -225,7 +225,7 @@ class Layout:
         shapes = {name: array.shape for name, array in tensors.items()}
         _check_fit(wanted, shapes, spelled, source, settings)
         finite = lambda array: np.isfinite(array.astype(np.float32)).all()
-        if bad := [spelled[name] for name in wanted if not finite(tensors[name])]:
+        if bad := [spelled.get(n, n) for n in wanted if not finite(tensors[n])]:
             raise UserError(
                 f'{source}: {brief(bad)}: NaN or infinite values: the file is damaged or its'
                 ' training diverged'
@@ -350,7 +350,7 @@ def check_arrays(model: Model, source: str, settings: str) -> None:
     wanted = _of_parts(model.config, parts, outputs)
     if 'pooler' not in parts:
         wanted = {path: s for path, s in wanted.items() if not path.startswith('encoder/pooler/')}
-    _check_fit(wanted, shapes_here, {path: path for path in shapes_here}, source, settings)
+    _check_fit(wanted, shapes_here, {}, source, settings)
 
 
 def _check_fit(
@@ -363,13 +363,13 @@ def _check_fit(
     """UserError unless the arrays found, {name: shape}, are those wanted; see `to_tree`."""
     if set(wanted) != set(actual):
         missing = set(wanted) - set(actual)
-        unknown = {spelled[name] for name in set(actual) - set(wanted)}
+        unknown = {spelled.get(n, n) for n in set(actual) - set(wanted)}
         raise UserError(
             f'{source}: its weights are not those of {settings}: missing {brief(missing)}; not'
             f' known here {brief(unknown)}: weights and settings must be of one model'
         )
     if wrong := [
-        f'{spelled[n]}: {actual[n]} in the file, {s} by {settings}'
+        f'{spelled.get(n, n)}: {actual[n]} in the file, {s} by {settings}'
         for n, s in wanted.items()
         if actual[n] != s
     ]:

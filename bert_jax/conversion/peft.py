@@ -138,7 +138,7 @@ def read(path: epath.PathLike, base: Model) -> Reading:
     # From here on as any other model: names, shapes and numbers are checked, the base's too.
     layout = Layout(config, CLASSES[architecture].parts, outputs, name_of)
     _fill(tensors, layout)
-    tree = layout.to_tree(tensors, {name: name for name in tensors} | names, str(folder), _CONFIG)
+    tree = layout.to_tree(tensors, names, str(folder), _CONFIG)
 
     # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))

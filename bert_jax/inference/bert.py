@@ -271,10 +271,10 @@ class Bert:
                 ' states of `Bert.__call__`'
             )
         of_model = self.source.bert.sentence or SentenceConfig()
-        is_named = pool is not None or tuple(listed(layers)) != (-1,)
+        layers = listed(layers)
+        is_named = pool is not None or tuple(layers) != (-1,)
         pool = pool or of_model.pooling
         max_length = max_length or of_model.max_seq_length
-        layers = listed(layers)
         if not (isinstance(layers, Sequence) and layers) or not all(
             isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in layers
         ):

@@ -130,7 +130,7 @@ def read(prefix: str) -> Reading:
     parts = parameters.parts_of(tensors, config, release.array, file)
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
     layout = Layout(config, parts, outputs, release.array)
-    params = layout.to_tree(tensors, {name: name for name in tensors}, prefix, release.config)
+    params = layout.to_tree(tensors, {}, prefix, release.config)
 
     # The first head whose parts are all there; weights of an encoder alone are BertModel's.
     family = [head for head in HEADS.values() if head.is_in(config.family)]
