@@ -113,7 +113,7 @@ class FeatureFiles:
         # Where pooled, a text has one vector, and nothing is said of its tokens.
         if not self._pooled:
             types = {'lengths': 'i8', 'tokens': f'<U{widest}'} | dict.fromkeys(_TOKEN_COLUMNS, 'i4')
-            self._columns |= {name: (np.dtype(kind), ()) for name, kind in types.items()}
+            self._columns |= {name: (np.dtype(code), ()) for name, code in types.items()}
         self.names = [f'{name}.npy' for name in self._columns]
 
     def contents(self, part: Part, first: bool) -> dict[str, bytes]:

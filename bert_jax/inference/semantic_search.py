@@ -195,8 +195,8 @@ class SemanticSearch:
         (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
         vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
         cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
-        found = zip(indices_1K[0], cosines_1K[0].tolist())
-        return [Near(self.lines[index], self.texts[index], cosine) for index, cosine in found]
+        pairs = zip(indices_1K[0], cosines_1K[0].tolist())
+        return [Near(self.lines[index], self.texts[index], cosine) for index, cosine in pairs]
 
 
 class Mining(NamedTuple):

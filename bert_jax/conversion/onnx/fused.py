@@ -31,9 +31,9 @@ def find(graph: Graph, made: Made) -> str | None:
     end = Value((), np.dtype(np.float32), made=made)
     for formula, make in _FUSED.items():
         operations, inputs, result = _traced(formula)
-        found: dict[Any, Value] = {}
-        if _matches(operations, result, end, found):
-            name = make(graph, *(found[variable] for variable in inputs))
+        values: dict[Any, Value] = {}
+        if _matches(operations, result, end, values):
+            name = make(graph, *(values[variable] for variable in inputs))
             if name is not None:
                 return name
     return None
@@ -49,17 +49,17 @@ def _traced(formula: Callable[..., Array]) -> tuple[dict[Any, Any], list[Any], A
 
 
 def _matches(
-    operations: Mapping[Any, Any], atom: Any, value: Value, found: dict[Any, Value]
+    operations: Mapping[Any, Any], atom: Any, value: Value, values: dict[Any, Value]
 ) -> bool:
-    """Whether a value is made as `atom` of a formula is; `found` gets what its variables are."""
+    """Whether a value is made as `atom` of a formula is; `values` gets what its variables are."""
     if hasattr(atom, 'val'):
         number = _number(value)
         return number is not None and math.isclose(number, atom.val, rel_tol=1e-5)
     operation = operations.get(atom)
     if operation is not None and operation.primitive.name in _SAME:
-        return _matches(operations, operation.invars[0], value, found)
+        return _matches(operations, operation.invars[0], value, values)
     value = value if operation is None else _bare(value)
-    if found.setdefault(atom, value) is not value:
+    if values.setdefault(atom, value) is not value:
         return False
     if operation is None:  # an input, which may be anything
         return True
@@ -71,7 +71,7 @@ def _matches(
     if axes is not None and tuple(axes) != (len(made.inputs[0].shape) - 1,):
         return False
     return made.params.get('y') == operation.params.get('y') and all(
-        _matches(operations, part, of, found) for part, of in zip(operation.invars, made.inputs)
+        _matches(operations, part, of, values) for part, of in zip(operation.invars, made.inputs)
     )
 
 
