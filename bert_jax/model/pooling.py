@@ -29,7 +29,8 @@ _TINY = 1e-12  # a vector of zeros stays one
 
 
 def _mean(x_BTH: Array, real_BT: Array) -> Array:
-    return _sum(x_BTH, real_BT) / _count(real_BT)
+    count_B1 = jnp.sum(real_BT, 1, keepdims=True)
+    return _sum(x_BTH, real_BT) / jnp.maximum(count_B1, 1)
 
 
 def _max(x_BTH: Array, real_BT: Array) -> Array:
@@ -37,13 +38,14 @@ def _max(x_BTH: Array, real_BT: Array) -> Array:
 
 
 def _mean_sqrt_len(x_BTH: Array, real_BT: Array) -> Array:
-    return _sum(x_BTH, real_BT) / jnp.sqrt(_count(real_BT))
+    count_B1 = jnp.sum(real_BT, 1, keepdims=True)
+    return _sum(x_BTH, real_BT) / jnp.sqrt(jnp.maximum(count_B1, 1))
 
 
 def _weighted_mean(x_BTH: Array, real_BT: Array) -> Array:
     """Weigh each piece by its place, counted from 1 (SGPT, section 3.1.2)."""
     weights_BT = real_BT * jnp.arange(1, x_BTH.shape[1] + 1, dtype=jnp.float32)[None]
-    return _sum(x_BTH, weights_BT) / _count(weights_BT)
+    return _sum(x_BTH, weights_BT) / jnp.maximum(jnp.sum(weights_BT, 1, keepdims=True), 1)
 
 
 def _last(x_BTH: Array, real_BT: Array) -> Array:
@@ -55,10 +57,6 @@ def _last(x_BTH: Array, real_BT: Array) -> Array:
 
 def _sum(x_BTH: Array, weights_BT: Array) -> Array:
     return jnp.sum(x_BTH * weights_BT[..., None], 1)
-
-
-def _count(weights_BT: Array) -> Array:
-    return jnp.maximum(jnp.sum(weights_BT, 1, keepdims=True), 1)
 
 
 # (states [B, T, H] float32, 1.0 at real pieces [B, T]) -> [B, H].
