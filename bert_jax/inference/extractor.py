@@ -207,11 +207,13 @@ def row_of(
     inputs = empty_rows(1, special + sum(kept), tokenizer.pad_id)
     ids = (encoding.ids[:count] for (encoding, _), count in zip(sides, kept))
     begin = write_row(inputs, 0, tokenizer, *ids)
+    starts, ends = np.zeros((2, special + sum(kept)), np.int32)
     row = Row(
         inputs['input_ids'][0],
         inputs['segment_ids'][0],
         np.full_like(inputs['input_ids'][0], -1),
-        *np.zeros((2, special + sum(kept)), np.int32),
+        starts,
+        ends,
         sum(lengths) - sum(kept),
     )
     for first, (encoding, words), count in zip((1, begin), sides, kept):

@@ -30,7 +30,7 @@ from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model import layout
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.bilstm import BiLSTM
-from bert_jax.model.blocks.block import BLOCKS, Block, cycle_of, first_like, kind_of, parts_of
+from bert_jax.model.blocks.block import BLOCKS, cycle_of, first_like, kind_of, parts_of
 from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.blocks.part import Rows
 from bert_jax.model.blocks.positions import POSITIONS
@@ -319,7 +319,7 @@ class Encoder(nn.Module):
         return jnp.asarray(states) if self._keeps_all else None
 
 
-def _block_of(config: ModelConfig) -> type[Block]:
+def _block_of(config: ModelConfig) -> Any:
     """Return the class of an encoder's blocks."""
     return class_of('block', config.block, BLOCKS)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -289,7 +289,8 @@ def _tpu_splash(
     largest = _MOST_GLOBAL if window is None else _MOST_LOCAL
     block = next(size for size in (512, 256, 128) if size <= largest and filled % size == 0)
     names = 'block_q', 'block_kv', 'block_q_dkv', 'block_kv_dkv', 'block_q_dq', 'block_kv_dq'
-    sizes = splash.BlockSizes(**dict.fromkeys(names, block))
+    blocks: Any = dict.fromkeys(names, block)
+    sizes = splash.BlockSizes(**blocks)
     if window is None and not causal:
         mask: splash.Mask = splash.FullMask((filled, filled))
     else:
