@@ -16,38 +16,21 @@ from bert_jax.configs.errors import UserError
 # OWNER/MODEL, or MODEL; and after an @ the branch, tag or commit of it.
 _NAME = re.compile(r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?')
 # How the names of models begin that have no organisation.
-_OLDEST = (
-    'bert-', 'albert-', 'roberta-', 'distilbert-', 'distilroberta-', 'xlm-roberta-', 'camembert-',
-)  # fmt: skip
+_OLDEST = tuple('bert- albert- roberta- distilbert- distilroberta- xlm-roberta- camembert-'.split())
 # Small files that say what the model is and how texts become its ids.
-_SETTINGS = [
-    'config.json',
-    'adapter_config.json',
-    'vocab.txt',
-    'vocab.json',
-    'merges.txt',
-    'tokenizer.json',
-    'tokenizer_config.json',
-    'added_tokens.json',
-    'special_tokens_map.json',
-    'spm.model',
-    'spiece.model',
-    # how sentence-transformers makes a vector of a text
-    'modules.json',
-    'sentence_bert_config.json',
-    'config_sentence_transformers.json',
-    '*_*/config.json',
-    '*_Dense/model.safetensors',
-]
+# The last two lines are of sentence-transformers: how it makes a vector of a text.
+_SETTINGS = """
+    config.json adapter_config.json
+    vocab.txt vocab.json merges.txt spm.model spiece.model
+    tokenizer.json tokenizer_config.json added_tokens.json special_tokens_map.json
+    modules.json sentence_bert_config.json config_sentence_transformers.json
+    *_*/config.json *_Dense/model.safetensors
+""".split()
 # {ending: patterns}, in the order of preference.
 _WEIGHTS = {
-    'safetensors': [
-        'model.safetensors',
-        'model-*.safetensors',
-        'model.safetensors.index.json',
-        'adapter_model.safetensors',
-    ],
-    'bin': ['pytorch_model*', 'adapter_model.bin'],
+    'safetensors': 'model.safetensors model-*.safetensors model.safetensors.index.json'
+    ' adapter_model.safetensors',
+    'bin': 'pytorch_model* adapter_model.bin',
 }
 
 
@@ -85,9 +68,8 @@ def fetch(name: str) -> str:
     try:
         # Settings come with either; a second call takes them from the cache.
         for ending, weights in _WEIGHTS.items():
-            folder = snapshot_download(
-                repo, revision=revision, allow_patterns=[*_SETTINGS, *weights]
-            )
+            wanted = [*_SETTINGS, *weights.split()]
+            folder = snapshot_download(repo, revision=revision, allow_patterns=wanted)
             if any(pathlib.Path(folder).glob(f'*.{ending}')):
                 break
         return folder  # without weights it is refused by its reader

@@ -155,7 +155,7 @@ def write(
     """
     theirs = model.config.traits.transformers
     left_out = parameters.left_out(model, str(path), theirs.settings)
-    model = parameters.with_mapping(model) if 'embedding_size' in theirs.settings else model
+    model = parameters.with_mapping(model)
     folder = epath.Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
@@ -172,8 +172,7 @@ def write_settings(
     folder: epath.Path, model: Model, token_ids: Mapping[str, int] | None = None
 ) -> None:
     """Write config.json alone; arguments as of `write`, whose checks are passed."""
-    theirs = model.config.traits.transformers
-    model = parameters.with_mapping(model) if 'embedding_size' in theirs.settings else model
+    model = parameters.with_mapping(model)
     settings = _their_settings(model)
     settings |= {name: number for name, number in (token_ids or {}).items() if name in settings}
     if model.row.problem_type == 'regression' and model.outputs == 1:
@@ -235,10 +234,8 @@ def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
 
 def _scores_alone(architecture: str) -> bool:
     """Whether a class has one output, a score that no label names."""
-    if architecture not in CLASSES:
-        return False
-    head = CLASSES[architecture]
-    return bool(of_task(head.parts)) and not head.labelled
+    head = CLASSES.get(architecture)
+    return head is not None and bool(of_task(head.parts)) and not head.labelled
 
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
@@ -344,12 +341,8 @@ def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], Tensors]) 
     # The index is a file from elsewhere: a name in it must be one of a file beside it, so that it
     # cannot lead to another folder.
     for file in sorted(set(places.values())):
-        if (
-            not file
-            or '\0' in file
-            or epath.Path(file).name != file
-            or not (index.parent / file).is_file()
-        ):
+        is_beside = '\0' not in file and epath.Path(file).name == file
+        if not (is_beside and (index.parent / file).is_file()):
             raise UserError(
                 f'{index} names {file}, which is not beside it: download that shard too'
             )
@@ -449,12 +442,7 @@ def _canonical(
     return names
 
 
-def _untie(
-    tensors: Tensors,
-    names: dict[str, str],
-    name_of: NameOf,
-    folder: epath.Path,
-) -> None:
+def _untie(tensors: Tensors, names: dict[str, str], name_of: NameOf, folder: epath.Path) -> None:
     """Take out the masked-LM decoder's copies of the word table and the output bias.
 
     UserError where they differ from those.

@@ -33,14 +33,6 @@ class Notes(NamedTuple):
     scores: tuple[tuple[str, str, float], ...] = ()
 
 
-class _Use(NamedTuple):
-    """What the Hub calls a head's task, and how the head is used."""
-
-    tag: str | None
-    what: str
-    lines: str
-
-
 _PIPELINE = 'from transformers import pipeline\n\nask = pipeline({tag!r}, {name!r})\n'
 _AUTO = (
     'from transformers import AutoTokenizer, {auto}\n\n'
@@ -48,8 +40,9 @@ _AUTO = (
 )
 _TEXT = "print(model(**tokenizer('A text.', return_tensors='pt')){of})"
 _ONE = _PIPELINE + "print(ask('A text.'))"
+# Of each head: what the Hub calls its task, what it does, and the lines that use it.
 _USES = {
-    'span': _Use(
+    'span': (
         'question-answering',
         'finds the answer to a question in a text',
         _AUTO.replace('{auto}', 'AutoModelForQuestionAnswering')
@@ -57,20 +50,20 @@ _USES = {
             '{of}', '.start_logits'
         ),
     ),
-    'classifier': _Use('text-classification', 'classifies texts or pairs of texts', _ONE),
-    'regressor': _Use(
+    'classifier': ('text-classification', 'classifies texts or pairs of texts', _ONE),
+    'regressor': (
         'text-ranking',
         'gives texts or pairs of texts a number',
         'from sentence_transformers import CrossEncoder\n\nmodel = CrossEncoder({name!r})\n'
         "print(model.predict([('A text.', 'Another.')]))",
     ),
-    'multi_label': _Use(
+    'multi_label': (
         'text-classification',
         'gives texts any number of labels',
         _ONE.replace("'A text.'", "'A text.', top_k=None"),
     ),
-    'tokens': _Use('token-classification', 'labels the words of a text', _ONE),
-    'choice': _Use(
+    'tokens': ('token-classification', 'labels the words of a text', _ONE),
+    'choice': (
         'multiple-choice',
         'chooses among several continuations of a text',
         _AUTO.replace('{auto}', 'AutoModelForMultipleChoice')
@@ -78,28 +71,28 @@ _USES = {
         ' padding=True)\n'
         'print(model(**{{name: row[None] for name, row in rows.items()}}).logits)',
     ),
-    'pretraining': _Use(
+    'pretraining': (
         'fill-mask',
         'was pre-trained on masked words and pairs of sentences',
         _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))",
     ),
-    'masked_words': _Use(
+    'masked_words': (
         'fill-mask',
         'was pre-trained on masked words',
         _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))",
     ),
-    'next_sentence': _Use(
+    'next_sentence': (
         None,
         'tells whether a sentence follows another',
         _AUTO.replace('{auto}', 'AutoModelForNextSentencePrediction')
         + "print(model(**tokenizer('A text.', 'What follows.', return_tensors='pt')).logits)",
     ),
-    'encoder': _Use(
+    'encoder': (
         'feature-extraction',
         'gives the pieces of a text their states',
         _AUTO.replace('{auto}', 'AutoModel') + _TEXT.replace('{of}', '.last_hidden_state'),
     ),
-    'embedding': _Use(
+    'embedding': (
         'sentence-similarity',
         'gives each text a vector, and texts of like meaning like vectors',
         'from sentence_transformers import SentenceTransformer\n\n'
@@ -115,11 +108,11 @@ def write(folder: epath.Path, model: Model, notes: Notes) -> None:
 
 def card(model: Model, notes: Notes) -> str:
     """Return the card's text."""
-    use, traits = _USES[model.head], model.config.traits
+    (tag, what, lines), traits = _USES[model.head], model.config.traits
     of_vectors = model.sentence is not None
     header: dict[str, Any] = {
         'library_name': 'sentence-transformers' if of_vectors else 'transformers',
-        'pipeline_tag': use.tag,
+        'pipeline_tag': tag,
         'base_model': notes.base,
         'tags': ['bert_jax', traits.transformers.model_type],
     }
@@ -143,11 +136,14 @@ def card(model: Model, notes: Notes) -> str:
         facts.append(('compared by', sentence.similarity))
         facts += [(f'prompt {name}', json.dumps(text)) for name, text in sentence.prompts]
     parts = [
-        '\n'.join(['---', *_yaml(header), '---']),
+        # JSON's texts and lists are YAML's too.
+        '\n'.join(
+            ['---', *(f'{n}: {json.dumps(v)}' for n, v in header.items() if v is not None), '---']
+        ),
         f'# {notes.name}',
-        f'A{"n" if traits.name[0] in "AE" else ""} {traits.name} encoder that {use.what},'
+        f'A{"n" if traits.name[0] in "AE" else ""} {traits.name} encoder that {what},'
         f' {"trained" if notes.trained else "written"} by bert_jax.',
-        '```python\n' + use.lines.format(tag=use.tag, name=notes.name) + '\n```',
+        '```python\n' + lines.format(tag=tag, name=notes.name) + '\n```',
         _table('Model', facts),
     ]
     if notes.trained:
@@ -156,11 +152,6 @@ def card(model: Model, notes: Notes) -> str:
         rows = [(f'{split}, {metric}', f'{value:.4f}') for split, metric, value in notes.scores]
         parts.append(_table('Scores', rows))
     return '\n\n'.join(parts) + '\n'
-
-
-def _yaml(header: dict[str, Any]) -> list[str]:
-    """Return the lines of the header; JSON's texts and lists are YAML's too."""
-    return [f'{name}: {json.dumps(value)}' for name, value in header.items() if value is not None]
 
 
 def _table(title: str, rows: Any) -> str:

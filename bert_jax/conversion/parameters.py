@@ -107,8 +107,7 @@ class Model(NamedTuple):
     def outputs(self) -> int:
         """How many outputs its task has; 2 for weights that are of no task."""
         # The bias of a task's part has one entry for each output.
-        sizes = (self.params[part]['bias'].shape[0] for part in of_task(self.parts))
-        return next(sizes, 2)
+        return next((len(self.params[part]['bias']) for part in of_task(self.parts)), 2)
 
 
 class Reading(NamedTuple):
@@ -213,7 +212,7 @@ class Layout:
 
         Args:
           tensors: {their name: array}.
-          spelled: the names as the file has them.
+          spelled: the names as the file has them, where those are others.
           source: the model, in errors.
           settings: the file of settings, in errors.
 
@@ -226,7 +225,7 @@ class Layout:
         shapes = {name: array.shape for name, array in tensors.items()}
         _check_fit(wanted, shapes, spelled, source, settings)
         finite = lambda array: np.isfinite(array.astype(np.float32)).all()
-        if bad := [spelled[name] for name in wanted if not finite(tensors[name])]:
+        if bad := [spelled.get(n, n) for n in wanted if not finite(tensors[n])]:
             raise UserError(
                 f'{source}: {brief(bad)}: NaN or infinite values: the file is damaged or its'
                 ' training diverged'
@@ -267,11 +266,9 @@ class Layout:
                 for piece, part in zip(pieces, np.split(whole, len(pieces), stored.axis)):
                     parts.setdefault(piece.name, {})[piece.part] = part
                     axes[piece.name] = stored.axis
+        joined = lambda name, of: np.concatenate([of[i] for i in sorted(of)], axes[name])
         return {
-            name: np.ascontiguousarray(
-                np.concatenate([of[i] for i in sorted(of)], axes[name]) if len(of) > 1 else of[0],
-                np.float32,
-            )
+            name: np.ascontiguousarray(joined(name, of) if len(of) > 1 else of[0], np.float32)
             for name, of in parts.items()
         }
 
@@ -314,16 +311,12 @@ def parts_of(
     """
     # Numbers from a file of settings bound the work that follows: a damaged one would ask for
     # arrays of any size, or for a name a block.
-    names = set(tensors)
-    sizes = (
-        config.vocab_size,
-        config.hidden_size,
-        config.intermediate_size,
-        config.max_position,
-        config.type_vocab_size,
+    names, c = set(tensors), config
+    largest = max(
+        c.vocab_size, c.hidden_size, c.intermediate_size, c.max_position, c.type_vocab_size
     )
-    if max(sizes) >= 2**31:
-        raise UserError(f'{settings}: a size of {max(sizes)}: it is damaged')
+    if largest >= 2**31:
+        raise UserError(f'{settings}: a size of {largest}: it is damaged')
     if config.own_blocks > len(names):  # before a name is made for each array of each
         raise UserError(
             f'{settings}: {config.own_blocks} blocks, but there are {len(names)} arrays: it is of'
@@ -357,7 +350,7 @@ def check_arrays(model: Model, source: str, settings: str) -> None:
     wanted = _of_parts(model.config, parts, outputs)
     if 'pooler' not in parts:
         wanted = {path: s for path, s in wanted.items() if not path.startswith('encoder/pooler/')}
-    _check_fit(wanted, shapes_here, {path: path for path in shapes_here}, source, settings)
+    _check_fit(wanted, shapes_here, {}, source, settings)
 
 
 def _check_fit(
@@ -370,13 +363,13 @@ def _check_fit(
     """UserError unless the arrays found, {name: shape}, are those wanted; see `to_tree`."""
     if set(wanted) != set(actual):
         missing = set(wanted) - set(actual)
-        unknown = {spelled[name] for name in set(actual) - set(wanted)}
+        unknown = {spelled.get(n, n) for n in set(actual) - set(wanted)}
         raise UserError(
             f'{source}: its weights are not those of {settings}: missing {brief(missing)}; not'
             f' known here {brief(unknown)}: weights and settings must be of one model'
         )
     if wrong := [
-        f'{spelled[n]}: {actual[n]} in the file, {s} by {settings}'
+        f'{spelled.get(n, n)}: {actual[n]} in the file, {s} by {settings}'
         for n, s in wanted.items()
         if actual[n] != s
     ]:
@@ -450,10 +443,12 @@ def with_stored_words(model: Model, source: str) -> Model:
 def with_mapping(model: Model) -> Model:
     """Return the same model with its groups and the width of its word table stated.
 
-    So transformers' ALBERT has them.
+    So transformers' ALBERT has them; a model of another family is returned as it is.
     Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
     between them is the identity.
     """
+    if 'embedding_size' not in model.config.traits.transformers.settings:
+        return model
     config = dataclasses.replace(model.config, num_groups=model.config.own_blocks)
     if config.embedding_size is not None:
         return model._replace(config=config)
@@ -474,9 +469,8 @@ def without_mapping(model: Model) -> Model:
     if layer['bias'].any() or not np.array_equal(layer['kernel'], np.eye(len(layer['kernel']))):
         return model
     params = {**model.params, 'encoder': {**model.params['encoder'], 'embeddings': embeddings}}
-    return model._replace(
-        config=dataclasses.replace(model.config, embedding_size=None), params=params
-    )
+    config = dataclasses.replace(model.config, embedding_size=None)
+    return model._replace(config=config, params=params)
 
 
 def brief(names: Iterable[str]) -> str:

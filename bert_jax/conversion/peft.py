@@ -138,7 +138,7 @@ def read(path: epath.PathLike, base: Model) -> Reading:
     # From here on as any other model: names, shapes and numbers are checked, the base's too.
     layout = Layout(config, CLASSES[architecture].parts, outputs, name_of)
     _fill(tensors, layout)
-    tree = layout.to_tree(tensors, {name: name for name in tensors} | names, str(folder), _CONFIG)
+    tree = layout.to_tree(tensors, names, str(folder), _CONFIG)
 
     # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))
@@ -167,12 +167,8 @@ def _onto_base(
         tensors.pop(name, None)
     # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
     ((table,), _) = _names_in(base.config.family, architecture)('encoder/embeddings/word')
-    base_array = arrays.get(table.name)
-    if (
-        base_array is not None
-        and 'mlm' in parts
-        and not np.array_equal(base_array, tensors[table.name])
-    ):
+    copy = arrays.get(table.name) if 'mlm' in parts else None
+    if copy is not None and not np.array_equal(copy, tensors[table.name]):
         raise UserError(
             f'{file}: {spelled[table.name]} was trained apart from the masked-LM head of'
             f' {architecture}, and here they are one array: this adapter cannot be represented'
@@ -438,10 +434,10 @@ def _apart(modules: Sequence[str], names: Collection[str]) -> list[str]:
         held = [n for n in names if _stands_in(n, module)]
         # Of each array the modules that are wrapped, from the outermost to its own.
         wrapped = [re.findall(rf'(?:{"|".join(map(re.escape, modules))})\.', n) for n in held]
-        wrapped_names = (
-            [n.rpartition('.')[0] for n in held] if max(map(len, wrapped), default=0) > 1 else []
-        )
-        modules_apart |= dict.fromkeys(wrapped_names or [module] * bool(held))
+        if max(map(len, wrapped), default=0) > 1:
+            modules_apart |= dict.fromkeys(n.rpartition('.')[0] for n in held)
+        elif held:
+            modules_apart[module] = None
     return list(modules_apart)
 
 

@@ -26,13 +26,13 @@ _TASKS = {
 }
 # Settings that are read here, or say how the arrays were made or, again, which they are. Any other
 # changes what is computed, and must be off.
-_KNOWN = {
-    *('peft_type', 'peft_version', 'task_type', 'auto_mapping', 'inference_mode'),
-    *('base_model_name_or_path', 'revision', 'target_modules', 'exclude_modules'),
-    *('feedforward_modules', 'modules_to_save', 'layers_to_transform', 'layers_pattern', 'bias'),
-    *('r', 'lora_alpha', 'lora_dropout', 'init_lora_weights', 'init_ia3_weights', 'eva_config'),
-    *('megatron_core', 'qalora_group_size'),
-}
+_KNOWN = """
+    peft_type peft_version task_type auto_mapping inference_mode
+    base_model_name_or_path revision target_modules exclude_modules
+    feedforward_modules modules_to_save layers_to_transform layers_pattern bias
+    r lora_alpha lora_dropout init_lora_weights init_ia3_weights eva_config
+    megatron_core qalora_group_size
+""".split()
 # Values of init_lora_weights that leave the base model as it is. The others move a part of its
 # weights into the update, which then belongs to no model that could be named.
 _STARTS = (True, False, 'gaussian', 'orthogonal', 'eva')

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from flax import traverse_util
-from jax import export
+from jax import Array, export
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
@@ -31,7 +31,7 @@ from bert_jax.train.task_heads import PARTS
 _WORDS = 'embeddings/word'
 PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
 # (parameters, batch) -> outputs by name.
-Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]]
+Function = Callable[[Mapping[str, Any], Mapping[str, Array]], dict[str, Array]]
 
 
 def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
@@ -45,7 +45,7 @@ def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     module = head.model(config, dtype, model.outputs, sentence=model.sentence)
     module = module.clone(matmul_dtype=read)
 
-    def call(params: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def call(params: Mapping[str, Any], batch: Mapping[str, Array]) -> dict[str, Array]:
         result = module.apply({'params': filled_up(module, params, head.parts)}, batch)
         return {name: of(result, config) for name, of in head.outputs.items()}
 

@@ -103,10 +103,9 @@ class Bert:
                 source, layers, pool, length, compute_dtype, 'float32'
             )
         )
-        states = lambda attentions: make_states(source.model, jnp.dtype(compute_dtype), attentions)
         self._states = functools.lru_cache(2)(
             lambda attentions: jax.jit(
-                lambda params, batch: states(attentions)(params['encoder'], batch)
+                make_states(source.model, jnp.dtype(compute_dtype), attentions)
             )
         )
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
@@ -209,14 +208,14 @@ class Bert:
         """
         batch = self._rows(rows)
         if hidden_states or attentions:
-            outputs = self._run(self._states(attentions), batch)
+            outputs = self._run(self._states(attentions), self._placed['encoder'], batch)
             return LayerOutputs(
                 outputs['hidden'],
                 outputs['pooled'],
                 outputs['hidden_states'] if hidden_states else None,
                 outputs.get('attentions'),
             )
-        outputs = self._run(self._encode, batch)
+        outputs = self._run(self._encode, self._placed, batch)
         return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
 
     def mlm_logits(
@@ -237,7 +236,7 @@ class Bert:
         if not (fits and ((positions >= 0) & (positions < T)).all()):
             raise UserError(f'positions must be whole numbers [{B}, P] from 0 to {T - 1}')
         batch = {**rows, 'masked_lm_positions': positions}
-        return self._run(self._mlm, batch)['logits']
+        return self._run(self._mlm, self._placed, batch)['logits']
 
     def embed(
         self,
@@ -272,10 +271,10 @@ class Bert:
                 ' states of `Bert.__call__`'
             )
         of_model = self.source.bert.sentence or SentenceConfig()
-        is_named = pool is not None or tuple(listed(layers)) != (-1,)
+        layers = listed(layers)
+        is_named = pool is not None or tuple(layers) != (-1,)
         pool = pool or of_model.pooling
         max_length = max_length or of_model.max_seq_length
-        layers = listed(layers)
         if not (isinstance(layers, Sequence) and layers) or not all(
             isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in layers
         ):
@@ -326,10 +325,10 @@ class Bert:
             )
         return {**given, **arrays}
 
-    def _run(self, program: Any, batch: Arrays) -> Arrays:
+    def _run(self, program: Any, params: Any, batch: Arrays) -> Arrays:
         """Run a program on a batch of rows."""
         check_process()
-        return jax.device_get(program(self._placed, self._inputs(batch)))
+        return jax.device_get(program(params, self._inputs(batch)))
 
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:

@@ -212,12 +212,15 @@ def write(
     with new_folder(output) as folder:
         try:
             if format in ('huggingface', 'sentence_transformers'):
-                is_plain = format == 'huggingface'
-                written_by = _huggingface if is_plain else _sentence_transformers
-                written = written_by(model, tokenizer, folder)
+                reading, left_out = _huggingface(model, tokenizer, folder)
+                if format == 'sentence_transformers':
+                    shape = model.config.hidden_size, model.config.max_position
+                    sentence = model.sentence or SentenceConfig()
+                    sentence_transformers.write(folder, sentence, *shape)
+                    reading = sentence_transformers.with_sentence(folder, reading)
                 notes = notes or Notes(epath.Path(output).name)
-                model_card.write(folder, written[0].model, notes)
-                return written
+                model_card.write(folder, reading.model, notes)
+                return reading, left_out
             if format == 'google':
                 return _google(model, tokenizer, folder)
             if format == 'peft':
@@ -225,10 +228,8 @@ def write(
                 tokenizer.save(folder)
                 left_out = peft.write(folder, model, base.bert, base.where, saved)
                 return peft.read(folder, base.bert), left_out
-            form: Any = format
-            left_out = serving_folder.write(
-                folder, model, tokenizer, form, max_length, texts, settings
-            )
+            served: Any = (format, max_length, texts, settings)
+            left_out = serving_folder.write(folder, model, tokenizer, *served)
             # Nothing reads a program back as weights; its name map is the identity.
             names = {name: name for name in serving.used_weights(model)}
             return Reading(model, names, (), ()), left_out
@@ -249,29 +250,14 @@ def _huggingface(
     return huggingface.read(folder), left_out
 
 
-def _sentence_transformers(
-    model: Model, tokenizer: Tokenizer, folder: epath.Path
-) -> tuple[Reading, tuple[str, ...]]:
-    reading, left_out = _huggingface(model, tokenizer, folder)
-    shape = model.config.hidden_size, model.config.max_position
-    sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
-    return sentence_transformers.with_sentence(folder, reading), left_out
-
-
 def _google(
     model: Model, tokenizer: Tokenizer, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # Its vocabulary is one file, a word piece a line; other tokenizers cannot be put in it.
     if tokenizer.kind != 'wordpiece':
-        what = {
-            'sentencepiece': 'SentencePiece',
-            'byte_bpe': 'byte-level BPE',
-            'compiled': "a tokenizer.json of other rules than BERT's",
-            'fast': "a tokenizer.json of other rules than BERT's",
-        }
         raise UserError(
-            f'--format=google: the tokenizer is {what[tokenizer.kind]}, and google-research/bert'
-            ' reads a vocab.txt alone'
+            f'--format=google: the tokenizer is {tokenizer.kind}, and google-research/bert reads a'
+            ' vocab.txt alone'
         )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)

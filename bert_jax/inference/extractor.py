@@ -16,8 +16,7 @@ import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.engine import InferenceEngine, one_ahead
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS
-from bert_jax.input_pipeline.tasks.features import truncated_lengths
+from bert_jax.input_pipeline.tasks.features import empty_rows, truncated_lengths, write_row
 from bert_jax.input_pipeline.text.record_files import BadRecord, pass_over
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding
@@ -115,12 +114,7 @@ class Extractor:
             function, encoder, max_seq_length, inputs, compute_dtype=compute_dtype
         )
 
-    def __call__(
-        self,
-        records: Records,
-        path: str,
-        skip_bad: bool = False,
-    ) -> Iterator[Part]:
+    def __call__(self, records: Records, path: str, skip_bad: bool = False) -> Iterator[Part]:
         """Yield the records' features, a part at a time.
 
         The next part is made ready while the device works.
@@ -165,9 +159,7 @@ class Extractor:
 
     def _start(self, rows: list[Row]) -> Iterable[Result]:
         # To the longest length; the engine cuts each row to the shortest that holds it.
-        shape = len(rows), self.max_seq_length
-        batch = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
-        batch['input_ids'].fill(self._tokenizer.pad_id)
+        batch = empty_rows(len(rows), self.max_seq_length, self._tokenizer.pad_id)
         for number, row in enumerate(rows):
             length = len(row.input_ids)
             batch['input_ids'][number, :length] = row.input_ids
@@ -205,32 +197,30 @@ def row_of(
     characters of its pieces.
     """
     # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
-    layout = tokenizer.layout
     sides = [_pieces(side, tokenizer, traced) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
     pair = len(sides) > 1
-    special = 2 + layout.separators if pair else 2
+    special = 2 + tokenizer.layout.separators * pair
     kept = truncated_lengths(lengths[0], lengths[1] if pair else 0, max_seq_length - special)
 
-    # Piece by piece, in the order of Row's fields: [CLS] text [SEP], then text_b [SEP].
-    columns: list[list[np.ndarray]] = [[] for _ in range(5)]
-
-    def add(*values: np.ndarray | int) -> None:
-        for column, value in zip(columns, values, strict=True):
-            column.append(np.atleast_1d(np.asarray(value, np.int32)))
-
-    add(tokenizer.cls_id, 0, -1, 0, 0)
-    for number, ((encoding, words), length) in enumerate(zip(sides, kept, strict=False)):
-        segment = number * layout.second_segment
-        for _ in range(number * (layout.separators - 1 - layout.second_cls)):
-            add(tokenizer.sep_id, segment, -1, 0, 0)
-        if number and layout.second_cls:
-            add(tokenizer.cls_id, segment, -1, 0, 0)
-        starts, ends = encoding.starts[:length], encoding.ends[:length]
-        add(encoding.ids[:length], np.full(length, segment), words[:length], starts, ends)
-        add(tokenizer.sep_id, segment, -1, 0, 0)
-    ids, segments, word_index, starts, ends = (np.concatenate(column) for column in columns)
-    return Row(ids, segments, word_index, starts, ends, sum(lengths) - sum(kept))
+    # [CLS] and [SEP] are of no word and no characters.
+    inputs = empty_rows(1, special + sum(kept), tokenizer.pad_id)
+    ids = (encoding.ids[:count] for (encoding, _), count in zip(sides, kept))
+    begin = write_row(inputs, 0, tokenizer, *ids)
+    starts, ends = np.zeros((2, special + sum(kept)), np.int32)
+    row = Row(
+        inputs['input_ids'][0],
+        inputs['segment_ids'][0],
+        np.full_like(inputs['input_ids'][0], -1),
+        starts,
+        ends,
+        sum(lengths) - sum(kept),
+    )
+    for first, (encoding, words), count in zip((1, begin), sides, kept):
+        at = slice(first, first + count)
+        row.word_index[at], row.starts[at] = words[:count], encoding.starts[:count]
+        row.ends[at] = encoding.ends[:count]
+    return row
 
 
 def _pieces(

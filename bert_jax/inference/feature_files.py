@@ -69,9 +69,10 @@ def extract_features(
 
     def parts(records: Records, done: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         # Part by part: memory holds one part.
-        for number, part in enumerate(extractor(records, input, file.on_bad_record == 'skip')):
+        for part in extractor(records, input, file.on_bad_record == 'skip'):
             np.add(cut, part.cut, out=cut)
-            yield len(part.lines), files.contents(part, first=done + number == 0), part.bad
+            yield len(part.lines), files.contents(part, first=done == 0), part.bad
+            done += len(part.lines)
 
     result = write_resumably(
         'extract',
@@ -111,11 +112,8 @@ class FeatureFiles:
 
         # Where pooled, a text has one vector, and nothing is said of its tokens.
         if not self._pooled:
-            self._columns |= {
-                'lengths': (np.dtype(np.int64), ()),
-                'tokens': (np.dtype(f'<U{widest}'), ()),
-            }
-            self._columns |= dict.fromkeys(_TOKEN_COLUMNS, (np.dtype(np.int32), ()))
+            types = {'lengths': 'i8', 'tokens': f'<U{widest}'} | dict.fromkeys(_TOKEN_COLUMNS, 'i4')
+            self._columns |= {name: (np.dtype(code), ()) for name, code in types.items()}
         self.names = [f'{name}.npy' for name in self._columns]
 
     def contents(self, part: Part, first: bool) -> dict[str, bytes]:
@@ -150,12 +148,8 @@ class FeatureFiles:
         # Written by numpy itself, so that np.load reads it; version 1.0 leaves room for the count.
         dtype, shape = self._columns[name]
         file = io.BytesIO()
-        head = {
-            'descr': np.lib.format.dtype_to_descr(dtype),
-            'fortran_order': False,
-            'shape': (count, *shape),
-        }
-        np.lib.format.write_array_header_1_0(file, head)
+        head = {'descr': np.lib.format.dtype_to_descr(dtype), 'fortran_order': False}
+        np.lib.format.write_array_header_1_0(file, head | {'shape': (count, *shape)})
         return file.getvalue()
 
     def move(self, folder: Path, output: str) -> None:

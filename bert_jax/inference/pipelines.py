@@ -11,6 +11,7 @@ A record is a dictionary of role -> text; 'text' of a token classifier may be a 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from scipy import special
 
 from bert_jax.configs.errors import UserError
@@ -44,6 +46,7 @@ class Pipeline:
       tokenizer: the model's.
       max_length: word pieces of its longest row.
       top: how many candidates an answer lists.
+      options: those of the task that it was trained on, and what was chosen for it.
       required, optional: roles of a record, the keys that it must and may have.
       lists: those of them that may be a list of texts.
       scored_as: the head that computes the outputs of a row, where it is not the model's own.
@@ -55,6 +58,7 @@ class Pipeline:
     tokenizer: Tokenizer
     max_length: int
     top: int
+    options: Mapping[str, Any]
 
     required: ClassVar[tuple[str, ...]] = ('text',)
     optional: ClassVar[tuple[str, ...]] = ('text_b',)
@@ -62,11 +66,6 @@ class Pipeline:
     scored_as: ClassVar[str | None] = None
     per_position: ClassVar[bool] = False
     in_windows: ClassVar[bool] = False
-
-    @staticmethod
-    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes of its own, of a model whose task has these options."""
-        return {}
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make rows of the records: INPUT_KEYS [N, S] int32, and what else `answers` needs.
@@ -78,7 +77,7 @@ class Pipeline:
         """
         return _rows(records, self.tokenizer, self.max_length)
 
-    def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def reduce(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """Return what of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
         return outputs
 
@@ -90,7 +89,6 @@ class Pipeline:
           rows: what `rows` made of these records.
           outputs: what `reduce` left, [N, ...] for N rows.
         """
-        del rows
         return [
             self.answer({name: array[i] for name, array in outputs.items()})
             for i in range(len(records))
@@ -101,36 +99,22 @@ class Pipeline:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class OfWholeText(Pipeline):
     """Scores of a text, or a pair: of one row, or the mean over the windows of a longer one.
 
-    Attributes:
-      doc_stride: word pieces between the starts of two windows; None: what is beyond a row is cut.
+    Windows begin `doc_stride` word pieces apart; without that option what is beyond a row is cut.
     """
-
-    doc_stride: int | None
 
     in_windows = True
 
-    @staticmethod
-    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the windows that are asked for."""
-        return {'doc_stride': options.get('doc_stride')}
-
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make a row of each record, or of each window; `example_index` says whose."""
-        if not self.doc_stride:
-            return _rows(records, self.tokenizer, self.max_length)
-        others = [r.get('text_b') for r in records]
-        texts = [r['text'] for r in records]
-        return window_rows(texts, others, self.tokenizer, self.max_length, self.doc_stride)
+        stride = self.options.get('doc_stride')
+        return _rows(records, self.tokenizer, self.max_length, stride)
 
     def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return an answer for each record, by the mean over its windows."""
-        if self.doc_stride:
-            outputs = pooled(rows, outputs, len(records))
-        return Pipeline.answers(self, records, rows, outputs)
+        return super().answers(records, rows, pooled(rows, outputs, len(records)))
 
 
 class TextClassification(OfWholeText):
@@ -147,27 +131,19 @@ class TextClassification(OfWholeText):
         }
 
 
-@dataclass(frozen=True)
 class MultiLabelClassification(OfWholeText):
     """A text, or a pair, has any number of the labels (problem_type multi_label_classification).
 
-    Attributes:
-      thresholds: label -> the probability above which it is given; one half where there is none.
+    The option `thresholds` has the probabilities above which labels are given, as chosen on dev;
+    one half where there is none.
     """
-
-    thresholds: Mapping[str, float]
-
-    @staticmethod
-    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return windows, and the thresholds that were chosen on dev."""
-        thresholds = options.get('thresholds', {})
-        return {**OfWholeText.of_options(options), 'thresholds': thresholds}
 
     def answer(self, outputs: Arrays) -> Answer:
         """Return {'labels': those above their thresholds, 'probabilities': {label: p}}."""
         # A sigmoid each: labels do not exclude one another. float64, as for the softmax below.
         shares = _named(self.labels, special.expit(outputs['logits'].astype(np.float64)))
-        labels = [label for label, p in shares.items() if p > self.thresholds.get(label, 0.5)]
+        thresholds = self.options.get('thresholds', {})
+        labels = [label for label, p in shares.items() if p > thresholds.get(label, 0.5)]
         return {'labels': labels, 'probabilities': shares}
 
 
@@ -217,7 +193,7 @@ class FillMask(Pipeline):
         rows['masked_lm_positions'] = masks_first[:, :_MASKS].astype(np.int32)
         return rows
 
-    def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def reduce(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """Return the best words, [B, 20, top], in place of the whole vocabulary."""
         # Pre-training's head and the masked-LM head alone name their logits differently.
         logits_BPV = outputs['logits' if 'logits' in outputs else 'prediction_logits']
@@ -261,24 +237,17 @@ class FillMask(Pipeline):
         return replies
 
 
-@dataclass(frozen=True)
 class QuestionAnswering(Pipeline):
-    """An answer to a question, found in a context of any length.
-
-    Attributes:
-      task: how contexts are cut into windows, and whether there may be no answer.
-    """
-
-    task: SpanTask
+    """An answer to a question, found in a context of any length."""
 
     in_windows = True
     required, optional = ('question', 'context'), ()
     per_position = True
 
-    @staticmethod
-    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the task, for the windows and answers that the options say."""
-        return {'task': SpanTask('predict', {}, **options)}
+    @functools.cached_property
+    def task(self) -> SpanTask:
+        """How contexts are cut into windows, and whether there may be no answer."""
+        return SpanTask('predict', {}, **self.options)
 
     def _examples(self, records: Sequence[Record]) -> list[SpanExample]:
         return [SpanExample(str(i), r['question'], r['context'], ()) for i, r in enumerate(records)]
@@ -424,10 +393,14 @@ class MultipleChoice(Pipeline):
         return replies
 
 
-def _rows(records: Sequence[Record], tokenizer: Any, max_length: int) -> Arrays:
-    """Make a row of each text, or pair of texts."""
-    others = [r.get('text_b') for r in records]
-    return text_rows([r['text'] for r in records], others, tokenizer, max_length)
+def _rows(
+    records: Sequence[Record], tokenizer: Any, max_length: int, stride: int | None = None
+) -> Arrays:
+    """Make a row of each text, or pair of texts, or of each of its windows `stride` apart."""
+    texts = [r['text'] for r in records], [r.get('text_b') for r in records]
+    if stride:
+        return window_rows(*texts, tokenizer, max_length, stride)
+    return text_rows(*texts, tokenizer, max_length)
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:

@@ -142,20 +142,21 @@ def predict_file(
     refused = ('text_b',) if 'text' in required and 'text_b' not in read else ()
     reader = Reader(input, required, (*optional, 'id', *refused), columns, file.format, file.header)
 
+    part = lambda lines, bad: (len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad)
+
     def parts(records: Records, _: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         lines: list[str] = []
         bad = 0
         for answer in answers(predictor, records):
             if 'error' in answer:
                 bad += 1
-                pass_over(
-                    f'{input}:{answer["line"]}: {answer["error"]}', file.on_bad_record == 'skip'
-                )
+                fault = f'{input}:{answer["line"]}: {answer["error"]}'
+                pass_over(fault, file.on_bad_record == 'skip')
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
-                yield len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad
+                yield part(lines, bad)
                 lines, bad = [], 0
-        yield len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad
+        yield part(lines, bad)
 
     return write_resumably(
         'predict',

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -67,20 +67,9 @@ def roles_of(
     return (*required, 'text_b') if options['texts'] == 2 else required, left
 
 
-class _Started(NamedTuple):
-    """Records on their way through the device.
-
-    Attributes:
-      faults: what is wrong with a record, by its index.
-      records: the others.
-      rows: of those.
-      results: of the rows, on the device.
-    """
-
-    faults: dict[int, str]
-    records: Sequence[Mapping[str, Any]]
-    rows: Arrays
-    results: Iterable[Result]
+# Records on their way through the device: what is wrong with a record, by its index; the others,
+# by theirs; the rows of those; the results of the rows, on the device.
+_Started: TypeAlias = tuple[dict[int, str], dict[int, Any], Arrays, Iterable[Result]]
 
 
 class Predictor:
@@ -268,8 +257,8 @@ class Predictor:
         chunks = iter(lambda: list(itertools.islice(items, _CHUNK)), [])
         cut = np.zeros(4, np.int64)
         for started in one_ahead(map(self._start, chunks)):
-            cut += cut_of(started.rows)
-            yield from self._finish(started, numbers, errors)
+            cut += cut_of(started[2])
+            yield from self._finish(*started, numbers, errors)
         say_cut('inputs', cut, self._limit)
 
     def _record(self, item: Any) -> Mapping[str, Any]:
@@ -304,11 +293,10 @@ class Predictor:
             raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
 
         for role, text in item.items():
-            texts = (
-                text if isinstance(text, list | tuple) and role in self._pipeline.lists else [text]
-            )
+            may_list = role in self._pipeline.lists
+            texts = text if isinstance(text, list | tuple) and may_list else [text]
             if not all(isinstance(text, str) for text in texts):
-                also = ' or a list of texts' if role in self._pipeline.lists else ''
+                also = ' or a list of texts' if may_list else ''
                 raise UserError(f'{role!r} must be a text{also}, not {str(text)[:80]}')
         return item
 
@@ -316,7 +304,7 @@ class Predictor:
         """Send what can be answered of `items` to the device, and note what cannot."""
         # The form of each record by itself: a fault here is that record's own.
         faults: dict[int, str] = {}
-        records: dict[int, Mapping[str, Any]] = {}
+        records: dict[int, Any] = {}
         for index, item in enumerate(items):
             try:
                 records[index] = self._record(item)
@@ -324,43 +312,46 @@ class Predictor:
                 faults[index] = str(error)
         try:
             # All together, which is fast; only if that fails, one by one.
-            rows = self._rows(list(records.values()))
+            rows = self._rows(records)
         except UserError:  # of one of them, and one by one they show which
-            for index in list(records):
+            for index, record in list(records.items()):
                 try:
-                    self._rows([records[index]])
+                    self._rows({index: record})
                 except UserError as error:
                     faults[index] = str(error)
                     del records[index]
-            rows = self._rows(list(records.values()))
+            rows = self._rows(records)
 
         # Of the rows' arrays only what the model reads; the others are for the answers.
         arrays = {name: rows[name] for name in _ROW_ARRAYS if name in rows}
-        return _Started(
-            faults, list(records.values()), rows, self._engine(arrays) if records else []
-        )
+        return faults, records, rows, self._engine(arrays) if records else []
 
-    def _rows(self, records: Sequence[Mapping[str, Any]]) -> Arrays:
-        return self._pipeline.rows(records) if records else {}
+    def _rows(self, records: Mapping[int, Any]) -> Arrays:
+        return self._pipeline.rows(list(records.values())) if records else {}
 
     def _finish(
-        self, started: _Started, numbers: Iterator[int], errors: bool
+        self,
+        faults: Mapping[int, str],
+        records: Mapping[int, Any],
+        rows: Arrays,
+        results: Iterable[Result],
+        numbers: Iterator[int],
+        errors: bool,
     ) -> Iterator[dict[str, Any]]:
         """Yield the answers of what has been started, and the faults between them, in order."""
         # No records, no outputs: a chunk may be all faults.
         answers: Iterator[dict[str, Any]] = iter(())
-        if started.records:
+        if records:
             # Answers of every position need all rows at one length; `gather` fills up to it.
             positions = self._engine.max_length if self._pipeline.per_position else 0
-            outputs = gather(started.results, len(started.rows['input_ids']), positions)
-            answers = iter(self._pipeline.answers(started.records, started.rows, outputs))
+            outputs = gather(results, len(rows['input_ids']), positions)
+            answers = iter(self._pipeline.answers(list(records.values()), rows, outputs))
 
         # Indices count faults and records together, so both come out in the order of the inputs.
-        for index in range(len(started.faults) + len(started.records)):
-            number, fault = next(numbers), started.faults.get(index)
-            if fault is None:
+        for index, number in zip(range(len(faults) + len(records)), numbers):
+            if index in records:
                 yield next(answers)
             elif errors:
-                yield {'error': fault}
+                yield {'error': faults[index]}
             else:
-                raise UserError(f'inputs[{number}]: {fault}')
+                raise UserError(f'inputs[{number}]: {faults[index]}')

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
+from jax import Array
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
@@ -56,7 +57,7 @@ def nearest(
     for begin in range(0, len(queries_QH), _QUERIES):
         rows = slice(begin, begin + _QUERIES)
         queries = jax.device_put(np.asarray(queries_QH[rows], np.float32))
-        best: tuple[jax.Array, jax.Array] | None = None
+        best: tuple[Array, Array] | None = None
         for start in range(0, count, block):
             before = best
             of_block = jax.device_put(np.asarray(vectors_NH[start : start + block]))
@@ -70,12 +71,12 @@ def nearest(
 
 @functools.partial(jax.jit, static_argnames='top')
 def _merged(
-    best: tuple[jax.Array, jax.Array] | None,
-    queries_QH: jax.Array,
-    vectors_NH: jax.Array,
+    best: tuple[Array, Array] | None,
+    queries_QH: Array,
+    vectors_NH: Array,
     start: int,
     top: int,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     """Return the best products so far and their indices, with those of a block from `start` on."""
     # Products of float32, which a TPU and a GPU would round by themselves.
     scores_QN = jnp.einsum(
@@ -194,10 +195,8 @@ class SemanticSearch:
         (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
         vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
         cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
-        return [
-            Near(self.lines[index], self.texts[index], float(cosine))
-            for index, cosine in zip(indices_1K[0], cosines_1K[0], strict=True)
-        ]
+        pairs = zip(indices_1K[0], cosines_1K[0].tolist())
+        return [Near(self.lines[index], self.texts[index], cosine) for index, cosine in pairs]
 
 
 class Mining(NamedTuple):
@@ -231,9 +230,6 @@ class Mining(NamedTuple):
                 f'--mine_ranks={self.first},{self.last}: these are fewer than --negatives='
                 f'{self.negatives}: widen the range'
             )
-
-
-_QUERIES = 1024  # that are compared with all documents at once
 
 
 def mine_hard_negatives(
@@ -296,7 +292,6 @@ def mine_file(
       embed: as `mine_hard_negatives` takes it.
       mining: which neighbours are chosen.
     """
-    mining.check()
     roles = ('anchor', 'positive')
     if unknown := [role for role in columns if role not in roles]:
         raise UserError(f'--columns: {unknown[0]!r} is not among {", ".join(roles)}')

@@ -22,26 +22,30 @@ _BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items
 # The softmax, shifted by the largest: exp of a large logit alone would be infinite.
 _SHARES = "share = np.exp(out['logits'][0] - out['logits'][0].max())\nshare = share / share.sum()\n"
 # The masked places; a text without any still needs an array of one.
-_MASKED = (
-    _BATCH
-    + "\nplaces = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])\nif not len(places) and"
-    + " len(words) < 2:\n    print('no [MASK] in the pieces that are read: write one',"
-    + ' file=sys.stderr)\n    sys.exit(2)\n'
-    + "batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else"
-    ' np.zeros((1, 1), np.int32)'
-)
-_BEST = (
-    "for place, row in zip(places, out['{}'][0]):\n    print([tokenizer.id_to_token(int(i)) for i"
-    ' in np.argsort(-row[: tokenizer.get_vocab_size()])[:5]])'
-)
+_MASKED = """
+places = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])
+if not len(places) and len(words) < 2:
+    print('no [MASK] in the pieces that are read: write one', file=sys.stderr)
+    sys.exit(2)
+batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else \
+np.zeros((1, 1), np.int32)"""
+_BEST = """\
+for place, row in zip(places, out['{}'][0]):
+    print([tokenizer.id_to_token(int(i)) for i in \
+np.argsort(-row[: tokenizer.get_vocab_size()])[:5]])"""
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
 # Of several labels that may hold at once, each has a probability of its own; tanh never overflows.
 # Those are given whose probability is above the threshold that was chosen on dev.
-_SIGMOID = (
-    "share = (1 + np.tanh(out['logits'][0] / 2)) / 2\nlimits = about.get('thresholds', {})\n"
-    "print([label for label, p in zip(about['labels'], share) if p > limits.get(label, 0.5)])\n"
-    + _PRINT
-)
+_SIGMOID = """\
+share = (1 + np.tanh(out['logits'][0] / 2)) / 2
+limits = about.get('thresholds', {})
+print([label for label, p in zip(about['labels'], share) if p > limits.get(label, 0.5)])
+"""
+_SPAN = """\
+inside = np.array([side == 1 for side in texts[0].sequence_ids])
+start = int(np.where(inside, out['start_logits'][0], -1e9).argmax())
+end = start + int(np.where(inside, out['end_logits'][0], -1e9)[start : start + 30].argmax())
+print(words[1][texts[0].offsets[start][0] : texts[0].offsets[end][1]])"""
 _TEXTS = "'a text' ['its pair']"
 
 
@@ -74,11 +78,7 @@ class Served(NamedTuple):
 SERVED = {
     'span': Served(
         pipelines.QuestionAnswering,
-        'inside = np.array([side == 1 for side in texts[0].sequence_ids])'
-        "\nstart = int(np.where(inside, out['start_logits'][0], -1e9).argmax())\nend ="
-        " start + int(np.where(inside, out['end_logits'][0], -1e9)[start : start +"
-        ' 30].argmax())\nprint(words[1][texts[0].offsets[start][0] :'
-        ' texts[0].offsets[end][1]])',
+        _SPAN,
         "'a question' 'its context'",
         truncation='only_second',
         least=2,
@@ -89,7 +89,7 @@ SERVED = {
         "values = [round(float(value), 4) for value in out['logits'][0]]\nprint(values[0]"
         " if len(values) == 1 else dict(zip(about['labels'], values)))",
     ),
-    'multi_label': Served(pipelines.MultiLabelClassification, _SIGMOID),
+    'multi_label': Served(pipelines.MultiLabelClassification, _SIGMOID + _PRINT),
     'tokens': Served(
         pipelines.TokenClassification,
         "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token,"
@@ -110,10 +110,10 @@ SERVED = {
         _BEST.format('prediction_logits')
         + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
         "'a text with [MASK]' ['what may follow it']",
-        batch=_MASKED,
+        batch=_BATCH + _MASKED,
     ),
     'masked_words': Served(
-        pipelines.FillMask, _BEST.format('logits'), "'a text with [MASK]'", batch=_MASKED
+        pipelines.FillMask, _BEST.format('logits'), "'a text with [MASK]'", batch=_BATCH + _MASKED
     ),
     'next_sentence': Served(
         pipelines.NextSentencePrediction,
@@ -182,6 +182,4 @@ def pipeline(
     if CLASSES[model.architecture].labelled and not labels:
         labels = tuple(f'LABEL_{i}' for i in range(model.outputs))
 
-    # As a file of it says, or as was chosen for it.
-    special = served.pipeline.of_options({**model.chosen, **options})
-    return served.pipeline(labels, tokenizer, max_length, top, **special)
+    return served.pipeline(labels, tokenizer, max_length, top, {**model.chosen, **options})

@@ -70,44 +70,41 @@ rows = {{
 '''
 _STABLEHLO = {
     'needs': 'jax, numpy, safetensors and tokenizers',
-    'imports': (
-        'import numpy as np\nfrom jax import export, jit\nfrom safetensors.numpy import'
-        ' load_file\nfrom tokenizers import Tokenizer'
-    ),
-    'load': (
-        "weights = load_file(here / 'weights.safetensors')\n"
-        "model = jit(export.deserialize(bytearray((here / 'model.stablehlo').read_bytes())).call)"
-    ),
+    'imports': """\
+import numpy as np
+from jax import export, jit
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer""",
+    'load': """\
+weights = load_file(here / 'weights.safetensors')
+model = jit(export.deserialize(bytearray((here / 'model.stablehlo').read_bytes())).call)""",
     'call': 'out = {name: np.asarray(value) for name, value in model(weights, batch).items()}',
 }
 _SAVED_MODEL = {
     'needs': 'tensorflow and tokenizers',
     'imports': 'import numpy as np, tensorflow as tf\nfrom tokenizers import Tokenizer',
     'load': "loaded = tf.saved_model.load(str(here))\nmodel = loaded.signatures['serving_default']",
-    'call': (
-        'out = {name: value.numpy() for name, value in model(**{k: tf.constant(v) for k, v in'
-        ' batch.items()}).items()}'
-    ),
+    'call': """\
+out = {name: value.numpy() for name, value in \
+model(**{k: tf.constant(v) for k, v in batch.items()}).items()}""",
 }
 _ONNX = {
     'needs': 'numpy, onnxruntime and tokenizers',
-    'imports': (
-        'import numpy as np\nfrom onnxruntime import InferenceSession\nfrom tokenizers import'
-        ' Tokenizer'
-    ),
-    'load': (
-        "best = here / 'onnx' / 'model_quantized.onnx'\n"
-        "model = InferenceSession(best if best.exists() else here / 'onnx' / 'model.onnx')"
-    ),
+    'imports': """\
+import numpy as np
+from onnxruntime import InferenceSession
+from tokenizers import Tokenizer""",
+    'load': """\
+best = here / 'onnx' / 'model_quantized.onnx'
+model = InferenceSession(best if best.exists() else here / 'onnx' / 'model.onnx')""",
     # Every position is told; the lines that follow read those of the masks.
-    'call': (
-        "asked = {'attention_mask': batch['input_mask'], 'token_type_ids': batch['segment_ids']} |"
-        " batch\nasked = {name: asked[name].astype(np.int64) for name in about['inputs']}\n"
-        "out = dict(zip(about['outputs'], model.run(about['outputs'], asked)))\n"
-        "if 'masked_lm_positions' in batch:\n    out = {name: value[:,"
-        " batch['masked_lm_positions'][0]] if value.ndim == 3 else value for name, value in"
-        ' out.items()}'
-    ),
+    'call': """\
+asked = {'attention_mask': batch['input_mask'], 'token_type_ids': batch['segment_ids']} | batch
+asked = {name: asked[name].astype(np.int64) for name in about['inputs']}
+out = dict(zip(about['outputs'], model.run(about['outputs'], asked)))
+if 'masked_lm_positions' in batch:
+    out = {name: value[:, batch['masked_lm_positions'][0]] if value.ndim == 3 else value for \
+name, value in out.items()}""",
 }
 _FORMS = {'stablehlo': _STABLEHLO, 'saved_model': _SAVED_MODEL, 'onnx': _ONNX}
 Form = Literal['stablehlo', 'saved_model', 'onnx']
@@ -221,18 +218,17 @@ def _write_onnx(
     inputs, outputs = program.write(file, model, how.opset)
     if how.int8:
         program.quantise(file, file.with_name('model_quantized.onnx'))
-    theirs = model.config.traits.transformers
     # An encoder that transformers lacks has no config.json; the program needs none.
     with contextlib.suppress(UserError):
-        parameters.left_out(model, '', theirs.settings)
+        parameters.left_out(model, '', model.config.traits.transformers.settings)
         write_tokenizer(folder, model, tokenizer)
         huggingface.write_settings(epath.Path(folder), model, token_ids(tokenizer))
     if model.sentence is not None:
         shape = model.config.hidden_size, model.config.max_position
         sentence_transformers.write(epath.Path(folder), model.sentence, *shape)
-    axes = {program.INPUTS[name]: axes for name, axes in model.row.inputs.items()
-            if name in program.INPUTS}  # fmt: skip
-    return {'inputs': {name: axes[name] for name in inputs}, 'outputs': outputs}
+    ours = {theirs: name for name, theirs in program.INPUTS.items()}
+    axes = {name: model.row.inputs[ours[name]] for name in inputs}
+    return {'inputs': axes, 'outputs': outputs}
 
 
 def _save(folder: epath.Path, tokenizer: Tokenizer) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from bert_jax.configs.errors import UserError
 from bert_jax.model.threefry import FEWER_ROUNDS, ROUNDS, threefry
@@ -113,14 +114,12 @@ class DropoutRng:
       generator: what draws the bits, an entry of GENERATORS, whose kind of key it needs.
     """
 
-    key: jax.Array
-    rows_B: jax.Array
+    key: Array
+    rows_B: Array
     generator: Generator = flax.struct.field(pytree_node=False, default=Generator())
 
 
-def dropout(
-    x: jax.Array, rate: float, dropout_rng: DropoutRng | None, site: int | jax.Array
-) -> jax.Array:
+def dropout(x: Array, rate: float, dropout_rng: DropoutRng | None, site: int | Array) -> Array:
     """Zeroes a share `rate` of x [B, ...] and scales the rest to keep the mean.
 
     x itself where `dropout_rng` is None. `site` tells apart the places in the model that drop out;
@@ -142,7 +141,7 @@ def dropout(
     return jnp.where(kept, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
 
 
-def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> jax.Array:
+def _kept(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> Array:
     """Return a mask [B, ...], true for a share of `keep` / 2**bits, named by key and row.
 
     Each evaluation of Threefry gives a number to each of some parts of the last axis but one: the
@@ -166,9 +165,7 @@ def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) ->
     return jax.lax.slice_in_dim(jnp.concatenate(kept, axis), 0, shape[axis], axis=axis)
 
 
-def parts_kept(
-    key: Any, offset: jax.Array, row: jax.Array, keep: int, generator: Generator
-) -> list[jax.Array]:
+def parts_kept(key: Any, offset: Array, row: Array, keep: int, generator: Generator) -> list[Array]:
     """Masks of all parts, each with the shape of `place`: which numbers are below `keep`.
 
     key: two words. The counter is (place within a row of the part, global row), both uint32.

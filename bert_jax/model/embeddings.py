@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.exchange import look_up
@@ -50,9 +51,7 @@ class WordTable:
     def __init__(self, config: ModelConfig):
         self.config = config
 
-    def look_up(
-        self, module: nn.Module, input_ids_BT: jax.Array
-    ) -> tuple[jax.Array, jax.Array | None]:
+    def look_up(self, module: nn.Module, input_ids_BT: Array) -> tuple[Array, Array | None]:
         """(word vectors [B, T, E], the [V, E] table that the masked-LM head shares, if any).
 
         module: the embeddings, whose parameter the table is.
@@ -60,7 +59,7 @@ class WordTable:
         word_VE = self._table(module, table_init(self.config))
         return look_up(word_VE, input_ids_BT), word_VE
 
-    def _table(self, module: nn.Module, init: jax.nn.initializers.Initializer) -> jax.Array:
+    def _table(self, module: nn.Module, init: jax.nn.initializers.Initializer) -> Array:
         c = self.config
         return module.param('word', init, (padded_vocab(c.vocab_size), c.embedding_width))
 
@@ -68,7 +67,7 @@ class WordTable:
 class HashedWords(WordTable):
     """A row computed of each piece's spelling (EELBERT); the masked-LM head has its own decoder."""
 
-    def look_up(self, module: nn.Module, input_ids_BT: jax.Array) -> tuple[jax.Array, None]:
+    def look_up(self, module: nn.Module, input_ids_BT: Array) -> tuple[Array, None]:
         """As of WordTable; nothing is shared."""
         # Whoever makes a model puts the table in. NaN until then: a loss shows where it was not.
         return self._table(module, jax.nn.initializers.constant(jnp.nan))[input_ids_BT], None
@@ -80,7 +79,7 @@ class WordCharacters(WordTable):
     The masked-LM head has a decoder of its own.
     """
 
-    def look_up(self, module: nn.Module, characters_BTC: jax.Array) -> tuple[jax.Array, None]:
+    def look_up(self, module: nn.Module, characters_BTC: Array) -> tuple[Array, None]:
         """As of WordTable, of code points [B, T, 16]; nothing is shared."""
         c, dtype = self.config, module.dtype
         vectors = WordNetwork(dtype, name=c.words.network)(binarise(characters_BTC))
@@ -99,7 +98,7 @@ KINDS: dict[str, type[WordTable]] = {
 }
 
 
-def words_of(batch: Mapping[str, jax.Array], config: ModelConfig) -> jax.Array:
+def words_of(batch: Mapping[str, Array], config: ModelConfig) -> Array:
     """Return what word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
     The latter are put into a batch by its kind of embedding (configs/model/embeddings.py).
@@ -107,6 +106,6 @@ def words_of(batch: Mapping[str, jax.Array], config: ModelConfig) -> jax.Array:
     return batch[config.words.reads]
 
 
-def first_words(config: ModelConfig) -> dict[str, jax.Array]:
+def first_words(config: ModelConfig) -> dict[str, Array]:
     """Return the input that the word vectors are made from, of one row of one token."""
     return {config.words.reads: jnp.zeros((1, 1, *config.words.axes), jnp.int32)}

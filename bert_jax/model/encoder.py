@@ -19,6 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
@@ -29,8 +30,8 @@ from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model import layout
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.bilstm import BiLSTM
-from bert_jax.model.blocks.block import BLOCKS, Block, cycle_of, first_like, kind_of, parts_of
-from bert_jax.model.blocks.norms import PLACEMENTS, norm_of
+from bert_jax.model.blocks.block import BLOCKS, cycle_of, first_like, kind_of, parts_of
+from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.blocks.part import Rows
 from bert_jax.model.blocks.positions import POSITIONS
 from bert_jax.model.blocks.products import dense
@@ -38,7 +39,7 @@ from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import KINDS
 
 # run(parameters of a block, x [B, T, H], the block's number) -> x, of blocks of one kind.
-_Run = Callable[[Any, jax.Array, jax.Array | int], jax.Array]
+_Run = Callable[[Any, Array, Array | int], Array]
 # The same, by the number of a block of that kind.
 _RunOf = Callable[[int], _Run]
 POOLER_SITE = (1 << 20) + 1  # dropout site beyond those of any depth, and the head's
@@ -57,12 +58,12 @@ class Embeddings(nn.Module):
     @nn.compact
     def __call__(
         self,
-        words: jax.Array,
-        segment_ids_BT: jax.Array,
+        words: Array,
+        segment_ids_BT: Array,
         dropout_rng: DropoutRng | None,
-        position_ids_BT: jax.Array | None = None,
-        input_mask_BT: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
+        position_ids_BT: Array | None = None,
+        input_mask_BT: Array | None = None,
+    ) -> tuple[Array, Array | None]:
         """Return (embeddings [B, T, H], the word table [V, E] that the masked-LM head shares).
 
         words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
@@ -88,8 +89,7 @@ class Embeddings(nn.Module):
                 segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
             x_BTE = words_BTE + segments_BTE
         x_BTE = x_BTE if positions_BTE is None else x_BTE + positions_BTE
-        norm = norm_of(c, 'norm')
-        x_BTE = norm(x_BTE).astype(self.dtype)
+        x_BTE = norm_of(c, 'norm')(x_BTE).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.
         x_BTE = dropout(constrain_rows(x_BTE), c.hidden_dropout, dropout_rng, 0)
@@ -117,9 +117,9 @@ class Packing(NamedTuple):
     position in that example; cls_positions_BK: where each example begins.
     """
 
-    pack_ids_BT: jax.Array
-    position_ids_BT: jax.Array
-    cls_positions_BK: jax.Array
+    pack_ids_BT: Array
+    position_ids_BT: Array
+    cls_positions_BK: Array
 
 
 class Encoder(nn.Module):
@@ -141,12 +141,12 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(
         self,
-        words: jax.Array,
-        input_mask_BT: jax.Array,
-        segment_ids_BT: jax.Array,
+        words: Array,
+        input_mask_BT: Array,
+        segment_ids_BT: Array,
         dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    ) -> tuple[Array, Array, Array | None]:
         """Return (hidden states [B, T, H], pooled token [B, H], word table [V, E] to share).
 
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
@@ -169,11 +169,12 @@ class Encoder(nn.Module):
         mask = AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None)
         # Kept only where a caller asks for them, of blocks that are traced one after the other.
         asked = self.is_mutable_collection('attentions') and not self.is_initializing()
-        attentions: list[jax.Array] | None = [] if asked and not self.scan else None
+        attentions: list[Array] | None = [] if asked and not self.scan else None
         hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng, attentions))
         for probabilities in attentions or ():
             self.sow('attentions', 'probabilities', probabilities)
-        if PLACEMENTS[c.norm].has_final:
+        # Sums that no norm has seen need one.
+        if c.norm == 'pre':
             hidden[-1] = norm_of(c, 'final_norm')(hidden[-1])
         # As transformers counts hidden_states: the embeddings, then each block. They are kept only
         # where a caller asks for `intermediates`.
@@ -189,9 +190,7 @@ class Encoder(nn.Module):
         pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
         return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VE
 
-    def _pooled(
-        self, x_BTH: jax.Array, input_mask_BT: jax.Array, packing: Packing | None
-    ) -> jax.Array:
+    def _pooled(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
         """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""
         if self.config.pooling == 'mean':
             members_BKT = input_mask_BT[:, None] > 0
@@ -211,7 +210,7 @@ class Encoder(nn.Module):
             return jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
         return x_BTH[:, 0]
 
-    def _through_blocks(self, x_BTH: jax.Array, rows: Rows) -> list[jax.Array]:
+    def _through_blocks(self, x_BTH: Array, rows: Rows) -> list[Array]:
         """Return the hidden states [B, T, H] after the blocks: after each, or after the last alone.
 
         In a loop all are kept only where `intermediates` are asked for.
@@ -224,12 +223,7 @@ class Encoder(nn.Module):
             if first == last:
                 continue
             config = c.tuned(TuningConfig()) if name == layout.BELOW else c
-            fields = {
-                'config': config,
-                'dtype': self.dtype,
-                'kernel': self.kernel,
-                'matmul_dtype': self.matmul_dtype,
-            }
+            fields = config, self.dtype, self.kernel, self.matmul_dtype
             # The blocks of a group are one block's weights, gone through again and again.
             numbers = np.arange(first, last).reshape(-1, c.num_layers // c.own_blocks)
             if self.is_initializing():
@@ -241,11 +235,10 @@ class Encoder(nn.Module):
             hidden += through(run, blocks, numbers, hidden[-1])
         return hidden[1:]
 
-    def _run_of(self, fields: dict[str, Any], rows: Rows, like: int) -> _Run:
+    def _run_of(self, fields: tuple[Any, ...], rows: Rows, like: int) -> _Run:
         """Return what goes through a block of the kind that block number `like` has."""
-        run: _Run = functools.partial(
-            _run, _block_of(self.config)(**fields, like=like, parent=None), rows
-        )
+        block = _block_of(self.config)(*fields, like, parent=None)
+        run: _Run = lambda params, x, index: block.apply({'params': params}, x, index, rows)[0]
         # XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             policy = REMAT_POLICIES[self.remat]
@@ -253,15 +246,15 @@ class Encoder(nn.Module):
         return run
 
     def _unrolled(
-        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
-    ) -> list[jax.Array]:
+        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
+    ) -> list[Array]:
         """Return the hidden states after each block."""
         params = [layout.block(blocks, i) for i in range(len(numbers))]
         return self._in_turn(run, params, numbers.tolist(), numbers, x_BTH)
 
     def _in_a_loop(
-        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: jax.Array
-    ) -> list[jax.Array]:
+        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
+    ) -> list[Array]:
         """Return the hidden states after each block where they are asked for, else the last.
 
         Blocks of several kinds are gone through in rounds, each of which has all kinds.
@@ -278,7 +271,7 @@ class Encoder(nn.Module):
         if period > 1:
             stack = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), stack)
 
-        def turn(x: jax.Array, of_round: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
+        def turn(x: Array, of_round: tuple[Any, Array]) -> tuple[Array, Any]:
             params, indices = of_round
             each = [params]
             if period > 1:
@@ -291,8 +284,8 @@ class Encoder(nn.Module):
         return [*hidden[1:], *kept.reshape(-1, *x_BTH.shape)] if self._keeps_all else [x_BTH]
 
     def _in_turn(
-        self, run: _RunOf, params: Sequence[Any], indices: Any, like: np.ndarray, x_BTH: jax.Array
-    ) -> list[jax.Array]:
+        self, run: _RunOf, params: Sequence[Any], indices: Any, like: np.ndarray, x_BTH: Array
+    ) -> list[Array]:
         """Return the hidden states after each block of some groups, or after each group.
 
         Args:
@@ -321,31 +314,24 @@ class Encoder(nn.Module):
         """Whether the hidden states after each block are asked for."""
         return self.is_mutable_collection('intermediates')
 
-    def _kept(self, states: Any) -> jax.Array | None:
+    def _kept(self, states: Any) -> Array | None:
         """Return states as one array where they are asked for."""
         return jnp.asarray(states) if self._keeps_all else None
 
 
-def _block_of(config: ModelConfig) -> type[Block]:
+def _block_of(config: ModelConfig) -> Any:
     """Return the class of an encoder's blocks."""
     return class_of('block', config.block, BLOCKS)
 
 
-def _run(
-    block: Block, rows: Rows, params: Any, x_BTH: jax.Array, index: jax.Array | int
-) -> jax.Array:
-    """Return x after a block with these parameters, which is number `index`."""
-    return block.apply({'params': params}, x_BTH, index, rows)[0]
-
-
 def _fresh(
     module: nn.Module,
-    fields: dict[str, Any],
+    fields: tuple[Any, ...],
     name: str,
     numbers: np.ndarray,
-    x_BTH: jax.Array,
+    x_BTH: Array,
     rows: Rows,
-) -> jax.Array:
+) -> Array:
     """Make a stack of fresh blocks in the module that calls; return x [B, T, H] after them.
 
     Args:
@@ -358,7 +344,7 @@ def _fresh(
     """
     count = len(numbers)
     stack = nn.scan(
-        _block_of(fields['config']),
+        _block_of(fields[0]),
         variable_axes={'params': 0},
         split_rngs={'params': True},
         in_axes=(0, nn.broadcast),
@@ -366,13 +352,13 @@ def _fresh(
     )
     # All are made as the last one is; what the first ones lack is cut off.
     last, indices = int(numbers[-1, 0]), jnp.arange(count)
-    parts = [parts_of(fields['config'], number) for number in numbers[:, 0]]
+    parts = [parts_of(fields[0], number) for number in numbers[:, 0]]
     lacking = [[part.norm for part in each if not part.is_normed] for each in parts]
     if not lacking[0]:
-        return stack(**fields, like=last, name=name)(x_BTH, indices, rows)[0]
+        return stack(*fields, last, name=name)(x_BTH, indices, rows)[0]
 
-    def init(key: jax.Array) -> Any:
-        made = stack(**fields, like=last, parent=None).init(key, x_BTH, indices, rows)['params']
+    def init(key: Array) -> Any:
+        made = stack(*fields, last, parent=None).init(key, x_BTH, indices, rows)['params']
         return layout.without_first(made, sum(map(bool, lacking)), lacking[0])
 
     module.param(name, init)

@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.sentence import SentenceConfig
@@ -29,7 +29,7 @@ from bert_jax.model.encoder import Encoder, Packing
 from bert_jax.model.pooling import sentence_vectors
 
 # What a model is given: {name of a column: array of B rows}.
-Batch = Mapping[str, jax.Array]
+Batch = Mapping[str, Array]
 HEAD_SITE = 1 << 20  # dropout site of a task head, beyond those of any depth of encoder
 
 
@@ -45,41 +45,41 @@ class EncoderModel(nn.Module):
 
     def encode(
         self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    ) -> tuple[Array, Array, Array | None]:
         """Return hidden states [B, T, H], the pooled token, and the word table [V, E], if shared.
 
         pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
         """
-        encoder = Encoder(
-            self.config,
-            self.dtype,
-            self.remat,
-            self.scan,
-            self.kernel,
-            pooler_dropout,
-            self.matmul_dtype,
-            name='encoder',
-        )
+        fields = self.config, self.dtype, self.remat, self.scan, self.kernel
+        encoder = Encoder(*fields, pooler_dropout, self.matmul_dtype, name='encoder')
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
         # of the examples, where 0 is padding.
+        packing = None
+        if 'pack_ids' in batch:
+            packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
+        mask_BT = jnp.minimum(packing.pack_ids_BT, 1) if packing else batch['input_mask']
         words = words_of(batch, self.config)
-        if 'pack_ids' not in batch:
-            return encoder(words, batch['input_mask'], batch['segment_ids'], dropout_rng)
-        packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
-        return encoder(
-            words,
-            jnp.minimum(packing.pack_ids_BT, 1),
-            batch['segment_ids'],
-            dropout_rng,
-            packing,
-        )
+        return encoder(words, mask_BT, batch['segment_ids'], dropout_rng, packing)
 
-    def read(self, x: jax.Array) -> jax.Array:
+    def read(self, x: Array) -> Array:
         """Return states [..., H] as a head reads them: after the head that all share, if any."""
         if not self.config.traits.shared_head:
             return x
         return PredictionHead(self.config, self.dtype, name='head')(x)
+
+    def scores(
+        self,
+        x: Array,
+        outputs: int,
+        rate: float = 0.0,
+        dropout_rng: DropoutRng | None = None,
+        name: str = 'classifier',
+    ) -> Array:
+        """Return a task's own layer on states [..., H], with dropout before it: [..., outputs]."""
+        x = dropout(self.read(x), rate, dropout_rng, HEAD_SITE)
+        layer = dense(self.config, outputs, self.dtype, name, std=self.config.classifier_std)
+        return layer(x).astype(jnp.float32)
 
 
 class PredictionHead(nn.Module):
@@ -92,13 +92,12 @@ class PredictionHead(nn.Module):
     dtype: DTypeLike
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """Return what heads read of states [..., H]."""
         c = self.config
         layer = dense(c, c.hidden_size, self.dtype, 'dense', use_bias=c.use_bias)
-        return LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')(
-            ACTIVATIONS[c.hidden_act](layer(x))
-        )
+        norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')
+        return norm(ACTIVATIONS[c.hidden_act](layer(x)))
 
 
 class MaskedLM(nn.Module):
@@ -109,7 +108,7 @@ class MaskedLM(nn.Module):
     matmul_dtype: str | None = None
 
     @nn.compact
-    def __call__(self, x_BPH: jax.Array, word_VE: jax.Array | None) -> Factors:
+    def __call__(self, x_BPH: Array, word_VE: Array | None) -> Factors:
         """-> the factors of logits [B, P, V]; those of the table's padding rows are -inf.
 
         word_VE: the word table that the encoder shares; None: a decoder of its own is trained.
@@ -142,7 +141,7 @@ class Pretraining(EncoderModel):
     @nn.compact
     def __call__(
         self, batch: Batch, dropout_rng: DropoutRng | None = None
-    ) -> tuple[jax.Array | Factors, jax.Array | None]:
+    ) -> tuple[Array | Factors, Array | None]:
         """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.
 
         Next-sentence logits of packed rows are [B, K, 2]; class 1 means a random B. Without pairs
@@ -160,9 +159,8 @@ class Pretraining(EncoderModel):
         # V columns is one of the largest of the step.
         x_BPH = self.read(jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1))
         factors = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(x_BPH, word_VE)
-        in_blocks = self.vocabulary_loss == 'blocks' or (
-            self.vocabulary_loss == 'auto' and factors.are_large()
-        )
+        is_open = self.vocabulary_loss == 'auto'
+        in_blocks = factors.are_large() if is_open else self.vocabulary_loss == 'blocks'
         mlm_BPV = factors if in_blocks else factors.logits()
         if not self.config.traits.pairs:
             return mlm_BPV, None
@@ -173,7 +171,7 @@ class NextSentence(EncoderModel):
     """Next-sentence prediction alone."""
 
     @nn.compact
-    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, 2]; class 1 means a random B."""
         _, pooled_BH, _ = self.encode(batch, dropout_rng)
         return dense(self.config, 2, self.dtype, 'nsp')(pooled_BH).astype(jnp.float32)
@@ -183,9 +181,7 @@ class EncoderOnly(EncoderModel):
     """No head: the encoder's own results."""
 
     @nn.compact
-    def __call__(
-        self, batch: Batch, dropout_rng: DropoutRng | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> tuple[Array, Array]:
         """-> (hidden states [B, T, H], pooled first token [B, H]), float32."""
         x_BTH, pooled_BH, _ = self.encode(batch, dropout_rng)
         return x_BTH.astype(jnp.float32), pooled_BH.astype(jnp.float32)
@@ -201,22 +197,21 @@ class Classifier(EncoderModel):
     head_dropout: float = 0.1
 
     @nn.compact
-    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, C]."""
         before = self.head_dropout if self.config.traits.pooler_of_task else 0.0
         _, pooled_BH, _ = self.encode(batch, dropout_rng, before)
-        pooled_BH = dropout(self.read(pooled_BH), self.head_dropout, dropout_rng, HEAD_SITE)
-        return _classes(self, self.outputs, 'classifier', pooled_BH)
+        return self.scores(pooled_BH, self.outputs, self.head_dropout, dropout_rng)
 
 
 class Span(EncoderModel):
     """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
 
     @nn.compact
-    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, T, 2]: start, end."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        return _classes(self, 2, 'span', self.read(x_BTH))
+        return self.scores(x_BTH, 2, name='span')
 
 
 class Tokens(EncoderModel):
@@ -229,11 +224,10 @@ class Tokens(EncoderModel):
     head_dropout: float = 0.1
 
     @nn.compact
-    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, T, C]."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        x_BTH = dropout(self.read(x_BTH), self.head_dropout, dropout_rng, HEAD_SITE)
-        return _classes(self, self.outputs, 'classifier', x_BTH)
+        return self.scores(x_BTH, self.outputs, self.head_dropout, dropout_rng)
 
 
 class SentenceEncoder(EncoderModel):
@@ -242,11 +236,11 @@ class SentenceEncoder(EncoderModel):
     sentence: SentenceConfig = SentenceConfig()
 
     @nn.compact
-    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """Return vectors [B, D]; of a batch whose inputs are [B, C, T] vectors [B, C, D]."""
         return _by_row(batch, dropout_rng, self._vectors)
 
-    def _vectors(self, rows: Batch, dropout_rng: DropoutRng | None) -> jax.Array:
+    def _vectors(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         x_RTH, _, _ = self.encode(rows, dropout_rng)
         return sentence_vectors(x_RTH, rows['input_mask'], self.sentence)
 
@@ -260,21 +254,20 @@ class Choice(EncoderModel):
     head_dropout: float = 0.1
 
     @nn.compact
-    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """Return logits [B, C] of a batch whose inputs are [B, C, T], C inputs an example."""
         return _by_row(batch, dropout_rng, self._scores)[..., 0]
 
-    def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> jax.Array:
+    def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         _, pooled_RH, _ = self.encode(rows, dropout_rng)
-        pooled_RH = dropout(self.read(pooled_RH), self.head_dropout, dropout_rng, HEAD_SITE)
-        return _classes(self, 1, 'classifier', pooled_RH)
+        return self.scores(pooled_RH, 1, self.head_dropout, dropout_rng)
 
 
 def _by_row(
     batch: Batch,
     dropout_rng: DropoutRng | None,
-    of_rows: Callable[[Batch, DropoutRng | None], jax.Array],
-) -> jax.Array:
+    of_rows: Callable[[Batch, DropoutRng | None], Array],
+) -> Array:
     """Return `of_rows` for inputs [B, T], or for [B, C, T], C inputs an example: [B, C, ...]."""
     # The encoder knows rows alone: B examples of C inputs are B C rows. Sizes of rows may be
     # symbolic (export), hence *examples.
@@ -288,10 +281,3 @@ def _by_row(
         dropout_rng = dataclasses.replace(dropout_rng, rows_B=numbers_BC.reshape(-1))
     outputs = of_rows(rows, dropout_rng)
     return outputs.reshape(*examples, *outputs.shape[1:])
-
-
-def _classes(model: EncoderModel, outputs: int, name: str, x: jax.Array) -> jax.Array:
-    """Return a task's own layer of `outputs` outputs on x [..., H], in the module that calls."""
-    c = model.config
-    std = c.classifier_std
-    return dense(c, outputs, model.dtype, name, std=std)(x).astype(jnp.float32)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
+from jax import Array
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -120,19 +121,18 @@ def like(tree: Any, target: Any) -> Any:
     The leaves of `target` say which blocks have them, and on which devices they go.
     """
     # {path at rest: {number of a block, None of what is no block's: leaf}}.
+    wanted = {parse(path): goal for path, goal in by_path(target).items()}
     goals: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for path, goal in by_path(target).items():
-        at_rest, number = parse(path)
+    for (at_rest, number), goal in wanted.items():
         goals[at_rest][number] = goal
     pieces: dict[tuple[str, Any], Any] = {}
     for path, leaf in by_path(tree).items():
         numbers = sorted(goals[path], key=lambda number: number or 0)
         cut: Sequence[Any] = [leaf] if numbers == [None] else leaf
-        if isinstance(cut, jax.Array):
+        if isinstance(cut, Array):
             cut = _cut_to(tuple(goals[path][number].sharding for number in numbers))(leaf)
         pieces |= {(path, number): piece for number, piece in zip(numbers, cut, strict=True)}
-    leaves = [pieces[parse(path)] for path in by_path(target)]
-    return jax.tree.unflatten(jax.tree.structure(target), leaves)
+    return jax.tree.unflatten(jax.tree.structure(target), [pieces[name] for name in wanted])
 
 
 def origins(tree: Any) -> list[tuple[str, int]]:
@@ -159,10 +159,9 @@ def _converted(tree: Any, change: Callable[[Blocks], Blocks]) -> Any:
 
 
 def _stack(blocks: Blocks) -> Any:
-    flat = [traverse_util.flatten_dict(blocks[name]) for name in sorted(blocks, key=int)]
     leaves = defaultdict(list)
-    for each in flat:
-        for names, leaf in each.items():
+    for name in sorted(blocks, key=int):
+        for names, leaf in traverse_util.flatten_dict(blocks[name]).items():
             leaves[names].append(leaf)
     return traverse_util.unflatten_dict({names: _joined(of) for names, of in leaves.items()})
 
@@ -184,12 +183,12 @@ def _joined(leaves: Sequence[Any]) -> Any:
 
 
 @functools.cache
-def _stack_to(sharding: Any) -> Callable[..., jax.Array]:
+def _stack_to(sharding: Any) -> Callable[..., Array]:
     """Return the function that stacks arrays so that the result is split as `sharding` says."""
     return jax.jit(lambda *leaves: jnp.stack(leaves), out_shardings=sharding)
 
 
 @functools.cache
-def _cut_to(places: tuple[Any, ...]) -> Callable[[jax.Array], list[jax.Array]]:
+def _cut_to(places: tuple[Any, ...]) -> Callable[[Array], list[Array]]:
     """Return the function that gives the slices of a stack, which lie as `places` say."""
     return jax.jit(list, out_shardings=list(places))

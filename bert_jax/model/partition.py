@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
@@ -55,10 +55,7 @@ RULES = (
 
 
 def _spec(
-    path: str,
-    shape: tuple[int, ...],
-    mesh: Mesh | AbstractMesh,
-    over_data: bool = False,
+    path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, over_data: bool = False
 ) -> P:
     """Return the first rule's PartitionSpec for a leaf, without axes that do not divide.
 
@@ -84,11 +81,7 @@ def _size(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
     return math.prod(mesh.shape[name] for name in names_of(axes))
 
 
-def shardings(
-    tree: Any,
-    mesh: Mesh | AbstractMesh,
-    shard_optimizer: bool = False,
-) -> Any:
+def shardings(tree: Any, mesh: Mesh | AbstractMesh, shard_optimizer: bool = False) -> Any:
     """Return a NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
 
     An axis that does not divide stays whole. With `shard_optimizer` the weights and moments of a
@@ -123,14 +116,6 @@ def put(params: Any, mesh: Mesh, is_scanned: bool = False) -> Any:
     return jax.device_put(params, shardings(params, mesh))
 
 
-class Dimension(NamedTuple):
-    """A dimension of the model, and the settings of `runtime` over whose product it is split."""
-
-    name: str
-    size: int
-    axes: tuple[str, ...]
-
-
 def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     """Return a warning for each dimension that should be split over the devices and is not.
 
@@ -141,31 +126,32 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     # small.
     table = f'the {padded_vocab(model.vocab_size):,} rows of the word table'
     sizes = {name: size for part in parts_of(model) for name, size in part.split_sizes().items()}
+    # (name, size, the settings over whose product it is split) of each dimension.
     dimensions = [
-        Dimension(f'model.hidden_size={model.hidden_size}', model.hidden_size, ('fsdp',)),
-        *(Dimension(f'model.{name}={n}', n, ('model_parallel',)) for name, n in sizes.items()),
-        Dimension(table, padded_vocab(model.vocab_size), ('fsdp', 'model_parallel')),
+        (f'model.hidden_size={model.hidden_size}', model.hidden_size, ('fsdp',)),
+        *((f'model.{name}={n}', n, ('model_parallel',)) for name, n in sizes.items()),
+        (table, padded_vocab(model.vocab_size), ('fsdp', 'model_parallel')),
     ]
-    # A dimension stays whole unless the product of its settings divides it.
-    parts = lambda d: math.prod(getattr(runtime, axis) for axis in d.axes)
-    unsplit = [d for d in dimensions if d.size % parts(d)]
+    # A dimension stays whole unless that divides it.
+    parts = lambda axes: math.prod(getattr(runtime, axis) for axis in axes)
+    unsplit = [d for d in dimensions if d[1] % parts(d[2])]
 
     # Refused only where an axis splits nothing at all: part of a model split is slower than need
     # be, but works.
     for axis in ('fsdp', 'model_parallel'):
-        concerned = [d for d in dimensions if axis in d.axes]
+        concerned = [d for d in dimensions if axis in d[2]]
         if all(d in unsplit for d in concerned):
             count = getattr(runtime, axis)
-            names = ', '.join(d.name for d in concerned)
-            common = math.gcd(*(d.size for d in concerned if d.axes == (axis,)))
+            names = ', '.join(name for name, _, _ in concerned)
+            common = math.gcd(*(size for _, size, axes in concerned if axes == (axis,)))
             raise UserError(
                 f'runtime.{axis}={count} divides none of {names}, so that nothing would be split '
                 f'over these devices: take {_nearest(common, count)}'
             )
     return [
-        f'{" x ".join(f"runtime.{axis}" for axis in d.axes)} = {parts(d)} does not divide '
-        f'{d.name}: not split, each device has all of it; {_nearest(d.size, parts(d))} would'
-        for d in unsplit
+        f'{" x ".join(f"runtime.{axis}" for axis in axes)} = {parts(axes)} does not divide '
+        f'{name}: not split, each device has all of it; {_nearest(size, parts(axes))} would'
+        for name, size, axes in unsplit
     ]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
@@ -27,39 +28,39 @@ Pool = Literal['none', 'cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', '
 _TINY = 1e-12  # a vector of zeros stays one
 
 
-def _mean(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+def _mean(x_BTH: Array, real_BT: Array) -> Array:
     count_B1 = jnp.sum(real_BT, 1, keepdims=True)
     return _sum(x_BTH, real_BT) / jnp.maximum(count_B1, 1)
 
 
-def _max(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+def _max(x_BTH: Array, real_BT: Array) -> Array:
     return jnp.max(jnp.where(real_BT[..., None] > 0, x_BTH, -jnp.inf), 1)
 
 
-def _mean_sqrt_len(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+def _mean_sqrt_len(x_BTH: Array, real_BT: Array) -> Array:
     count_B1 = jnp.sum(real_BT, 1, keepdims=True)
     return _sum(x_BTH, real_BT) / jnp.sqrt(jnp.maximum(count_B1, 1))
 
 
-def _weighted_mean(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+def _weighted_mean(x_BTH: Array, real_BT: Array) -> Array:
     """Weigh each piece by its place, counted from 1 (SGPT, section 3.1.2)."""
     weights_BT = real_BT * jnp.arange(1, x_BTH.shape[1] + 1, dtype=jnp.float32)[None]
     return _sum(x_BTH, weights_BT) / jnp.maximum(jnp.sum(weights_BT, 1, keepdims=True), 1)
 
 
-def _last(x_BTH: jax.Array, real_BT: jax.Array) -> jax.Array:
+def _last(x_BTH: Array, real_BT: Array) -> Array:
     """Take the state of the last real piece, wherever the padding is."""
     positions_1T = jnp.arange(x_BTH.shape[1])[None]
     last_B = jnp.max(jnp.where(real_BT > 0, positions_1T, 0), 1)
     return jnp.take_along_axis(x_BTH, last_B[:, None, None], 1)[:, 0]
 
 
-def _sum(x_BTH: jax.Array, weights_BT: jax.Array) -> jax.Array:
+def _sum(x_BTH: Array, weights_BT: Array) -> Array:
     return jnp.sum(x_BTH * weights_BT[..., None], 1)
 
 
 # (states [B, T, H] float32, 1.0 at real pieces [B, T]) -> [B, H].
-POOLINGS: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
     'cls': lambda x_BTH, real_BT: x_BTH[:, 0],
     'mean': _mean,
     'max': _max,
@@ -69,18 +70,18 @@ POOLINGS: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 }
 
 
-def pooled(x_BTH: jax.Array, mask_BT: jax.Array, pooling: str) -> jax.Array:
+def pooled(x_BTH: Array, mask_BT: Array, pooling: str) -> Array:
     """Return one vector [B, H] for each text, float32; mask_BT is 1 at real pieces."""
     return POOLINGS[pooling](x_BTH.astype(jnp.float32), (mask_BT > 0).astype(jnp.float32))
 
 
-def sentence_vectors(x_BTH: jax.Array, mask_BT: jax.Array, config: SentenceConfig) -> jax.Array:
+def sentence_vectors(x_BTH: Array, mask_BT: Array, config: SentenceConfig) -> Array:
     """Return the vectors [B, D] of texts, float32, as `config` says."""
     vectors_BD = pooled(x_BTH, mask_BT, config.pooling)[:, : config.truncate_dim]
     return unit(vectors_BD) if config.normalize else vectors_BD
 
 
-def unit(vectors: jax.Array) -> jax.Array:
+def unit(vectors: Array) -> Array:
     """Return vectors [..., D] scaled to length one; the gradient at zero is finite."""
     squares = jnp.sum(vectors * vectors, -1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, _TINY**2))
@@ -91,7 +92,7 @@ def _encoder(config: ModelConfig, compute_dtype: DTypeLike, kept: list[str]) -> 
     compute_dtype, read = products.in_inference(compute_dtype)
     encoder = Encoder(config, compute_dtype, matmul_dtype=read)
 
-    def run(params: Any, batch: Mapping[str, jax.Array]) -> Any:
+    def run(params: Any, batch: Mapping[str, Array]) -> Any:
         inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
         return encoder.apply({'params': params}, *inputs, mutable=kept)
 
@@ -100,7 +101,7 @@ def _encoder(config: ModelConfig, compute_dtype: DTypeLike, kept: list[str]) -> 
 
 def make_states(
     config: ModelConfig, compute_dtype: DTypeLike, attentions: bool
-) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
+) -> Callable[[Any, dict[str, Array]], dict[str, Array]]:
     """Return a function of (encoder's parameters, batch) that gives the states of all layers.
 
     Its results, float32: 'hidden' [B, T, H] and 'pooled' [B, H]; 'hidden_states' [L + 1, B, T, H],
@@ -109,7 +110,7 @@ def make_states(
     kept = ['intermediates', *(['attentions'] if attentions else [])]
     run = _encoder(config, compute_dtype, kept)
 
-    def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def function(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
         (x_BTH, pooled_BH, _), state = run(params, batch)
         results = {
             'hidden': x_BTH,
@@ -129,7 +130,7 @@ def make_features(
     pool: Pool,
     compute_dtype: DTypeLike,
     dtype: DTypeLike,
-) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
+) -> Callable[[Any, dict[str, Array]], dict[str, Array]]:
     """Return a function of (encoder's parameters, batch) -> {'features': [B, T, K, H]} in `dtype`.
 
     Pooled, features are [B, K, H], over the real positions, [CLS] and [SEP] among them. UserError
@@ -152,7 +153,7 @@ def make_features(
                 raise UserError(f'--layers: {before} and {layer} are the same layer: name it once')
     run = _encoder(config, compute_dtype, ['intermediates'])
 
-    def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def function(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
         _, state = run(params, batch)
         # The encoder sows what it computed: the embeddings, then each block.
         x_LBTH = jnp.stack(state['intermediates']['hidden'])

@@ -19,6 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.embeddings import Retvec
@@ -33,7 +34,7 @@ _SITE = 1 << 21
 _glorot = nn.initializers.glorot_uniform()
 
 
-def binarise(characters: jax.Array) -> jax.Array:
+def binarise(characters: Array) -> Array:
     """Return the bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
     shifts = jnp.arange(BITS - 1, -1, -1, dtype=jnp.int32).reshape(*(1,) * characters.ndim, BITS)
     return ((characters[..., None] >> shifts) & 1).astype(jnp.float32)
@@ -45,10 +46,10 @@ class WordNetwork(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, bits: jax.Array) -> jax.Array:
+    def __call__(self, bits: Array) -> Array:
         """Return the vectors [..., 256] of bits [..., C, 24]."""
 
-        def layer(name: str, width: int, x: jax.Array) -> jax.Array:
+        def layer(name: str, width: int, x: Array) -> Array:
             return nn.Dense(width, dtype=self.dtype, kernel_init=_glorot, name=name)(x)
 
         gelu = lambda x: jax.nn.gelu(x, approximate=False)
@@ -67,20 +68,14 @@ class WordSimilarity(nn.Module):
     first_inputs = types.MappingProxyType({'characters': np.zeros((1, 1, CHARACTERS), np.int32)})
 
     @nn.compact
-    def __call__(
-        self, batch: Mapping[str, jax.Array], dropout_rng: DropoutRng | None = None
-    ) -> jax.Array:
+    def __call__(self, batch: Mapping[str, Array], dropout_rng: DropoutRng | None = None) -> Array:
         """batch['characters'] [B, F, C] -> unit vectors [B, F, 256], float32."""
         bits = binarise(batch['characters'])
         # Each form of a word loses bits of its own.
-        kept = jnp.ones((*bits.shape[:2], 1, BITS))
-        kept = jnp.stack(
-            [
-                dropout(kept[:, form], _BIT_DROPOUT, dropout_rng, _SITE + form)
-                for form in range(kept.shape[1])
-            ],
-            axis=1,
-        )
+        words, forms = bits.shape[:2]
+        ones = jnp.ones((words, 1, BITS))
+        sites = range(_SITE, _SITE + forms)
+        kept = jnp.stack([dropout(ones, _BIT_DROPOUT, dropout_rng, site) for site in sites], 1)
         vectors = WordNetwork(self.dtype, name=Retvec.network)(bits * kept)
         head = nn.Dense(WIDTH, dtype=self.dtype, kernel_init=_glorot, name='similarity')
         x = head(vectors).astype(jnp.float32)

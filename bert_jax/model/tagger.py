@@ -33,17 +33,16 @@ def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
             f'features={features} needs an encoder of {least} layers or more, and this one has'
             f' {num_layers}: leave it out'
         )
-    last4 = range(num_layers - 3, num_layers + 1)
-    return tuple(
-        {
-            'embeddings': (0,),
-            'second_to_last': (num_layers - 1,),
-            'last': (num_layers,),
-            'sum_last4': last4,
-            'concat_last4': last4,
-            'sum_all': range(1, num_layers + 1),
-        }[features]
-    )
+    layers = range(num_layers + 1)
+    named = {
+        'embeddings': layers[:1],
+        'second_to_last': layers[-2:-1],
+        'last': layers[-1:],
+        'sum_last4': layers[-4:],
+        'concat_last4': layers[-4:],
+        'sum_all': layers[1:],
+    }
+    return tuple(named[features])
 
 
 class FeatureTagger(nn.Module):
@@ -86,6 +85,5 @@ class FeatureTagger(nn.Module):
                 dropout(x_BTH, self.dropout, dropout_rng, layer), batch['input_mask']
             )
         x_BTH = dropout(x_BTH, self.dropout, dropout_rng, self.depth)
-        return nn.Dense(self.outputs, dtype=self.dtype, name='classifier')(x_BTH).astype(
-            jnp.float32
-        )
+        classify = nn.Dense(self.outputs, dtype=self.dtype, name='classifier')
+        return classify(x_BTH).astype(jnp.float32)

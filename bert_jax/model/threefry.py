@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 # Both are the published constants of Threefry-2x32.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -20,7 +20,7 @@ ROUNDS = 20  # the paper's recommendation, and jax's
 FEWER_ROUNDS = 13  # the fewest that pass the paper's tests of randomness
 
 
-def row_major(shape: tuple[int, ...], number: int = 0) -> jax.Array:
+def row_major(shape: tuple[int, ...], number: int = 0) -> Array:
     """Return the number of each place of an array, counted row by row: uint32, wrapping around.
 
     The array is slice `number` of a stack of such. Elementwise, so the same on every mesh.
@@ -32,9 +32,7 @@ def row_major(shape: tuple[int, ...], number: int = 0) -> jax.Array:
     return places
 
 
-def threefry(
-    key: Any, counter: tuple[jax.Array, jax.Array], rounds: int = ROUNDS
-) -> tuple[jax.Array, jax.Array]:
+def threefry(key: Any, counter: tuple[Array, Array], rounds: int = ROUNDS) -> tuple[Array, Array]:
     """Two uint32 arrays of random words, one of each for every pair of counters.
 
     key: two words, uint32; counters: uint32, broadcast against each other.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-import torch
-import transformers
 
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import read_source
+from tests.parity.reference import torch, transformers
 
 
 def pipeline(task: str, where: pathlib.Path, **options):

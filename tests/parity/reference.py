@@ -10,13 +10,16 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
-import transformers
+import pytest
 
 from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
 from bert_jax.model import heads
 from bert_jax.train import losses
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
 
 # These models are tiny, and threads that wait for each other crawl where cores are shared.
 torch.set_num_threads(1)
@@ -70,19 +73,23 @@ def inputs(
     }
 
 
+def tensors(batch: dict[str, np.ndarray], segments: bool = True) -> dict[str, Any]:
+    """The rows of a batch as torch's, by transformers' names; without segments if they are none."""
+    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask'}
+    names |= {'token_type_ids': 'segment_ids'} if segments else {}
+    return {theirs: torch.from_numpy(batch[ours]).long() for theirs, ours in names.items()}
+
+
+def sizes(**changes: Any) -> dict[str, Any]:
+    """Settings of a small model, with changes."""
+    small = {'vocab_size': 100, 'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4}
+    return small | {'intermediate_size': 64, 'max_position_embeddings': 32} | changes
+
+
 def call(model: torch.nn.Module, batch: dict[str, np.ndarray], **more) -> dict[str, np.ndarray]:
     """All that the model gives back for the batch, as numpy arrays by transformers' names."""
-    names = {
-        'input_ids': 'input_ids',
-        'attention_mask': 'input_mask',
-        'token_type_ids': 'segment_ids',
-    }
-    tensors = {
-        theirs: torch.from_numpy(np.asarray(batch[ours], np.int64))
-        for theirs, ours in names.items()
-    }
     with torch.no_grad():
-        found = model(**tensors, output_hidden_states=True, **more)
+        found = model(**tensors(batch), output_hidden_states=True, **more)
     return {k: v.numpy() for k, v in found.items() if isinstance(v, torch.Tensor)} | {
         'last_hidden_state': found.hidden_states[-1].numpy()
     }
@@ -97,9 +104,7 @@ def gradients(
     labels[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][rows, places]
     order = 'sentence_order' if model.config.model_type == 'albert' else 'next_sentence'
     loss = model(
-        input_ids=torch.from_numpy(batch['input_ids']).long(),
-        attention_mask=torch.from_numpy(batch['input_mask']).long(),
-        token_type_ids=torch.from_numpy(batch['segment_ids']).long(),
+        **tensors(batch),
         labels=torch.from_numpy(labels),
         **{f'{order}_label': torch.from_numpy(batch['next_sentence_labels']).long()},
     ).loss

@@ -11,14 +11,10 @@ import pytest
 from bert_jax.inference.extractor import Extractor
 from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.sources.source import load_source
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
+from tests.parity.reference import torch, transformers
 
 # Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
-torch.set_num_threads(1)
 
 
 def test_every_layer_of_real_sentences(test_data, tmp_path):

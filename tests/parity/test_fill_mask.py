@@ -8,12 +8,8 @@ from bert_jax.conversion import huggingface
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.runs.sources.source import read_source
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
 from tests.parity import reference
+from tests.parity.reference import transformers
 
 # Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
@@ -30,15 +26,8 @@ def test_words_and_probabilities_of_every_mask(tmp_path, kind):
     options = vocabulary.VocabularyOptions(60, kind, lower_case=True, character_coverage=1.0)
     tokenizer = vocabulary.train(corpus, options)[0]
     # A model of transformers' making, read and exported by us.
-    sizes = {'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4}
-    theirs = reference.random_model(
-        'BertForMaskedLM',
-        vocab_size=tokenizer.vocab_size,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-        **sizes,
-    )
+    sizes = reference.sizes(vocab_size=tokenizer.vocab_size, initializer_range=0.5)
+    theirs = reference.random_model('BertForMaskedLM', **sizes)
     theirs.save_pretrained(tmp_path / 'theirs')
     tokenizer.save(tmp_path / 'ours')
     huggingface.write(tmp_path / 'ours', huggingface.read(tmp_path / 'theirs').model)

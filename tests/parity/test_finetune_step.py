@@ -35,15 +35,8 @@ OPTIMIZER = OptimizerConfig(
 @pytest.fixture
 def encoder(tmp_path):
     """A Hugging Face directory of random weights."""
-    shape = {
-        'hidden_size': 32,
-        'num_hidden_layers': 2,
-        'num_attention_heads': 4,
-        'intermediate_size': 64,
-    }
-    reference.random_model(
-        'BertModel', vocab_size=V, max_position_embeddings=T, **shape
-    ).save_pretrained(tmp_path)
+    shape = reference.sizes(vocab_size=V, max_position_embeddings=T)
+    reference.random_model('BertModel', **shape).save_pretrained(tmp_path)
     (tmp_path / 'vocab.txt').write_text(
         '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'w{i}' for i in range(V - 5))])
         + '\n'
@@ -54,26 +47,13 @@ def encoder(tmp_path):
 def batches(outputs: int) -> list[dict[str, np.ndarray]]:
     """Random rows of different lengths; labels are numbers for one output, else classes."""
     rng = np.random.default_rng(0)
+    draw = lambda end, *shape: rng.integers(0, end, shape, dtype=np.int32)
     made = []
     for _ in range(STEPS):
         mask = (np.arange(T) < rng.integers(4, T + 1, (B, 1))).astype(np.int32)
-        labels = (
-            rng.uniform(0, 5, B).astype(np.float32)
-            if outputs == 1
-            else rng.integers(0, outputs, B, dtype=np.int32)
-        )
-        ids, segments = (
-            rng.integers(0, V, (B, T), dtype=np.int32),
-            rng.integers(0, 2, (B, T), dtype=np.int32),
-        )
-        made.append(
-            {
-                'input_ids': ids * mask,
-                'input_mask': mask,
-                'segment_ids': segments * mask,
-                'labels': labels,
-            }
-        )
+        labels = rng.uniform(0, 5, B).astype('f') if outputs == 1 else draw(outputs, B)
+        rows = {'input_ids': draw(V, B, T) * mask, 'segment_ids': draw(2, B, T) * mask}
+        made.append({**rows, 'input_mask': mask, 'labels': labels})
     return made
 
 
@@ -82,6 +62,7 @@ def theirs(
 ) -> tuple[list[float], list[float]]:
     """-> loss, and norm of the gradient before it is clipped, of every step."""
     problem = {'problem_type': 'regression'} if outputs == 1 else {}
+    dtype = torch.float32 if outputs == 1 else torch.long
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         encoder,
         num_labels=outputs,
@@ -93,18 +74,8 @@ def theirs(
     with torch.no_grad():
         model.classifier.weight.copy_(torch.tensor(head['kernel'].T))
         model.classifier.bias.copy_(torch.tensor(head['bias']))
-    names = {
-        'input_ids': 'input_ids',
-        'attention_mask': 'input_mask',
-        'token_type_ids': 'segment_ids',
-    }
     inputs = [
-        {name: torch.tensor(batch[ours], dtype=torch.long) for name, ours in names.items()}
-        | {
-            'labels': torch.tensor(
-                batch['labels'], dtype=torch.float32 if outputs == 1 else torch.long
-            )
-        }
+        reference.tensors(batch) | {'labels': torch.tensor(batch['labels']).to(dtype)}
         for batch in batches(outputs)
     ]
     losses, norms = zip(*train(model, inputs, OPTIMIZER, STEPS, warmup), strict=True)

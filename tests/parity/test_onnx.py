@@ -20,7 +20,6 @@ from bert_jax.conversion.onnx import program
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference import export
 from bert_jax.inference.serving_folder import ProgramSettings
-from bert_jax.model.pooling import POOLINGS
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
@@ -43,9 +42,7 @@ SHAPES = {
 }  # fmt: skip
 # Every head of BERT; of the others those that read what a family has of its own.
 CASES = [('bert', head) for head in HEADS] + [
-    (family, head)
-    for family in ('roberta', 'albert', 'modernbert')
-    for head in ('masked_words', 'choice', 'classifier')
+    (family, head) for family in SHAPES if family != 'bert' for head in ('masked_words', 'choice')
 ]
 SEGMENTS = {'bert', 'albert'}
 
@@ -112,7 +109,7 @@ def test_every_head_answers_in_onnxruntime_as_here(family, head, tmp_path):
     check(made, file)
 
 
-@pytest.mark.parametrize('pooling', POOLINGS)
+@pytest.mark.parametrize('pooling', ['max', 'weighted_mean', 'last'])
 def test_pooling_is_in_the_graph(pooling, tmp_path):
     made = model('bert', 'embedding')._replace(sentence=SentenceConfig(pooling, True, 5))
     program.write(tmp_path / 'model.onnx', made)
@@ -147,10 +144,8 @@ def test_weights_are_matrices_that_onnxruntime_quantises(tmp_path):
     products = [node for node in graph.node if node.op_type == 'MatMul']
     assert sum(node.input[1] in held for node in products) == 2 * 6 + 1  # and the pooler
     program.quantise(file, tmp_path / 'int8.onnx')
-    counts = collections.Counter(
-        node.op_type for node in onnx.load(tmp_path / 'int8.onnx').graph.node
-    )
-    assert counts['MatMulInteger'] == 2 * 6 + 1
+    quantised = onnx.load(tmp_path / 'int8.onnx').graph.node
+    assert sum(node.op_type == 'MatMulInteger' for node in quantised) == 2 * 6 + 1
 
 
 def test_large_weights_lie_in_a_file_beside(tmp_path, monkeypatch):
@@ -183,7 +178,6 @@ def test_what_has_no_node_is_refused_by_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ('architecture', 'words'),
     [
-        ('BertForSequenceClassification', ['a good film']),
         ('BertForMaskedLM', ['paris is the [MASK] of france']),
         ('BertForMultipleChoice', ['what is paris', 'the capital', 'a bad film']),
     ],
@@ -192,8 +186,7 @@ def test_the_script_of_a_folder_asks_it(architecture, words, tmp_path, monkeypat
     made, said = tiny_models.model(architecture), {}
     for form in ('stablehlo', 'onnx'):
         folder = tmp_path / form
-        how = {'settings': ProgramSettings(int8=False)}
-        export.write(made, tiny_models.tokenizer(), form, str(folder), **how)
+        export.write(made, tiny_models.tokenizer(), form, str(folder))
         monkeypatch.setattr(sys, 'argv', ['serve.py', *words])
         runpy.run_path(str(folder / 'serve.py'), run_name='__main__')
         said[form] = capsys.readouterr().out

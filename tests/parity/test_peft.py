@@ -25,22 +25,10 @@ from tests.parity import reference
 
 # Warnings of torch, transformers and peft are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
-TINY = {
-    'vocab_size': 100,
-    'hidden_size': 32,
-    'num_hidden_layers': 3,
-    'num_attention_heads': 4,
-    'intermediate_size': 64,
-    'max_position_embeddings': 32,
-}
-ODD = TINY | {
-    'vocab_size': 131,
-    'hidden_size': 27,
-    'num_attention_heads': 3,
-    'num_hidden_layers': 2,
-    'intermediate_size': 50,
-    'hidden_act': 'relu',
-}
+TINY = reference.sizes(num_hidden_layers=3)
+ODD = reference.sizes(
+    vocab_size=131, hidden_size=27, num_attention_heads=3, intermediate_size=50, hidden_act='relu'
+)
 # RoBERTa counts positions from its padding's number, and has one kind of segment.
 ROBERTA = ODD | {
     'type_vocab_size': 1,
@@ -58,8 +46,7 @@ FFN_ALONE = {
     'exclude_modules': ['attention.output.dense'],
 }
 ADAPTERS = {
-    'odd_shape': (CLASSIFIER, ODD, LORA | {'r': 5, 'lora_alpha': 3}),
-    'every_linear': (CLASSIFIER, TINY, LORA | {'r': 3, 'target_modules': 'all-linear'}),
+    'every_linear': (CLASSIFIER, ODD, LORA | {'r': 3, 'target_modules': 'all-linear'}),
     'regex': (CLASSIFIER, TINY, LORA | {'target_modules': r'.*layer\.[02]\.output\.dense'}),
     'depth': (CLASSIFIER, TINY, LORA | {'layers_to_transform': [1, 2], 'bias': 'all'}),
     'own_biases': (CLASSIFIER, TINY, LORA | {'bias': 'lora_only', 'lora_dropout': 0.3}),
@@ -83,7 +70,6 @@ ADAPTERS = {
         TINY,
         LORA | {'task_type': None, 'modules_to_save': ['classifier']},
     ),
-    'masked_words': ('BertForMaskedLM', TINY, LORA | {'task_type': None}),
     'ia3_paper': (CLASSIFIER, ODD, IA3 | FFN_ALONE),
     'roberta_every_linear': (
         'RobertaForSequenceClassification',
@@ -100,7 +86,6 @@ ADAPTERS = {
         ROBERTA,
         LORA | {'modules_to_save': ['LayerNorm', 'word_embeddings', 'position_embeddings']},
     ),
-    'roberta_masked_words': ('RobertaForMaskedLM', ROBERTA, LORA | {'task_type': None}),
 }
 
 

@@ -14,12 +14,8 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.train import task_heads
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
 from tests.parity import answers, reference
+from tests.parity.reference import torch, transformers
 
 # Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
@@ -102,10 +98,8 @@ def test_tags_and_choices(tmp_path, tokenizer):
         batch = {name: array.reshape(shape) for name, array in batch.items()}
         found = np.asarray(serving.forward(model)(model.params, batch)['logits'])
         with torch.no_grad():
-            wanted = kind.from_pretrained(where)(
-                input_ids=torch.from_numpy(batch['input_ids']).long(),
-                attention_mask=torch.from_numpy(batch['input_mask']).long(),
-            ).logits.numpy()
+            rows = reference.tensors(batch, segments=False)
+            wanted = kind.from_pretrained(where)(**rows).logits.numpy()
         real = batch['input_mask'] > 0 if 'Token' in architecture else ...
         np.testing.assert_allclose(found[real], wanted[real], atol=2e-5, rtol=0)
 
@@ -128,11 +122,9 @@ def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
     encoder = module.init(jax.random.key(0), batch)['params']['encoder'] | model.params['encoder']
     loss, weight = objective.sums({**model.params, 'encoder': encoder}, batch, None)['loss']
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / 'theirs')
-    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask'} | {
-        name: name for name in ('start_positions', 'end_positions')
-    }
+    ends = {n: torch.from_numpy(batch[n]).long() for n in ('start_positions', 'end_positions')}
     with torch.no_grad():
-        wanted = theirs(**{n: torch.from_numpy(batch[ours]).long() for n, ours in names.items()})
+        wanted = theirs(**reference.tensors(batch, segments=False), **ends)
     assert abs(float(loss / weight) - float(wanted.loss)) < 1e-5
 
 

@@ -52,7 +52,7 @@ class Table:
     encode_query = encode_document = encode
 
 
-@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('seed', range(2))
 def test_retrieval(tmp_path, seed):
     model, random = Table(seed), np.random.default_rng(seed)
     documents = {f'd{n}': f'document {n % 230}' for n in random.permutation(250)}
@@ -89,8 +89,7 @@ def scores(found: dict, prefix: str = 'cosine') -> dict:
     return {f'{prefix}_{name}': value for name, value in found['metrics'].items()}
 
 
-@pytest.mark.parametrize('seed', range(3))
-@pytest.mark.parametrize('exact', [True, False])
+@pytest.mark.parametrize(('seed', 'exact'), [(0, True), (1, False)])
 def test_pairs(tmp_path, seed, exact):
     model, random = Table(seed), np.random.default_rng(seed)
     # Equal texts are there, but no pair of them: its cosine is 1 but for rounding, here as there.
@@ -116,9 +115,8 @@ def test_pairs(tmp_path, seed, exact):
     )
 
 
-@pytest.mark.parametrize('seed', range(3))
-def test_translations(seed):
-    model, random = Table(seed), np.random.default_rng(seed)
+def test_translations():
+    model, random = Table(0), np.random.default_rng(0)
     # Some texts are there twice, and some are near what they translate.
     texts = {name: [f'{name} {n}' for n in random.integers(0, 60, 80)] for name in ('en', 'de')}
     for a, b in list(zip(texts['en'], texts['de'], strict=True))[::2]:

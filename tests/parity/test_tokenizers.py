@@ -38,19 +38,21 @@ def same_ids(folder, texts=TEXTS) -> None:
     for text in texts:
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
         if text:  # transformers takes an empty second text for none
-            ids = theirs(text, text)['input_ids']
-            assert ids == [
-                ours.cls_id,
-                *ours.encode(text),
-                ours.sep_id,
-                *ours.encode(text),
-                ours.sep_id,
-            ]
+            both = [*ours.encode(text), ours.sep_id] * 2
+            assert theirs(text, text)['input_ids'] == [ours.cls_id, *both]
+
+
+def same_rows(theirs, ours, length: int, text: str, pair: str) -> None:
+    """Asserts the rows of a pair and of a text."""
+    rows = features.text_rows([text] * 2, [pair, None], ours, length)
+    for row, texts in enumerate([(text, pair), (text,)]):
+        real = rows['input_mask'][row].sum()
+        assert rows['input_ids'][row, :real].tolist() == theirs(*texts)['input_ids']
 
 
 @pytest.mark.parametrize(
-    ('lower', 'accents', 'nfc', 'ideographs'), list(itertools.product([False, True], repeat=4))
-)  # fmt: skip
+    ('lower', 'accents', 'nfc', 'ideographs'), [*itertools.product([False, True], repeat=4)]
+)
 def test_wordpiece_that_is_written(tmp_path, lower, accents, nfc, ideographs):
     entries = [
         token
@@ -97,10 +99,7 @@ def test_byte_level_bpe_there_and_back(tmp_path, prefix):
         ours = Tokenizer.load(tmp_path / name)
         for text in (*TEXTS, *BYTES):
             assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
-        rows = features.text_rows(TEXTS[:2], ['pair', None], ours, 64)
-        for row, pair in enumerate([(TEXTS[0], 'pair'), (TEXTS[1],)]):
-            length = rows['input_mask'][row].sum()
-            assert rows['input_ids'][row, :length].tolist() == theirs(*pair)['input_ids']
+        same_rows(theirs, ours, 64, TEXTS[0], 'pair')
 
 
 @pytest.mark.parametrize('name', tokenizer_folders.FOREIGN)
@@ -143,10 +142,7 @@ def test_a_tokenizer_json_as_it_is(tmp_path, kind):
             assert ours.encode(text) == found['input_ids'], text
         named = [getattr(theirs, f'{name}_token_id') for name in ('pad', 'unk', 'mask')]
         assert [ours.pad_id, ours.unk_id, ours.mask_id] == named
-        rows = features.text_rows(['the town'] * 2, ['people', None], ours, 32)
-        for row, pair in enumerate([('the town', 'people'), ('the town',)]):
-            length = rows['input_mask'][row].sum()
-            assert rows['input_ids'][row, :length].tolist() == theirs(*pair)['input_ids']
+        same_rows(theirs, ours, 32, 'the town', 'people')
 
         # transformers 5 has no longer a way to say it but in the file.
         words = ['the', "town's", '한국어', 'x[unused1]y', '[unused1]', '']

@@ -73,9 +73,7 @@ def prefix_of(source: epath.PathLike) -> str | None:
         return str(path / usual)
 
     # A folder with a checkpoint of another name: right if it is the only one.
-    stems = sorted(
-        p.name.removesuffix('.index') for p in path.iterdir() if p.name.endswith('.index')
-    )
+    stems = sorted(p.name.removesuffix('.index') for p in path.glob('*.index'))
     if not stems and (path / 'config.json').exists():
         return None
     if len(stems) != 1:
@@ -132,7 +130,7 @@ def read(prefix: str) -> Reading:
     parts = parameters.parts_of(tensors, config, release.array, file)
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
     layout = Layout(config, parts, outputs, release.array)
-    params = layout.to_tree(tensors, {name: name for name in tensors}, prefix, release.config)
+    params = layout.to_tree(tensors, {}, prefix, release.config)
 
     # The first head whose parts are all there; weights of an encoder alone are BertModel's.
     family = [head for head in HEADS.values() if head.is_in(config.family)]

@@ -39,7 +39,6 @@ _DTYPES = {
     14: ml_dtypes.bfloat16,
     19: np.float16,
 }
-_FLOAT32 = 1
 
 
 class Variable(NamedTuple):
@@ -95,11 +94,9 @@ class Bundle:
         # Size before checksum: a file that was cut off says so by its length.
         file = epath.Path(f'{self._prefix}.data-{v.shard:05d}-of-{self._shards:05d}')
         if v.sliced or v.type not in _DTYPES:
-            fault = f'has a type that is not read here (number {v.type} of types.proto)'
-            if v.sliced:
-                fault = 'is saved in slices'
             raise UserError(
-                f'{self._prefix}: {name} {fault}: save the checkpoint again as plain arrays of'
+                f'{self._prefix}: {name} is saved in slices, or has a type that is not read here'
+                f' (number {v.type} of types.proto): save the checkpoint again as plain arrays of'
                 ' numbers'
             )
         if not file.exists():
@@ -131,7 +128,8 @@ def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
             shape = b''.join(_field(2, _field(1, size)) for size in arrays[name].shape)
             location = (_field(4, offset) if offset else b'') + _field(5, len(content))
             crc = b'\x35' + struct.pack('<I', _masked_crc(content))  # field 6, fixed32
-            entries[name.encode()] = _field(1, _FLOAT32) + _field(2, shape) + location + crc
+            # field 1: float32
+            entries[name.encode()] = _field(1, 1) + _field(2, shape) + location + crc
             offset += f.write(content)
     # The index last: without it there is no checkpoint.
     epath.Path(f'{prefix}.index').write_bytes(_make_table(entries))

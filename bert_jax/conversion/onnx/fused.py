@@ -1,30 +1,78 @@
 """What ONNX has one node for, found among the operations that it is made of in jax.
 
-An engine has a fast kernel for each of them. Each function is given the last operation of a
-pattern; what came before it stays in the graph until `program.py` drops what nothing reads.
+An engine has a fast kernel for each of them. What is looked for is a formula, as jax traces it,
+from its last operation back; what came before that stays in the graph until `program.py` drops what
+nothing reads.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from bert_jax.conversion.onnx.graph import Graph, Made, Value
+from bert_jax.conversion.onnx.primitives import SAME
 
 # They change no number.
-_SAME = {'broadcast_in_dim', 'stop_gradient', 'name', 'copy', 'copy_p', 'reshape'}
+_SAME = SAME | {'broadcast_in_dim', 'reshape'}
 _GELU = 20  # the opset that has it
 
 
-def find(graph: Graph, made: Made) -> tuple[str, Made] | None:
-    """Return (the name of what one node gives in place of an operation, what it is), or None."""
-    for pattern in PATTERNS.get(made.name, ()):
-        if (fused := pattern(graph, made)) is not None:
-            return fused
+def find(graph: Graph, made: Made) -> str | None:
+    """Return the name of what one node gives in place of an operation, if there is one."""
+    end = Value((), np.dtype(np.float32), made=made)
+    for formula, make in _FUSED.items():
+        operations, inputs, result = _traced(formula)
+        values: dict[Any, Value] = {}
+        if _matches(operations, result, end, values):
+            name = make(graph, *(values[variable] for variable in inputs))
+            if name is not None:
+                return name
     return None
+
+
+@functools.cache
+def _traced(formula: Callable[..., Array]) -> tuple[dict[Any, Any], list[Any], Any]:
+    """Return ({variable: the operation that gives it}, the inputs, the result) of a formula."""
+    matrices = [jnp.zeros((2, 2))] * len(inspect.signature(formula).parameters)
+    jaxpr = jax.make_jaxpr(formula)(*matrices).jaxpr
+    operations = {equation.outvars[0]: equation for equation in jaxpr.eqns}
+    return operations, jaxpr.invars, jaxpr.outvars[0]
+
+
+def _matches(
+    operations: Mapping[Any, Any], atom: Any, value: Value, values: dict[Any, Value]
+) -> bool:
+    """Whether a value is made as `atom` of a formula is; `values` gets what its variables are."""
+    if hasattr(atom, 'val'):
+        number = _number(value)
+        return number is not None and math.isclose(number, atom.val, rel_tol=1e-5)
+    operation = operations.get(atom)
+    if operation is not None and operation.primitive.name in _SAME:
+        return _matches(operations, operation.invars[0], value, values)
+    value = value if operation is None else _bare(value)
+    if values.setdefault(atom, value) is not value:
+        return False
+    if operation is None:  # an input, which may be anything
+        return True
+    made = value.made
+    if made is None or made.name != operation.primitive.name:
+        return False
+    # All that is reduced is reduced over the last axis.
+    axes = made.params.get('axes')
+    if axes is not None and tuple(axes) != (len(made.inputs[0].shape) - 1,):
+        return False
+    return made.params.get('y') == operation.params.get('y') and all(
+        _matches(operations, part, of, values) for part, of in zip(operation.invars, made.inputs)
+    )
 
 
 def _bare(value: Value) -> Value:
@@ -34,157 +82,69 @@ def _bare(value: Value) -> Value:
     return value
 
 
-def _is(value: Value, name: str, params: str = '', wanted: object = None) -> Made | None:
-    """Return what made a value, where that was the operation of that name."""
-    made = _bare(value).made
-    if made is None or made.name != name:
-        return None
-    return None if params and made.params[params] != wanted else made
-
-
 def _number(value: Value) -> float | None:
     """Return the one number of a constant."""
     array = _bare(value).array
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
-def _near(value: Value, number: float) -> bool:
-    held = _number(value)
-    return held is not None and math.isclose(held, number, rel_tol=1e-5)
+def _softmax(scores: Array, shift: Array) -> Array:
+    powers = jnp.exp(scores - shift)
+    return powers / powers.sum(-1, keepdims=True)
 
 
-def _is_vector(value: Value) -> bool:
-    """Whether a value is a constant that has an entry for each place of the last axis."""
-    return value.array is not None and value.shape[-1:] == (value.array.size,)
+def _to_softmax(graph: Graph, scores: Value, shift: Value) -> str | None:
+    # What is subtracted from all of a row leaves it as it is.
+    is_same = shift.held[-1:] in ((), (1,))
+    return graph.node('Softmax', graph.whole(scores), axis=-1) if is_same else None
 
 
-def _over_last(value: Value, name: str) -> Value | None:
-    """Return what is reduced over its last axis to make a value."""
-    if (made := _is(value, name)) is None:
+def _layer_norm(x: Array, n: Array, m: Array, epsilon: Array, scale: Array) -> Array:
+    centred = x - x.sum(-1, keepdims=True) / n
+    variance = jnp.square(centred).sum(-1, keepdims=True) / m
+    return centred * jax.lax.rsqrt(variance + epsilon) * scale
+
+
+def _layer_norm_bias(
+    x: Array, n: Array, m: Array, epsilon: Array, scale: Array, bias: Array
+) -> Array:
+    return _layer_norm(x, n, m, epsilon, scale) + bias
+
+
+def _to_layer_norm(
+    graph: Graph, x: Value, n: Value, m: Value, epsilon: Value, *vectors: Value
+) -> str | None:
+    small, weights = _number(epsilon), []
+    if small is None or not _number(n) == _number(m) == x.shape[-1]:
         return None
-    of = made.inputs[0]
-    return of if tuple(made.params['axes']) == (len(of.shape) - 1,) else None
+    for vector in vectors:
+        # A constant that has an entry for each place of the last axis.
+        if vector.array is None or vector.shape[-1:] != (vector.array.size,):
+            return None
+        weights.append(graph.weight(vector.array.reshape(-1), _bare(vector).name))
+    return graph.node('LayerNormalization', graph.whole(x), *weights, epsilon=small, axis=-1)
 
 
-def _mean(value: Value) -> Value | None:
-    """Return what a value is the mean of, over the last axis."""
-    if (made := _is(value, 'div')) is None:
-        return None
-    of = _over_last(made.inputs[0], 'reduce_sum')
-    return of if of is not None and _number(made.inputs[1]) == of.shape[-1] else None
+def _gelu(x: Array) -> Array:
+    return x * (0.5 * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
-def _softmax(graph: Graph, made: Made) -> tuple[str, Made] | None:
-    """Find exp(z) / sum(exp(z)); what is subtracted from all of a row leaves it as it is."""
-    powers, total = made.inputs
-    of, power = _over_last(total, 'reduce_sum'), _is(powers, 'exp')
-    if power is None or of is None or _bare(of) is not _bare(powers):
-        return None
-    scores = power.inputs[0]
-    if (shifted := _is(scores, 'sub')) and _over_last_max(shifted.inputs[1]):
-        scores = shifted.inputs[0]
-    name = graph.node('Softmax', graph.whole(scores), axis=-1)
-    return name, Made('softmax', (scores,), {})
-
-
-def _over_last_max(value: Value) -> bool:
-    """Whether a value is the greatest of a row, or that and a constant's greater."""
-    if made := _is(value, 'max'):
-        return any(_over_last(side, 'reduce_max') is not None for side in made.inputs)
-    return _over_last(value, 'reduce_max') is not None
-
-
-def _layer_norm(graph: Graph, made: Made) -> tuple[str, Made] | None:
-    """Find (x - mean) / sqrt(variance + epsilon) times a scale."""
-    for side, scale in (made.inputs, made.inputs[::-1]):
-        if not _is_vector(scale):
-            continue
-        if (normed := _is(side, 'mul')) is None or (root := _is(normed.inputs[1], 'rsqrt')) is None:
-            continue
-        centred, total = normed.inputs[0], _is(root.inputs[0], 'add')
-        difference = _is(centred, 'sub')
-        if total is None or difference is None or (epsilon := _number(total.inputs[1])) is None:
-            continue
-        squares, x = _mean(total.inputs[0]), difference.inputs[0]
-        square = None if squares is None else _is(squares, 'square')
-        if not square or square.inputs[0] is not centred or _mean(difference.inputs[1]) is not x:
-            continue
-        attributes: dict[str, Any] = {'epsilon': epsilon, 'axis': -1}
-        inputs = graph.whole(x), graph.weight(np.ravel(np.asarray(scale.array)), _bare(scale).name)
-        name = graph.node('LayerNormalization', *inputs, **attributes)
-        return name, Made('layer_norm', (x, scale), attributes)
-    return None
-
-
-def _layer_norm_bias(graph: Graph, made: Made) -> tuple[str, Made] | None:
-    """Find a bias on what `_layer_norm` has found."""
-    normed, bias = made.inputs
-    if normed.made is None or normed.made.name != 'layer_norm':
-        return None
-    if not _is_vector(bias):
-        return None
-    x, scale = normed.made.inputs
-    assert scale.array is not None
-    vectors = [
-        graph.weight(vector.array.reshape(-1), _bare(vector).name)  # type: ignore[union-attr]
-        for vector in (scale, bias)
-    ]
-    name = graph.node('LayerNormalization', graph.whole(x), *vectors, **normed.made.params)
-    return name, Made('layer_norm_bias', (x, scale, bias), {})
-
-
-def _gelu_erf(graph: Graph, made: Made) -> tuple[str, Made] | None:
-    """Find x/2 erfc(-x / sqrt(2))."""
-    half, tail = made.inputs
-    halved, complement = _is(half, 'mul'), _is(tail, 'erfc')
-    if halved is None or complement is None or not _near(halved.inputs[0], 0.5):
-        return None
-    x, scaled = halved.inputs[1], _is(complement.inputs[0], 'mul')
-    negative = scaled and _is(scaled.inputs[0], 'neg')
-    if not scaled or not negative or _bare(negative.inputs[0]) is not _bare(x):
-        return None
-    if not _near(scaled.inputs[1], math.sqrt(0.5)):
-        return None
+def _to_gelu(graph: Graph, x: Value) -> str:
     name = graph.whole(x)
     if graph.opset >= _GELU:
-        return graph.node('Gelu', name), Made('gelu', (x,), {})
+        return graph.node('Gelu', name, approximate='tanh')
     # In the form that engines know as one operation.
-    number = lambda value: graph.weight(np.array(value, np.float32))
-    erf = graph.node('Erf', graph.node('Div', name, number(math.sqrt(2))))
-    product = graph.node('Mul', name, graph.node('Add', erf, number(1)))
-    return graph.node('Mul', product, number(0.5)), Made('gelu', (x,), {})
-
-
-def _gelu_tanh(graph: Graph, made: Made) -> tuple[str, Made] | None:
-    """Find x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
-    x, product = made.inputs
-    halved = _is(product, 'mul')
-    above = halved and _near(halved.inputs[0], 0.5) and _is(halved.inputs[1], 'add')
-    bent = above and _near(above.inputs[0], 1) and _is(above.inputs[1], 'tanh')
-    scaled = bent and _is(bent.inputs[0], 'mul')
-    total = (
-        scaled and _near(scaled.inputs[0], math.sqrt(2 / math.pi)) and _is(scaled.inputs[1], 'add')
-    )
-    third = total and total.inputs[0] is x and _is(total.inputs[1], 'mul')
-    power = (
-        third and _near(third.inputs[0], 0.044715) and _is(third.inputs[1], 'integer_pow', 'y', 3)
-    )
-    if not power or power.inputs[0] is not x:
-        return None
-    name = graph.whole(x)
-    if graph.opset >= _GELU:
-        return graph.node('Gelu', name, approximate='tanh'), Made('gelu', (x,), {})
     number = lambda value: graph.weight(np.array(value, np.float32))
     cube = graph.node('Mul', number(0.044715), graph.node('Pow', name, number(3)))
     inner = graph.node('Mul', number(math.sqrt(2 / math.pi)), graph.node('Add', name, cube))
     outer = graph.node('Add', number(1), graph.node('Tanh', inner))
-    product = graph.node('Mul', graph.node('Mul', name, number(0.5)), outer)
-    return product, Made('gelu', (x,), {})
+    return graph.node('Mul', graph.node('Mul', name, number(0.5)), outer)
 
 
-# By the last operation of each.
-PATTERNS: dict[str, tuple[Callable[[Graph, Made], tuple[str, Made] | None], ...]] = {
-    'div': (_softmax,),
-    'mul': (_layer_norm, _gelu_erf, _gelu_tanh),
-    'add': (_layer_norm_bias,),
+# A formula, and what makes a node of its inputs, or finds that these are of another kind.
+_FUSED: dict[Callable[..., Array], Callable[..., str | None]] = {
+    _softmax: _to_softmax,
+    _layer_norm: _to_layer_norm,
+    _layer_norm_bias: _to_layer_norm,
+    _gelu: _to_gelu,
 }

@@ -28,25 +28,29 @@ class Made:
     params: Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Value:
     """An array of the graph.
 
     Attributes:
       shape: its axes; sizes may be symbolic.
       dtype: of its entries.
-      held: its axes in the graph, where an axis may be 1 as long as nothing needs it broadcast.
       name: in the graph; empty for a constant that nothing has used yet.
+      held: its axes in the graph, where an axis may be 1 as long as nothing needs it broadcast;
+        None: those of `shape`.
       array: a constant's numbers, of shape `held`; None for what is computed.
       made: the operation that it came from, if any.
     """
 
     shape: tuple[Any, ...]
     dtype: np.dtype
-    held: tuple[Any, ...]
     name: str = ''
+    held: Any = None
     array: np.ndarray | None = None
     made: Made | None = None
+
+    def __post_init__(self):
+        self.held = self.shape if self.held is None else tuple(self.held)
 
     def constant(self) -> np.ndarray:
         """Return all numbers of a constant whose sizes are known."""
@@ -83,15 +87,10 @@ class Graph:
         from onnx import helper
 
         # The tables of rotary positions, and the mask, would be there once for each block.
-        key = (
-            'node',
-            op,
-            inputs,
-            None if 'body' in attributes else repr(sorted(attributes.items())),
-        )
-        if key not in self._names or 'body' in attributes:
-            self._names[key] = [self.fresh(op) for _ in range(outputs)]
-            names = self._names[key]
+        is_loop = 'body' in attributes
+        key = 'node', op, inputs, is_loop or repr(sorted(attributes.items()))
+        if key not in self._names or is_loop:
+            names = self._names[key] = [self.fresh(op) for _ in range(outputs)]
             self.nodes.append(helper.make_node(op, inputs, names, names[0], **attributes))
         names = self._names[key]
         return names[0] if outputs == 1 else names

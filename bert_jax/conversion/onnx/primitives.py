@@ -38,7 +38,7 @@ class Call(NamedTuple):
 
     def result(self, name: str, held: Sequence[Any] | None = None) -> Value:
         """Return its one result, of that name in the graph."""
-        return Value(self.shape, self.dtypes[0], self.shape if held is None else tuple(held), name)
+        return Value(self.shape, self.dtypes[0], name, held)
 
     def wholes(self) -> list[str]:
         """Return the names of what it reads, every axis as long as its shape says."""
@@ -50,14 +50,10 @@ class Call(NamedTuple):
         names = [self.graph.read(value) for value in inputs]
         return self.result(self.graph.node(op, *names, **attributes), _common(inputs))
 
-    def scalar(self, number: float) -> str:
-        """Return the name of a constant of the type that it reads."""
-        return self.graph.weight(np.array(number, self.inputs[0].dtype))
-
-    def chain(self, make: Callable[[str], str]) -> Value:
-        """Return what `make` gives of the name of its one input, entry by entry."""
-        (value,) = self.inputs
-        return self.result(make(self.graph.read(value)), value.held)
+    def scalar(self, number: float) -> Value:
+        """Return a constant of the type that it reads."""
+        array = np.array(number, self.inputs[0].dtype)
+        return Value((), array.dtype, array=array)
 
 
 Row = Callable[[Call], Any]
@@ -101,16 +97,15 @@ def _reduced(op: str) -> Row:
 def _integer_pow(call: Call) -> Value:
     if call.params['y'] == 2:
         return call.elementwise('Mul', *call.inputs * 2)
-    return call.chain(lambda name: call.graph.node('Pow', name, call.scalar(call.params['y'])))
+    return call.elementwise('Pow', *call.inputs, call.scalar(call.params['y']))
 
 
 def _rsqrt(call: Call) -> Value:
-    return call.chain(lambda name: call.graph.node('Reciprocal', call.graph.node('Sqrt', name)))
+    return call.elementwise('Reciprocal', call.elementwise('Sqrt'))
 
 
 def _erfc(call: Call) -> Value:
-    erf = lambda name: call.graph.node('Erf', name)
-    return call.chain(lambda name: call.graph.node('Sub', call.scalar(1), erf(name)))
+    return call.elementwise('Sub', call.scalar(1), call.elementwise('Erf'))
 
 
 def _select(call: Call) -> Value:
@@ -120,9 +115,7 @@ def _select(call: Call) -> Value:
 
 def _clamp(call: Call) -> Value:
     lower, value, upper = call.inputs
-    names = [call.graph.read(side) for side in (value, lower, upper)]
-    name = call.graph.node('Min', call.graph.node('Max', *names[:2]), names[2])
-    return call.result(name, value.held)
+    return call.elementwise('Min', call.elementwise('Max', value, lower), upper)
 
 
 def _convert(call: Call) -> Value:
@@ -138,8 +131,7 @@ def _broadcast(call: Call) -> Value:
     for axis, size in zip(into, value.held):
         held[axis] = size
     if value.array is not None:
-        array = value.array.reshape(held)
-        return Value(call.shape, value.dtype, tuple(held), value.name, array)
+        return Value(call.shape, value.dtype, value.name, held, value.array.reshape(held))
     name, added = value.name, [axis for axis in range(len(call.shape)) if axis not in into]
     if added:
         name = call.graph.node('Unsqueeze', name, call.graph.integers(*added))
@@ -179,7 +171,7 @@ def _transpose(call: Call) -> Value:
     held = [value.held[axis] for axis in order]
     name = call.graph.node('Transpose', call.graph.read(value), perm=order)
     made = Made('transpose', (value,), {'permutation': order})
-    return Value(call.shape, value.dtype, tuple(held), name, made=made)
+    return Value(call.shape, value.dtype, name, held, made=made)
 
 
 def _concatenate(call: Call) -> Value:
@@ -193,10 +185,7 @@ def _split(call: Call) -> list[Value]:
         axis=call.params['axis'], outputs=len(sizes),
     )  # fmt: skip
     names = [pieces] if len(sizes) == 1 else pieces
-    return [
-        Value(shape, dtype, shape, name)
-        for shape, dtype, name in zip(call.shapes, call.dtypes, names)
-    ]
+    return list(map(Value, call.shapes, call.dtypes, names))
 
 
 def _cut(
@@ -296,7 +285,7 @@ def _dot(call: Call) -> Value:
     rank = len(call.shape)
     order = (*range(rank - 2), rank - 1, rank - 2)
     shape = tuple(call.shape[axis] for axis in order)
-    value = Value(shape, call.dtypes[0], shape, product)
+    value = Value(shape, call.dtypes[0], product)
     return _transpose(call._replace(inputs=(value,), params={'permutation': order}))
 
 

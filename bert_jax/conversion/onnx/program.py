@@ -6,6 +6,7 @@ have for others. Must not know what an operation becomes: primitives.py has that
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,8 +26,7 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 
-OPSET = 17  # every engine of the last years reads it
-_LEAST, _NEEDED = 17, 'LayerNormalization'
+OPSET = 17  # every engine of the last years reads it; the first that has what all models need
 # Ours -> as transformers' tokenizers call them, and programs that read its models.
 INPUTS = {
     'input_ids': 'input_ids',
@@ -45,10 +45,10 @@ def check_opset(opset: int) -> None:
     """UserError unless there is such an opset, and it has what every model of ours needs."""
     from onnx import defs
 
-    if opset < _LEAST:
+    if opset < OPSET:
         raise UserError(
-            f'--opset={opset} is too old: these models need {_NEEDED}, which ONNX has since opset'
-            f' {_LEAST}'
+            f'--opset={opset} is too old: these models need LayerNormalization, which ONNX has'
+            f' since opset {OPSET}'
         )
     if opset > (newest := defs.onnx_opset_version()):
         raise UserError(f'--opset={opset}: the onnx that is installed has opsets up to {newest}')
@@ -103,11 +103,8 @@ def _proto(model: Model, opset: int) -> Any:
         cast = helper.make_node('Cast', [INPUTS[name]], [outer[name]], to=TensorProto.INT32)
         graph.nodes.append(cast)
     given = [_constant(np.asarray(leaf), name) for name, leaf in weights.items()]
-    given += [
-        Value(spec.shape, np.dtype(spec.dtype), spec.shape, outer[name])
-        for name, spec in inputs.items()
-    ]
-    results = walk(graph, traced.jaxpr, traced.consts, given)
+    given += [Value(spec.shape, spec.dtype, outer[name]) for name, spec in inputs.items()]
+    results = walk(graph, traced, given)
     ends = {}
     for name, value in zip(names, results, strict=True):
         graph.nodes.append(helper.make_node('Identity', [graph.whole(value)], [name]))
@@ -170,27 +167,25 @@ def _traced(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any
 
 
 def _constant(array: np.ndarray, name: str = '') -> Value:
-    return Value(array.shape, array.dtype, array.shape, name, array)
+    return Value(array.shape, array.dtype, name, array=array)
 
 
-def walk(graph: Graph, jaxpr: Any, consts: Sequence[Any], given: Sequence[Value]) -> list[Value]:
+def walk(graph: Graph, traced: Any, given: Sequence[Value]) -> list[Value]:
     """Return the results of what jax has traced, its nodes added to the graph.
 
     Args:
       graph: where they go.
-      jaxpr: the operations.
-      consts: its constants.
+      traced: the operations: a Jaxpr, or one that is closed over its constants.
       given: its inputs.
     """
+    jaxpr, consts = getattr(traced, 'jaxpr', traced), getattr(traced, 'consts', ())
     values = dict(zip(jaxpr.constvars, (_constant(np.asarray(const)) for const in consts)))
     values |= dict(zip(jaxpr.invars, given))
 
     def read(atom: Any) -> Value:
-        return (
-            _constant(np.asarray(atom.val, atom.aval.dtype))
-            if hasattr(atom, 'val')
-            else values[atom]
-        )
+        if hasattr(atom, 'val'):
+            return _constant(np.asarray(atom.val, atom.aval.dtype))
+        return values[atom]
 
     for equation in jaxpr.eqns:
         inputs = tuple(map(read, equation.invars))
@@ -210,17 +205,13 @@ def _results(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence
     # What is called is walked as if it stood here.
     for key in ('jaxpr', 'call_jaxpr', 'fun_jaxpr'):
         if key in params:
-            inner = params[key]
-            operations, consts = (
-                (inner.jaxpr, inner.consts) if hasattr(inner, 'consts') else (inner, ())
-            )
-            return walk(graph, operations, consts, inputs)
+            return walk(graph, params[key], inputs)
     is_known = all(value.array is not None for value in inputs) and name not in _LATER
     if is_known and all(isinstance(size, int) for shape in shapes for size in shape):
         return _computed(equation, inputs)
     made = Made(name, inputs, params)
     if (node := fused.find(graph, made)) is not None:
-        return [Value(shapes[0], dtypes[0], shapes[0], node[0], made=node[1])]
+        return [Value(shapes[0], dtypes[0], node, made=made)]
     if name not in ROWS:
         raise UserError(
             f'--format=onnx: this model computes {name}, which is not built there:'
@@ -230,7 +221,7 @@ def _results(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence
     if isinstance(result, list):
         return result
     if result.made is None and result not in inputs:
-        result = Value(result.shape, result.dtype, result.held, result.name, result.array, made)
+        result = dataclasses.replace(result, made=made)
     return [result]
 
 
@@ -252,9 +243,8 @@ def _loop(
     """Return the results of a loop over the first axis of some arrays, as a node with a body."""
     from onnx import helper
 
-    # A Jaxpr, or one that is closed over its constants, by the version of jax.
-    closed = params['jaxpr']
-    operations, consts = getattr(closed, 'jaxpr', closed), getattr(closed, 'consts', ())
+    traced = params['jaxpr']
+    operations = getattr(traced, 'jaxpr', traced)
     # jax says how many it keeps, carries and walks over otherwise in each version; ranks say it in
     # all: only what is walked over, or stacked, has an axis more outside than inside.
     is_same = lambda outer, inner: len(outer) == len(inner.aval.shape)
@@ -264,12 +254,13 @@ def _loop(
     states, rows = inputs[fixed : fixed + carried], inputs[fixed + carried :]
     # What the body reads of outside must be there before it.
     outside = [
-        value if value.array is not None else _as_whole(graph, value) for value in inputs[:fixed]
+        value if value.array is not None else Value(value.shape, value.dtype, graph.whole(value))
+        for value in inputs[:fixed]
     ]
     body = Graph(graph.opset, graph)
-    of_body = [_inside(body, value.shape, value.dtype) for value in states]
-    of_body += [_inside(body, value.shape[1:], value.dtype) for value in rows]
-    results = walk(body, operations, consts, [*outside, *of_body])
+    of_body = [Value(value.shape, value.dtype, body.fresh('inside')) for value in states]
+    of_body += [Value(value.shape[1:], value.dtype, body.fresh('inside')) for value in rows]
+    results = walk(body, traced, [*outside, *of_body])
     # A result must be a node's of the body, and no two may have one name.
     ends = [body.fresh('end') for _ in results]
     for name, value in zip(ends, results):
@@ -285,15 +276,7 @@ def _loop(
         num_scan_inputs=walked, scan_input_directions=[back] * walked,
         scan_output_directions=[back] * (len(results) - carried),
     )  # fmt: skip
-    return [Value(s, d, s, name) for s, d, name in zip(shapes, dtypes, names)]
-
-
-def _as_whole(graph: Graph, value: Value) -> Value:
-    return Value(value.shape, value.dtype, value.shape, graph.whole(value))
-
-
-def _inside(body: Graph, shape: tuple[Any, ...], dtype: np.dtype) -> Value:
-    return Value(tuple(shape), np.dtype(dtype), tuple(shape), body.fresh('inside'))
+    return list(map(Value, shapes, dtypes, names))
 
 
 def _read_by(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], set[str]]:

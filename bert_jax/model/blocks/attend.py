@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
@@ -47,10 +48,10 @@ class AttentionMask(NamedTuple):
     examples, packs_BS are their numbers, and a query sees the keys of its own example alone.
     """
 
-    keys_BS: jax.Array
-    packs_BS: jax.Array | None = None
+    keys_BS: Array
+    packs_BS: Array | None = None
 
-    def bias(self, blocks: Blocks | None = None) -> jax.Array:
+    def bias(self, blocks: Blocks | None = None) -> Array:
         """Return what is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32.
 
         In `blocks` it is [B, b, 1, 1, K], or [B, b, 1, C, K].
@@ -66,7 +67,7 @@ class AttentionMask(NamedTuple):
             seen_BTS = seen_BTS & (packs_BT[..., None] == packs_BS[..., None, :])
         return jnp.where(seen_BTS, 0.0, MASKED)[..., None, :, :]
 
-    def numbers(self) -> tuple[jax.Array, jax.Array]:
+    def numbers(self) -> tuple[Array, Array]:
         """Return numbers of queries and of keys [B, S]: a query sees keys of its number.
 
         Without packs every query sees what is no padding.
@@ -95,12 +96,11 @@ def choose(
     # A named kernel is an order, and refused where it cannot be had; `auto` is a wish. It never
     # takes tpu_fused: by a price list of ours, which is gone, BERT-large's step for v5e was 17 %
     # shorter with it at 512 tokens, and 15 % longer at 128. No chip has confirmed either.
+    case = runtime, model, seq_len, packed, platform
     if name == 'auto':
         fused, shortest = _FUSED.get(platform, ('xla', 0))
-        if seq_len < shortest or _obstacle(fused, runtime, model, seq_len, packed, platform):
-            return 'xla'
-        return fused
-    if obstacle := _obstacle(name, runtime, model, seq_len, packed, platform):
+        return 'xla' if seq_len < shortest or _obstacle(fused, *case) else fused
+    if obstacle := _obstacle(name, *case):
         named = f'runtime.attention={runtime.attention}'
         raise UserError(f'{named} {obstacle}; or use runtime.attention=auto')
     return name
@@ -135,8 +135,8 @@ def _obstacle(
 
         if runtime.dropout_rng == 'rbg' and model.attention_dropout > 0:
             return 'draws masks by their names: set runtime.dropout_rng=threefry'
-        parts = runtime.model_parallel
-        return tpu_fused.obstacle(seq_len, model.hidden_size // parts, model.num_heads // parts)
+        heads = model.num_heads // runtime.model_parallel
+        return tpu_fused.obstacle(seq_len, heads, model.hidden_size // model.num_heads)
     if model.attention_dropout > 0:
         return (
             'has no dropout on probabilities: set model.attention_dropout=0 (it is'
@@ -159,23 +159,23 @@ def _is_in_parts_of_data(runtime: RuntimeConfig) -> bool:
     """Whether a step sums by parts of `data` (mesh/exchange.py) that other axes split further."""
     mesh, shards = jax.sharding.get_abstract_mesh(), bool(runtime.shard_optimizer)
     split = runtime.fsdp > 1 or runtime.model_parallel > 1
-    one_part = not mesh.empty and mesh.shape['data'] == 1
+    is_one_part = not mesh.empty and mesh.shape['data'] == 1
     by_parts = is_by_parts(runtime.accumulation, shards, runtime.dropout_rng)
-    return by_parts and split and not one_part
+    return by_parts and split and not is_one_part
 
 
 def attend(
-    q_BTND: jax.Array,
-    k_BSND: jax.Array,
-    v_BSND: jax.Array,
+    q_BTND: Array,
+    k_BSND: Array,
+    v_BSND: Array,
     attention_mask: AttentionMask,
     rate: float,
     dropout_rng: DropoutRng | None,
-    site: int | jax.Array,
+    site: int | Array,
     causal: bool = False,
     kernel: str = 'xla',
     window: int | None = None,
-) -> jax.Array:
+) -> Array:
     """Attention's output [B, T, N, D]; scores and softmax are float32.
 
     Paper section 3; modeling.py:694-749. `rate` is the dropout on probabilities; with
@@ -198,12 +198,13 @@ def attend(
         )
 
     # What the kernels fuse, step by step, of whole rows or of their blocks.
+    drop = lambda probs: dropout(probs, rate, dropout_rng, site)
     if window is not None and (blocks := Blocks(tokens, window, causal)).pays:
         bias = jnp.where(blocks.near()[None], attention_mask.bias(blocks), -jnp.inf)
 
-        def of_blocks(q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array) -> jax.Array:
+        def of_blocks(q_BTND, k_BSND, v_BSND):
             q, k, v = blocks.queries(q_BTND), blocks.keys(k_BSND), blocks.keys(v_BSND)
-            return _by_scores(q, k, v, bias, rate, dropout_rng, site)
+            return _by_scores(q, k, v, bias, drop)
 
         # Each key is in several neighbourhoods: kept for the backward pass they would be several.
         kept = jax.checkpoint_policies.save_only_these_names('kept')
@@ -221,18 +222,16 @@ def attend(
         # tri is true at and left of the diagonal: key position at most query position.
         past_TS = jnp.tri(tokens, k_BSND.shape[1], dtype=bool)
         bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
-    return _by_scores(q_BTND, k_BSND, v_BSND, bias_B1TS, rate, dropout_rng, site)
+    return _by_scores(q_BTND, k_BSND, v_BSND, bias_B1TS, drop)
 
 
 def _by_scores(
-    q_TND: jax.Array,
-    k_SND: jax.Array,
-    v_SND: jax.Array,
-    bias_1TS: jax.Array,
-    rate: float,
-    dropout_rng: DropoutRng | None,
-    site: int | jax.Array,
-) -> jax.Array:
+    q_TND: Array,
+    k_SND: Array,
+    v_SND: Array,
+    bias_1TS: Array,
+    drop: Callable[[Array], Array],
+) -> Array:
     """Attention's output [..., T, N, D]; what leads is the batch, and blocks of its rows."""
     # Scores come out of the product in float32: in bfloat16 a sum over D loses what softmax is to
     # compare.
@@ -242,14 +241,12 @@ def _by_scores(
     ) * (depth**-0.5)
     probs_NTS = _softmax(scores_NTS + bias_1TS, v_SND.dtype)
     # Named 'kept': what REMAT_POLICIES in encoder.py keeps for the backward pass.
-    return checkpoint_name(
-        jnp.einsum('...NTS,...SND->...TND', dropout(probs_NTS, rate, dropout_rng, site), v_SND),
-        'kept',
-    )
+    out_TND = jnp.einsum('...NTS,...SND->...TND', drop(probs_NTS), v_SND)
+    return checkpoint_name(out_TND, 'kept')
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _softmax(scores: jax.Array, dtype: DTypeLike) -> jax.Array:
+def _softmax(scores: Array, dtype: DTypeLike) -> Array:
     """Softmax over the last axis, computed in float32 and given back as `dtype`.
 
     The backward pass needs the result alone. Left to itself jax would keep it in float32 too: with
@@ -259,12 +256,12 @@ def _softmax(scores: jax.Array, dtype: DTypeLike) -> jax.Array:
     return jax.nn.softmax(scores, axis=-1).astype(dtype)
 
 
-def _softmax_forward(scores: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+def _softmax_forward(scores: Array, dtype: DTypeLike) -> tuple[Array, Array]:
     probs = checkpoint_name(_softmax(scores, dtype), 'kept')
     return probs, probs
 
 
-def _softmax_backward(dtype: DTypeLike, probs: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+def _softmax_backward(dtype: DTypeLike, probs: Array, gradient: Array) -> tuple[Array]:
     probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
     # d softmax: p * (g - sum(p g)), of the result alone.
     return (probs * (gradient - jnp.sum(probs * gradient, axis=-1, keepdims=True)),)
@@ -274,13 +271,13 @@ _softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def _tpu_splash(
-    q_BTND: jax.Array,
-    k_BTND: jax.Array,
-    v_BTND: jax.Array,
+    q_BTND: Array,
+    k_BTND: Array,
+    v_BTND: Array,
     attention_mask: AttentionMask,
     causal: bool,
     window: int | None,
-) -> jax.Array:
+) -> Array:
     """Attention's output [B, T, N, D] by Pallas' kernel, each device with its own rows and heads.
 
     XLA cannot split a kernel by itself. It skips blocks of keys that no query of a block sees.
@@ -291,14 +288,9 @@ def _tpu_splash(
     filled = -(-T // _TPU_BLOCK) * _TPU_BLOCK
     largest = _MOST_GLOBAL if window is None else _MOST_LOCAL
     block = next(size for size in (512, 256, 128) if size <= largest and filled % size == 0)
-    sizes = splash.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        block_q_dq=block,
-        block_kv_dq=block,
-    )
+    names = 'block_q', 'block_kv', 'block_q_dkv', 'block_kv_dkv', 'block_q_dq', 'block_kv_dq'
+    blocks: Any = dict.fromkeys(names, block)
+    sizes = splash.BlockSizes(**blocks)
     if window is None and not causal:
         mask: splash.Mask = splash.FullMask((filled, filled))
     else:
@@ -322,21 +314,20 @@ def _tpu_splash(
         return jnp.swapaxes(out_BNTD, 1, 2)[:, :T]
 
     # No query may see nothing: padding sees padding.
-    packs_BT = attention_mask.packs_BS
-    numbers_BT = attention_mask.keys_BS if packs_BT is None else packs_BT
-    return _on_each_device(local, rows=1)(q_BTND, k_BTND, v_BTND, numbers_BT)
+    _, numbers_BT = attention_mask.numbers()
+    return _on_each_device(local, 1)(q_BTND, k_BTND, v_BTND, numbers_BT)
 
 
 def _tpu_fused(
-    q_BTND: jax.Array,
-    k_BSND: jax.Array,
-    v_BSND: jax.Array,
+    q_BTND: Array,
+    k_BSND: Array,
+    v_BSND: Array,
     attention_mask: AttentionMask,
     rate: float,
     dropout_rng: DropoutRng | None,
-    site: int | jax.Array,
+    site: int | Array,
     causal: bool,
-) -> jax.Array:
+) -> Array:
     """Attention's output [B, T, N, D] by our own kernel, each device with its own rows and heads.
 
     There is dropout where there is a `dropout_rng`.
@@ -361,12 +352,12 @@ def _tpu_fused(
         fused = Fused(N, MASKED, rate, generator, causal)
         return fused_attention(fused, q, k, v, queries_BT, keys_BS, names).reshape(B, T, N, D)
 
-    run = _on_each_device(local, rows=3)
+    run = _on_each_device(local, 3)
     numbers = attention_mask.numbers()
     return checkpoint_name(run(q_BTND, k_BSND, v_BSND, *numbers, rows_B, key_2), 'kept')
 
 
-def _on_each_device(local: Callable[..., jax.Array], rows: int = 2) -> Callable[..., jax.Array]:
+def _on_each_device(local: Callable[..., Array], rows: int) -> Callable[..., Array]:
     """`local` on each device's own rows (batch axes) and heads (`model`); nothing moves.
 
     local: of query, key and value [B, T, N, D], of arrays [B, ...], so many as `rows` says, and of
@@ -378,7 +369,7 @@ def _on_each_device(local: Callable[..., jax.Array], rows: int = 2) -> Callable[
     batch = tuple(axis for axis in BATCH if axis in axes)
     heads = P(batch, None, 'model')
 
-    def run(*arrays: jax.Array) -> jax.Array:
+    def run(*arrays: Array) -> Array:
         whole = len(arrays) - 3 - rows
         return jax.shard_map(
             local,

@@ -91,22 +91,11 @@ class SelfAttention(Part):
         if rows.attentions is not None:
             # Of values that name the keys, the output is the probabilities.
             names_BSNS = jnp.broadcast_to(jnp.eye(T)[:, None], (B, T, c.num_heads, T))
-            probs_BTNS = attend(
-                q_BTND, k_BTND, names_BSNS, rows.mask, 0.0, None, site, self.causal, 'xla',
-                self.window,
-            )  # fmt: skip
-            rows.attentions.append(probs_BTNS.swapaxes(1, 2))
+            keys = rows.mask, 0.0, None, site, self.causal, 'xla', self.window
+            rows.attentions.append(attend(q_BTND, k_BTND, names_BSNS, *keys).swapaxes(1, 2))
+        drop = c.attention_dropout, rows.dropout_rng, site
         out_BTND = attend(
-            q_BTND,
-            k_BTND,
-            v_BTND,
-            rows.mask,
-            c.attention_dropout,
-            rows.dropout_rng,
-            site,
-            self.causal,
-            kernel,
-            self.window,
+            q_BTND, k_BTND, v_BTND, rows.mask, *drop, self.causal, kernel, self.window
         )
         return linear('attention_output', out_BTND.reshape(B, T, H))
 

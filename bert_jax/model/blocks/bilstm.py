@@ -11,6 +11,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import DTypeLike
 
 _GATES = 'ifgo'  # input, forget, candidate, output
@@ -22,7 +23,7 @@ class _Recurrent(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self) -> tuple[jax.Array, jax.Array]:
+    def __call__(self) -> tuple[Array, Array]:
         kernel = self.param('kernel', nn.initializers.orthogonal(), (self.features, self.features))
         return kernel, self.param('bias', nn.initializers.zeros, (self.features,))
 
@@ -38,7 +39,7 @@ class LSTM(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:
+    def __call__(self, x_BTH: Array, mask_BT: Array) -> Array:
         """States [B, T, D] of inputs [B, T, H]; where mask_BT is 0 the state is zero."""
         # flax's cell has a layer for each gate, and its names stay ('ii', 'hi', ...). Here the
         # products of all gates with all inputs are made before the scan, which then only has the
@@ -77,13 +78,13 @@ class BiLSTM(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:
+    def __call__(self, x_BTH: Array, mask_BT: Array) -> Array:
         """States [B, T, 2 features] of inputs [B, T, H], left to right before right to left.
 
         mask_BT is 1 at real tokens, which come first in a row.
         """
-        directions = (
-            LSTM(self.features, name == 'backward', self.dtype, name=name)
+        states = [
+            LSTM(self.features, name == 'backward', self.dtype, name=name)(x_BTH, mask_BT)
             for name in ('forward', 'backward')
-        )
-        return jnp.concatenate([direction(x_BTH, mask_BT) for direction in directions], -1)
+        ]
+        return jnp.concatenate(states, -1)

@@ -9,10 +9,10 @@ Dims: as in model/encoder.py.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
-import jax
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
@@ -21,7 +21,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
-from bert_jax.model.blocks.norms import PLACEMENTS, Function, norm_of
+from bert_jax.model.blocks.norms import Function, norm_of, sublayer
 from bert_jax.model.blocks.part import Part, Rows
 from bert_jax.model.blocks.products import dense
 from bert_jax.model.dropout import dropout
@@ -53,26 +53,20 @@ def first_like(config: ModelConfig, number: int) -> int:
     return next(i for i in range(number + 1) if kind_of(config, i) == kind)
 
 
-class Cycle(NamedTuple):
-    """How kinds of blocks follow one another: `first` blocks, then rounds of `period` blocks."""
-
-    first: int
-    period: int
-
-
 @functools.lru_cache(maxsize=64)
-def cycle_of(kinds: tuple[Any, ...]) -> Cycle:
-    """Return the cycle in which the fewest blocks are written out: (0, 1) where all are alike.
+def cycle_of(kinds: tuple[Any, ...]) -> tuple[int, int]:
+    """Return how kinds follow one another: `first` blocks, then rounds of `period` blocks.
 
-    A first block that is like no other is always of `first`, where there are others.
+    It is the cycle in which the fewest blocks are written out: (0, 1) where all are alike. A first
+    block that is like no other is always of `first`, where there are others.
     """
     cycles = (
-        Cycle(first, period)
+        (first, period)
         for first in range(len(kinds))
         for period in range(1, len(kinds) - first + 1)
         if (len(kinds) - first) % period == 0 and kinds[first:-period] == kinds[first + period :]
     )
-    return min(cycles, key=lambda cycle: (sum(cycle), -cycle.first))
+    return min(cycles, key=lambda cycle: (sum(cycle), -cycle[0]))
 
 
 class Block(nn.Module):
@@ -85,9 +79,7 @@ class Block(nn.Module):
     like: int = 0  # the number of a block of the same kind: the block's own may be traced
 
     @nn.compact
-    def __call__(
-        self, x_BTH: jax.Array, index: jax.Array | int, rows: Rows
-    ) -> tuple[jax.Array, None]:
+    def __call__(self, x_BTH: Array, index: Array | int, rows: Rows) -> tuple[Array, None]:
         """Return (x [B, T, H] after block number `index`, None), as the body of a scan."""
         # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
         site = 1 + _SITES_PER_LAYER * index
@@ -98,17 +90,17 @@ class Block(nn.Module):
     def _sublayer(
         self,
         part: Part,
-        x_BTH: jax.Array,
-        index: jax.Array | int,
+        x_BTH: Array,
+        index: Array | int,
         rows: Rows,
-        own_site: jax.Array | int,
-        site: jax.Array | int,
-    ) -> jax.Array:
+        own_site: Array | int,
+        site: Array | int,
+    ) -> Array:
         """Return x after the residual sum with a part's branch, and with what tuning adds."""
         c, shapes = self.config, part.shapes()
         method, context = method_of(c), Context(c, self.dtype, index, rows.dropout_rng)
 
-        def linear(name: str, x: jax.Array) -> jax.Array:
+        def linear(name: str, x: Array) -> Array:
             width = shapes[name][1]
             std = c.residual_std if name == part.rows[-1] else None
             layer = dense(c, width, self.dtype, name, self.matmul_dtype, c.use_bias, std)
@@ -117,16 +109,14 @@ class Block(nn.Module):
             # has confirmed it.
             return checkpoint_name(method.linear(name, layer, x, context), 'kept')
 
-        def branch(x: jax.Array) -> jax.Array:
+        def branch(x: Array) -> Array:
             drop = lambda out: dropout(out, part.dropout, rows.dropout_rng, site)
             out = part(linear, x, rows, own_site, self.kernel)
             return method.branch(part.rows[-1], out, drop, context)
 
-        norm: Function = lambda x: x
-        if part.is_normed:
-            norm = norm_of(c, part.norm)
+        norm: Function = norm_of(c, part.norm) if part.is_normed else lambda x: x
         adapt = functools.partial(method.total, part.rows[-1], context)
-        return PLACEMENTS[c.norm].sublayer(x_BTH, branch, norm, adapt)
+        return sublayer(c.norm == 'pre', x_BTH, branch, norm, adapt)
 
 
 BLOCKS: dict[str, type[Block]] = {'transformer': Block}

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import numpy as np
+from jax import Array
 
 from bert_jax.model.blocks.part import Linear, Part, Rows
 
 
-def gelu_erf(x: jax.Array) -> jax.Array:
+def gelu_erf(x: Array) -> Array:
     """Return x times the chance that a standard normal is below x.
 
     In float32 by erf, as PyTorch has it: jax takes erfc, which is exact where almost nothing is
@@ -23,7 +24,7 @@ def gelu_erf(x: jax.Array) -> jax.Array:
     return 0.5 * x * (1 + jax.lax.erf(x * np.float32(np.sqrt(0.5))))
 
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     'gelu_tanh': functools.partial(nn.gelu, approximate=True),
     'gelu_erf': gelu_erf,
     'relu': nn.relu,
@@ -47,10 +48,9 @@ class FeedForward(Part):
         return {'intermediate_size': self.config.intermediate_size}
 
     def __call__(
-        self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
-    ) -> jax.Array:
+        self, linear: Linear, x_BTH: Array, rows: Rows, site: Array | int, kernel: str
+    ) -> Array:
         """Return the output of the second layer: see Part."""
-        del rows, site, kernel
         return linear('output', ACTIVATIONS[self.config.hidden_act](linear('intermediate', x_BTH)))
 
 
@@ -68,10 +68,9 @@ class GatedFeedForward(FeedForward):
         return {'intermediate': shapes['intermediate'], 'gate': shapes['intermediate']} | shapes
 
     def __call__(
-        self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
-    ) -> jax.Array:
+        self, linear: Linear, x_BTH: Array, rows: Rows, site: Array | int, kernel: str
+    ) -> Array:
         """Return the output of the last layer: see Part."""
-        del rows, site, kernel
         activate = ACTIVATIONS[self.config.hidden_act]
         x_BTI = activate(linear('intermediate', x_BTH)) * linear('gate', x_BTH)
         return linear('output', x_BTI)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 # A block's least size and what it is a multiple of: smaller ones are slower, timed on a CPU.
 _LEAST, _MULTIPLE = 32, 16
@@ -49,11 +49,11 @@ class Blocks(NamedTuple):
         """Whether blocks are faster than the row as a whole."""
         return isinstance(self.tokens, int) and self.tokens >= _WORTH * self.neighbourhood
 
-    def queries(self, x_BT: jax.Array) -> jax.Array:
+    def queries(self, x_BT: Array) -> Array:
         """Return x [B, T, ...] as [B, b, C, ...]."""
         return self._cut(x_BT, 0, self.number * self.size - self.tokens)
 
-    def keys(self, x_BS: jax.Array) -> jax.Array:
+    def keys(self, x_BS: Array) -> Array:
         """Return x [B, S, ...] as [B, b, K, ...]: beside each block of queries its keys."""
         right = 0 if self.causal else 1
         whole = (self.number + right) * self.size - self.tokens
@@ -61,12 +61,12 @@ class Blocks(NamedTuple):
         shifted = [x_BbC[:, i : i + self.number] for i in range(2 + right)]
         return jnp.concatenate(shifted, axis=2)
 
-    def joined(self, x_BbC: jax.Array) -> jax.Array:
+    def joined(self, x_BbC: Array) -> Array:
         """Return x [B, b, C, ...] as [B, T, ...]."""
         B, b, C, *widths = x_BbC.shape
         return x_BbC.reshape(B, b * C, *widths)[:, : self.tokens]
 
-    def near(self) -> jax.Array:
+    def near(self) -> Array:
         """Return which keys of its neighbourhood a query may see: [b, 1, C, K]."""
         block_b11 = jnp.arange(self.number)[:, None, None]
         t_bC1 = block_b11 * self.size + jnp.arange(self.size)[None, :, None]
@@ -76,14 +76,14 @@ class Blocks(NamedTuple):
         inside = (s_b1K >= 0) & ((s_b1K < self.tokens) | (t_bC1 >= self.tokens))
         return (near(t_bC1, s_b1K, self.window, self.causal) & inside)[:, None]
 
-    def _cut(self, x_BT: jax.Array, left: int, right: int) -> jax.Array:
+    def _cut(self, x_BT: Array, left: int, right: int) -> Array:
         """Return x [B, T, ...] in blocks [B, b, C, ...], with zeros added on both sides."""
         B, _, *widths = x_BT.shape
         x_BT = jnp.pad(x_BT, [(0, 0), (left, right)] + [(0, 0)] * len(widths))
         return x_BT.reshape(B, -1, self.size, *widths)
 
 
-def near(t: jax.Array, s: jax.Array, window: int, causal: bool) -> jax.Array:
+def near(t: Array, s: Array, window: int, causal: bool) -> Array:
     """Whether a query at `t` may see a key at `s`."""
     left = t - s
     return (left <= window) & (left >= (0 if causal else -window))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 
-Function = Callable[[jax.Array], jax.Array]
+Function = Callable[[Array], Array]
 
 
 class LayerNorm(nn.Module):
@@ -25,7 +26,7 @@ class LayerNorm(nn.Module):
     use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """Normalise x [..., H]; the result has the same shape and dtype."""
         shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
         scale = self.param('scale', nn.initializers.ones, (x.shape[-1],)).reshape(shape)
@@ -57,34 +58,22 @@ def norm_of(config: ModelConfig, name: str | None = None) -> Any:
     return norm(config.layer_norm_eps, config.use_bias, name=name)
 
 
-class Placement(NamedTuple):
-    """Where a sub-layer's norm is: on the branch's input, or on the residual sum."""
+def sublayer(
+    is_before: bool,
+    x: Array,
+    f: Function,
+    norm: Function,
+    adapt: Callable[[Array, Function], Array],
+) -> Array:
+    """Return norm(x + f(x)), or x + f(norm(x)) with the norm before the branch.
 
-    is_before: bool
-
-    @property
-    def has_final(self) -> bool:
-        """Tell whether the encoder ends with a norm: sums that no norm has seen need one."""
-        return self.is_before
-
-    def sublayer(
-        self,
-        x: jax.Array,
-        f: Function,
-        norm: Function,
-        adapt: Callable[[jax.Array, Function], jax.Array],
-    ) -> jax.Array:
-        """Return norm(x + f(x)), or x + f(norm(x)).
-
-        Args:
-          x: the sub-layer's input.
-          f: the branch.
-          norm: the sub-layer's norm.
-          adapt: what tuning makes of (the sum, the norm that follows it).
-        """
-        if self.is_before:
-            return adapt(x + f(norm(x)), lambda total: total)
-        return norm(adapt(x + f(x), norm))
-
-
-PLACEMENTS = {'post': Placement(is_before=False), 'pre': Placement(is_before=True)}
+    Args:
+      is_before: whether the norm is on the branch's input, and not on the residual sum.
+      x: the sub-layer's input.
+      f: the branch.
+      norm: the sub-layer's norm.
+      adapt: what tuning makes of (the sum, the norm that follows it).
+    """
+    if is_before:
+        return adapt(x + f(norm(x)), lambda total: total)
+    return norm(adapt(x + f(x), norm))

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
+from jax import Array
 
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.dropout import DropoutRng
 
 # linear(name, x): the product of x and the part's matrix of that name, with its bias.
-Linear = Callable[[str, jax.Array], jax.Array]
+Linear = Callable[[str, Array], Array]
 
 
 class Rows(NamedTuple):
@@ -30,9 +30,9 @@ class Rows(NamedTuple):
     """
 
     mask: AttentionMask
-    position_ids_BT: jax.Array | None
+    position_ids_BT: Array | None
     dropout_rng: DropoutRng | None
-    attentions: list[jax.Array] | None = None
+    attentions: list[Array] | None = None
 
 
 class Part:
@@ -76,7 +76,6 @@ class Part:
 
     def flops(self, seq_len: int) -> int:
         """Return the FLOPs of a sequence in products of activations, forward."""
-        del seq_len
         return 0
 
     def kept(self) -> int:
@@ -85,12 +84,11 @@ class Part:
 
     def scores(self, seq_len: int) -> int:
         """Return how many attention scores of a token the backward pass needs."""
-        del seq_len
         return 0
 
     def __call__(
-        self, linear: Linear, x_BTH: jax.Array, rows: Rows, site: jax.Array | int, kernel: str
-    ) -> jax.Array:
+        self, linear: Linear, x_BTH: Array, rows: Rows, site: Array | int, kernel: str
+    ) -> Array:
         """Return what is added to x [B, T, H].
 
         Args:

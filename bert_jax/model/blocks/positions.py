@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from bert_jax.configs.schema import ModelConfig
 
@@ -29,9 +30,9 @@ class Positions:
         self,
         module: nn.Module,
         seq_len: int,
-        position_ids_BT: jax.Array | None,
-        input_mask_BT: jax.Array | None,
-    ) -> jax.Array | None:
+        position_ids_BT: Array | None,
+        input_mask_BT: Array | None,
+    ) -> Array | None:
         """Return what is added to the embeddings, [B, T, E] or [1, T, E]; None for nothing.
 
         Args:
@@ -40,12 +41,10 @@ class Positions:
           position_ids_BT: a token's position in its example; None: they count from 0.
           input_mask_BT: 0 where there is padding; None: there is none.
         """
-        del module, seq_len, position_ids_BT, input_mask_BT
         return None
 
-    def turned(self, x_BTND: jax.Array, position_ids_BT: jax.Array | None) -> jax.Array:
+    def turned(self, x_BTND: Array, position_ids_BT: Array | None) -> Array:
         """Return queries or keys [B, T, N, D] as the scores of attention read them."""
-        del position_ids_BT
         return x_BTND
 
 
@@ -56,9 +55,9 @@ class LearnedPositions(Positions):
         self,
         module: nn.Module,
         seq_len: int,
-        position_ids_BT: jax.Array | None,
-        input_mask_BT: jax.Array | None,
-    ) -> jax.Array:
+        position_ids_BT: Array | None,
+        input_mask_BT: Array | None,
+    ) -> Array:
         """Return the rows of the tokens' positions: see Positions."""
         c = self.config
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
@@ -85,7 +84,7 @@ class RotaryPositions(Positions):
     modeling_modernbert.py:138-206). Angles are float32.
     """
 
-    def turned(self, x_BTND: jax.Array, position_ids_BT: jax.Array | None) -> jax.Array:
+    def turned(self, x_BTND: Array, position_ids_BT: Array | None) -> Array:
         """Return queries or keys turned: see Positions."""
         c, half = self.config, x_BTND.shape[-1] // 2
         theta = c.local_rope_theta if self.is_local and c.local_rope_theta else c.rope_theta

@@ -17,6 +17,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
@@ -81,14 +82,14 @@ def in_inference(compute_dtype: DTypeLike, platform: str | None = None) -> tuple
 
 
 @functools.cache  # one function for each dtype, so that equal modules are equal
-def reading_as(dtype: str) -> Callable[..., jax.Array]:
+def reading_as(dtype: str) -> Callable[..., Array]:
     """jax.lax.dot_general for x [..., K] and a matrix, both read as `dtype`, with float32 sums.
 
     The matrix is a kernel [K, M] or a table [M, K]. The result has x's dtype, or
     `preferred_element_type`. Both gradients are such products too.
     """
 
-    def dot(a: jax.Array, b: jax.Array, of_a: Any, of_b: Any) -> jax.Array:
+    def dot(a: Array, b: Array, of_a: Any, of_b: Any) -> Array:
         return jax.lax.dot_general(
             a.astype(dtype),
             b.astype(dtype),
@@ -96,16 +97,12 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
             preferred_element_type=jnp.float32,
         )
 
-    def forward(
-        x: jax.Array, w: jax.Array, of_w: int
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    def forward(x: Array, w: Array, of_w: int) -> tuple[Array, tuple[Array, ...]]:
         # What the backward pass reads of x is what was read here: half of the memory.
         read = x.astype(dtype)
         return dot(read, w, (x.ndim - 1,), (of_w,)), (read, w, jnp.zeros((), x.dtype))
 
-    def backward(
-        of_w: int, kept: tuple[jax.Array, jax.Array, jax.Array], g: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def backward(of_w: int, kept: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
         x, w, like_x = kept
         g = g.astype(dtype)
         of_x = dot(g, w, (g.ndim - 1,), (1 - of_w,))
@@ -114,19 +111,18 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
         return of_x.astype(like_x.dtype), of_matrix.astype(w.dtype)
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-    def product(x: jax.Array, w: jax.Array, of_w: int) -> jax.Array:
+    def product(x: Array, w: Array, of_w: int) -> Array:
         return forward(x, w, of_w)[0]
 
     product.defvjp(forward, backward)
 
     def dot_general(
-        x: jax.Array,
-        w: jax.Array,
+        x: Array,
+        w: Array,
         dimensions: Any,
         precision: Any = None,
         preferred_element_type: Any = None,
-    ) -> jax.Array:
-        del precision
+    ) -> Array:
         ((of_x,), (of_w,)), batch = dimensions
         if of_x != x.ndim - 1 or w.ndim != 2 or batch != ((), ()):
             raise ValueError(f'{dimensions}: not a product of x [..., K] and a matrix')
@@ -135,7 +131,7 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
     return dot_general
 
 
-def dot_general(dtype: str | None) -> Callable[..., jax.Array]:
+def dot_general(dtype: str | None) -> Callable[..., Array]:
     """Return the product whose sides are read as `dtype`; None: jax.lax's own."""
     return jax.lax.dot_general if dtype is None else reading_as(dtype)
 

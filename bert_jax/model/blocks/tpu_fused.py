@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -59,22 +60,22 @@ class Names(NamedTuple):
       first_head_1: the number of the first head here among all, int32.
     """
 
-    key_2: jax.Array
-    rows_B: jax.Array
-    first_head_1: jax.Array
+    key_2: Array
+    rows_B: Array
+    first_head_1: Array
 
 
-def obstacle(tokens: int, hidden_size: int, heads: int) -> str | None:
+def obstacle(tokens: int, heads: int, width: int) -> str | None:
     """Why the kernel cannot take rows of so many tokens, as the end of a sentence; None if it can.
 
-    hidden_size, heads: of one device.
+    heads: those of one device; width: of each.
     """
     if tokens % _LANES or tokens > MOST_TOKENS:
         return f'needs sequences of a multiple of {_LANES} tokens up to {MOST_TOKENS}, not {tokens}'
-    if heads % _fewest(hidden_size // heads):
+    if heads % _fewest(width):
         return (
             f'needs heads that fill {_LANES} columns together on each device, not {heads} of width'
-            f' {hidden_size // heads}'
+            f' {width}'
         )
     return None
 
@@ -94,13 +95,13 @@ def _together(heads: int, width: int, tokens: int) -> int:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def fused_attention(
     fused: Fused,
-    q_BTH: jax.Array,
-    k_BSH: jax.Array,
-    v_BSH: jax.Array,
-    queries_BT: jax.Array,
-    keys_BS: jax.Array,
+    q_BTH: Array,
+    k_BSH: Array,
+    v_BSH: Array,
+    queries_BT: Array,
+    keys_BS: Array,
     names: Names,
-) -> jax.Array:
+) -> Array:
     """Attention's output [B, T, H], heads side by side as in q, k and v.
 
     A query sees the keys whose number in keys_BS, int32, is its own in queries_BT. Paper section 3;
@@ -111,29 +112,24 @@ def fused_attention(
 
 def _forward(fused, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names):
     call = _call(_forward_program, fused, q_BTH, backward=False)
-    out_BTH, *masks = call(*names, q_BTH, k_BSH, v_BSH, *_as_sides(queries_BT, keys_BS))
+    sides = queries_BT[..., None], keys_BS[:, None]  # as they stand beside scores [T, S]
+    out_BTH, *masks = call(*names, q_BTH, k_BSH, v_BSH, *sides)
     # Kept where a model's blocks are computed again in the backward pass, as the output is.
     masks = [checkpoint_name(masks_BNWS, 'kept') for masks_BNWS in masks]
-    return out_BTH, (q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks)
+    return out_BTH, (q_BTH, k_BSH, v_BSH, *sides, masks)
 
 
 def _backward(fused, kept, gradient_BTH):
-    q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks = kept
-    call = _call(_backward_program, fused, q_BTH, backward=True)
-    sides = _as_sides(queries_BT, keys_BS)
-    gradients = call(q_BTH, k_BSH, v_BSH, *sides, gradient_BTH, *masks)
+    *arrays, masks = kept
+    call = _call(_backward_program, fused, arrays[0], backward=True)
+    gradients = call(*arrays, gradient_BTH, *masks)
     return *gradients, None, None, Names(None, None, None)
 
 
 fused_attention.defvjp(_forward, _backward)
 
 
-def _as_sides(queries_BT: jax.Array, keys_BS: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both as they stand beside scores [T, S]: [B, T, 1] and [B, 1, S]."""
-    return queries_BT[..., None], keys_BS[:, None]
-
-
-def _call(program: Any, fused: Fused, like_BTH: jax.Array, backward: bool) -> Any:
+def _call(program: Any, fused: Fused, like_BTH: Array, backward: bool) -> Any:
     """`program` over a grid of (rows, groups of heads), as a function of names and arrays."""
     B, T, H = like_BTH.shape
     width = H // fused.heads
@@ -214,7 +210,7 @@ def _backward_program(q, k, v, queries, keys, gradient, *refs, fused, together):
         dk[0, :, at] = _product(d_TS, q_TD, (0, 0)).astype(dk.dtype)
 
 
-def _product(a: jax.Array, b: jax.Array, axes: tuple[int, int] = (1, 0)) -> jax.Array:
+def _product(a: Array, b: Array, axes: tuple[int, int] = (1, 0)) -> Array:
     """Products of matrices over an axis of each, summed in float32; in the type of b."""
     precision = jax.lax.Precision.HIGHEST if b.dtype == jnp.float32 else None
     return jax.lax.dot_general(
@@ -226,7 +222,7 @@ def _product(a: jax.Array, b: jax.Array, axes: tuple[int, int] = (1, 0)) -> jax.
     )
 
 
-def _bias(queries: Any, keys: Any, fused: Fused) -> jax.Array:
+def _bias(queries: Any, keys: Any, fused: Fused) -> Array:
     """Return what is added to the scores of a row [T, S]: 0 where a query sees a key."""
     seen_TS = queries[0] == keys[0]
     if fused.causal:
@@ -235,7 +231,7 @@ def _bias(queries: Any, keys: Any, fused: Fused) -> jax.Array:
     return jnp.where(seen_TS, 0.0, fused.masked)
 
 
-def _probs(q_TD: jax.Array, k_SD: jax.Array, bias_TS: jax.Array) -> jax.Array:
+def _probs(q_TD: Array, k_SD: Array, bias_TS: Array) -> Array:
     """Softmax of the scores [T, S], float32."""
     scores_TS = _product(q_TD, k_SD, (1, 1)) * q_TD.shape[-1] ** -0.5 + bias_TS
     over_TS = jnp.exp(scores_TS - jnp.max(scores_TS, axis=-1, keepdims=True))
@@ -258,7 +254,7 @@ def _draw(kept: Any, masks: Any, key: Any, row: Any, head: Any, fused: Fused) ->
     position = places[0] * tokens + places[1]
     masks[...] = jnp.zeros(masks.shape, masks.dtype)
 
-    def some(i: jax.Array, _: None) -> None:
+    def some(i: Array, _: None) -> None:
         first = i * _SUBLANES
         at_place = (position + (head * part + first) * tokens).astype(jnp.uint32)
         bits = jnp.zeros(position.shape, jnp.uint32)
@@ -276,7 +272,7 @@ def _unpack(kept: Any, masks: Any, fused: Fused) -> None:
     parts, tokens = fused.generator.parts, kept.shape[0]
     part, scale = tokens // parts, jnp.float32(fused.generator.scale(fused.rate))
 
-    def some(i: jax.Array, _: None) -> None:
+    def some(i: Array, _: None) -> None:
         words, bit = _place_of(i, parts)
         bits = masks[words, :] >> bit
         for n in range(parts):
@@ -297,7 +293,7 @@ def _each_eight_rows(part: int, some: Callable[..., None]) -> None:
     jax.lax.fori_loop(0, turns, some, None, unroll=math.gcd(turns, 4))
 
 
-def _place_of(i: jax.Array, parts: int) -> tuple[Any, jax.Array]:
+def _place_of(i: Array, parts: int) -> tuple[Any, Array]:
     """Where the masks of eight rows of each part lie: (rows of words, the first part's bit)."""
     turns = _WORD // parts
     words, bit = jax.lax.div(i, turns) * _SUBLANES, jax.lax.rem(i, turns) * parts

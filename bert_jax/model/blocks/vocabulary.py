@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
@@ -28,9 +29,9 @@ from bert_jax.model.blocks.products import dot_general
 # place of 29.9 for v5e, with 1,275 MiB of temporary memory in place of 1,644.
 _LARGE = 2**30
 # The weighted sums of loss and accuracy.
-Sums = tuple[jax.Array, jax.Array]
+Sums = tuple[Array, Array]
 # Of x, table and bias.
-Gradients = tuple[jax.Array, jax.Array, jax.Array]
+Gradients = tuple[Array, Array, Array]
 
 
 class Factors(NamedTuple):
@@ -41,12 +42,12 @@ class Factors(NamedTuple):
     where that is not x's dtype.
     """
 
-    x_BPE: jax.Array
-    table_VE: jax.Array
-    bias_V: jax.Array
+    x_BPE: Array
+    table_VE: Array
+    bias_V: Array
     matmul_dtype: str | None
 
-    def logits(self) -> jax.Array:
+    def logits(self) -> Array:
         """Return the logits [B, P, V], float32."""
         product = dot_general(self.matmul_dtype)(
             self.x_BPE,
@@ -64,7 +65,7 @@ class Factors(NamedTuple):
             B = B // mesh.shape[axis]
         return 4 * B * P * self.bias_V.shape[0] > _LARGE
 
-    def weighted_sums(self, labels_BP: jax.Array, weights_BP: jax.Array) -> Sums:
+    def weighted_sums(self, labels_BP: Array, weights_BP: Array) -> Sums:
         """Return the sums over all rows of weight * loss and of weight * (is the label right?).
 
         They are computed in blocks. Where several logits are the largest, each counts as right.
@@ -87,45 +88,34 @@ def _block_rows(width: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sums(read: DTypeLike, *arrays: jax.Array) -> Sums:
+def _sums(read: DTypeLike, *arrays: Array) -> Sums:
     return _on_mesh(read, False, *arrays)[0]
-
-
-def _forward(read: DTypeLike, *arrays: jax.Array) -> tuple[Sums, Gradients | None]:
-    return _on_mesh(read, True, *arrays)
 
 
 def _backward(read: DTypeLike, gradients: Gradients, of_sums: Sums) -> tuple[Any, ...]:
     # The gradients were computed with the loss, while the logits were there: they are those of the
     # sum, whose own gradient is a number. The accuracy has none.
-    del read
     return (*((of_sums[0] * x).astype(x.dtype) for x in gradients), None, None)
 
 
-_sums.defvjp(_forward, _backward)
+_sums.defvjp(lambda read, *arrays: _on_mesh(read, True, *arrays), _backward)
 
 
 def _on_mesh(
-    read: DTypeLike,
-    with_gradients: bool,
-    x_BPE: jax.Array,
-    table_VE: jax.Array,
-    bias_V: jax.Array,
-    labels_BP: jax.Array,
-    weights_BP: jax.Array,
+    read: DTypeLike, with_gradients: bool, *arrays: Array
 ) -> tuple[Sums, Gradients | None]:
     """Return the sums and their gradients, each device computing its own rows and words.
 
-    Rows are split over `data` and `fsdp`, the table over `fsdp` and `model` (model/partition.py).
-    Each device gathers the table over `fsdp`, and is left with its share of the gradient.
+    The arrays are those of `_in_blocks`, whole. Rows are split over `data` and `fsdp`, the table
+    over `fsdp` and `model` (model/partition.py). Each device gathers the table over `fsdp`, and is
+    left with its share of the gradient.
     """
     mesh = jax.sharding.get_abstract_mesh()
     size = {axis: mesh.shape[axis] for axis in free_axes() if mesh.shape[axis] > 1}
     rows = tuple(axis for axis in BATCH if axis in size)
     words = tuple(axis for axis in ('fsdp', 'model') if axis in size)
-    (B, *_), V = x_BPE.shape, bias_V.shape[0]
+    B, V = len(arrays[0]), len(arrays[2])
     fsdp, model = size.get('fsdp', 1), size.get('model', 1)
-    arrays = (x_BPE, table_VE, bias_V, labels_BP, weights_BP)
     # One row (a model's first shapes) is not split; nor is a table that does not divide.
     if V % (fsdp * model):
         words = ()
@@ -159,7 +149,7 @@ def _on_mesh(
     return mapped(*arrays)
 
 
-def _local_labels(labels: jax.Array, part: int, model: int) -> jax.Array:
+def _local_labels(labels: Array, part: int, model: int) -> Array:
     """Return where the labels' words are among those that a device has gathered; -1: elsewhere.
 
     part: the words of each piece of the table. Piece i is of part i // model of `fsdp` and of part
@@ -170,7 +160,7 @@ def _local_labels(labels: jax.Array, part: int, model: int) -> jax.Array:
     return jnp.where(piece % model == mine, piece // model * part + offset, -1)
 
 
-def _cut(blocks: int, R: int, a: jax.Array, filling: int, *shape: int) -> jax.Array:
+def _cut(blocks: int, R: int, a: Array, filling: int, *shape: int) -> Array:
     """Return rows of `shape` as [blocks, R, *shape], filled up.
 
     Filling rows have weight 0, and no word as their label: a device's first may have logit -inf.
@@ -184,11 +174,11 @@ def _in_blocks(
     read: DTypeLike,
     with_gradients: bool,
     across: tuple[str, ...],
-    x_BPE: jax.Array,
-    table_VE: jax.Array,
-    bias_V: jax.Array,
-    labels_BP: jax.Array,
-    weights_BP: jax.Array,
+    x_BPE: Array,
+    table_VE: Array,
+    bias_V: Array,
+    labels_BP: Array,
+    weights_BP: Array,
 ) -> tuple[Sums, Gradients | None]:
     """Return the sums, and their gradients, of these rows.
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
-from bert_jax.model.peft.method import Context, Efficient, Function, bottleneck
+from bert_jax.model.peft.method import Context, Efficient, Function
 
 
 class Experts(nn.Module):
@@ -22,7 +23,7 @@ class Experts(nn.Module):
     dtype: DTypeLike
 
     @nn.compact
-    def __call__(self, x: jax.Array, chosen: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Array, chosen: Array | None) -> Array:
         """Return x [..., inputs] through the layer number `chosen`, or through the mean one."""
         shape = (self.experts, x.shape[-1], self.features)
         kernel = self.param('kernel', nn.initializers.normal(0.02), shape)
@@ -44,7 +45,7 @@ class AdaMix(Efficient):
     folds = False
     bottlenecks = ('output',)  # of one expert and the shared matrix
 
-    def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
+    def branch(self, name: str, out: Array, drop: Function, context: Context) -> Array:
         """Return the output with the change of the expert that was drawn: see Method."""
         if name != 'output':
             return drop(out)
@@ -55,7 +56,7 @@ class AdaMix(Efficient):
         experts = Experts(width, M, context.dtype, name=f'{name}_adapter_down')
         down, init = (lambda x: experts(x, chosen)), nn.initializers.normal(0.02)
         act = ACTIVATIONS['gelu_erf']
-        return drop(out + bottleneck(name, out, width, act, init, context.dtype, down))
+        return drop(out + self.bottleneck(name, out, act, init, context, down))
 
     def fold(self, layers: dict[str, Any]) -> dict[str, Any]:
         """Return the blocks with one expert, the mean of all, which answers are computed by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
-from bert_jax.model.peft.method import Context, Efficient, Function, bottleneck
+from bert_jax.model.peft.method import Context, Efficient, Function
 
 
 class Houlsby(Efficient):
@@ -26,5 +26,5 @@ class Houlsby(Efficient):
     def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
         """Return the dropped output and the adapter's change of it: see Method."""
         out, small = drop(out), jax.nn.initializers.truncated_normal(1e-3)
-        act, width = ACTIVATIONS[context.config.hidden_act], self.tuning.option('width')
-        return out + bottleneck(name, out, width, act, small, context.dtype)
+        act = ACTIVATIONS[context.config.hidden_act]
+        return out + self.bottleneck(name, out, act, small, context)

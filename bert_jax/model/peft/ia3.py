@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import flax.linen as nn
-import jax
+from jax import Array
 
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.peft.method import Context, Efficient, Function
@@ -17,7 +17,7 @@ class Scale(nn.Module):
     """x times a learned vector, ones at first."""
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """Scale x [..., width]; the result has the same shape and dtype."""
         scale = self.param('scale', nn.initializers.ones, (x.shape[-1],))
         return x * scale.astype(x.dtype).reshape(*(1,) * (x.ndim - 1), -1)
@@ -38,7 +38,7 @@ class IA3(Efficient):
         of_peft = self.tuning.option('vectors') == 'peft'
         self._before = ('attention_output', 'output') if of_peft else ('output',)
 
-    def linear(self, name: str, product: Function, x: jax.Array, context: Context) -> jax.Array:
+    def linear(self, name: str, product: Function, x: Array, context: Context) -> Array:
         """Return the scaled product, or the product of what is scaled: see Method."""
         if name in _AFTER:
             return Scale(name=f'{name}_ia3')(product(x))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.tuning import TuningConfig
@@ -27,7 +28,7 @@ _SITES_PER_LAYER = 8
 # The last of the path of what is added, and its value where it changes nothing.
 _ADDED = re.compile(r'_(lora_[ab]|ia3|adapter_down|adapter_up)/(kernel|bias|scale)$')
 
-Function = Callable[[jax.Array], jax.Array]
+Function = Callable[[Array], Array]
 
 
 class Context(NamedTuple):
@@ -38,10 +39,10 @@ class Context(NamedTuple):
 
     config: ModelConfig
     dtype: DTypeLike
-    block: jax.Array | int
+    block: Array | int
     dropout_rng: DropoutRng | None
 
-    def site(self, number: int) -> jax.Array | int:
+    def site(self, number: int) -> Array | int:
         """Return site `number`, from 0 to 7, of this block."""
         return _SITE + self.block * _SITES_PER_LAYER + number
 
@@ -70,27 +71,22 @@ class Method:
         0 of what is no block's; path: of a model with a head, as in 'encoder/layers/query/bias'.
         Every trained leaf is trained up to the last block.
         """
-        del path
         return 0
 
     def weights(self, name: str, inputs: int, outputs: int) -> int:
         """Return by how many added weights a token is multiplied where matrix `name` is."""
-        del name, inputs, outputs
         return 0
 
-    def linear(self, name: str, product: Function, x: jax.Array, context: Context) -> jax.Array:
+    def linear(self, name: str, product: Function, x: Array, context: Context) -> Array:
         """Return what takes the place of `product(x)`; `name` is that of its matrix."""
-        del name, context
         return product(x)
 
-    def branch(self, name: str, out: jax.Array, drop: Function, context: Context) -> jax.Array:
+    def branch(self, name: str, out: Array, drop: Function, context: Context) -> Array:
         """Return what takes the place of drop(out), a sub-layer's output after matrix `name`."""
-        del name, context
         return drop(out)
 
-    def total(self, name: str, context: Context, total: jax.Array, norm: Function) -> jax.Array:
+    def total(self, name: str, context: Context, total: Array, norm: Function) -> Array:
         """Return what takes the place of the residual sum, read by `norm`, after matrix `name`."""
-        del name, context, norm
         return total
 
     def fold(self, layers: dict[str, Any]) -> dict[str, Any]:
@@ -132,40 +128,36 @@ class Efficient(Method):
             return self.added_from()
         return lowest if re.search(self.trained, path) else None
 
+    def bottleneck(
+        self,
+        name: str,
+        x: Array,
+        activation: Function,
+        init: jax.nn.initializers.Initializer,
+        context: Context,
+        down: Function | None = None,
+    ) -> Array:
+        """Return an adapter's change, W2 act(W1 x + b1) + b2, of the output of matrix `name`.
+
+        Args:
+          name: the matrix.
+          x: what the adapter reads.
+          activation: act.
+          init: of both matrices; biases are 0 at first.
+          context: where the block asks.
+          down: what computes W1 x + b1 in place of a dense layer.
+        """
+        layer = functools.partial(nn.Dense, dtype=context.dtype, kernel_init=init)
+        down = down or layer(self.tuning.option('width'), name=f'{name}_adapter_down')
+        return layer(x.shape[-1], name=f'{name}_adapter_up')(activation(down(x)))
+
     def added_from(self) -> int:
         """Return the lowest block to which something is added."""
         return self.tuning.option('frozen_layers')
 
     def trains_outside(self, path: str) -> bool:
         """Tell whether an encoder's leaf outside of the blocks is trained in any case."""
-        del path
         return False
-
-
-def bottleneck(
-    name: str,
-    x: jax.Array,
-    width: int,
-    activation: Function,
-    init: jax.nn.initializers.Initializer,
-    dtype: DTypeLike,
-    down: Function | None = None,
-) -> jax.Array:
-    """Return an adapter's change, W2 act(W1 x + b1) + b2, of the output of matrix `name`.
-
-    Args:
-      name: the matrix.
-      x: what the adapter reads.
-      width: R.
-      activation: act.
-      init: of both matrices; biases are 0 at first.
-      dtype: of the arithmetic.
-      down: what computes W1 x + b1 in place of a dense layer.
-    """
-    layer = functools.partial(nn.Dense, dtype=dtype, kernel_init=init)
-    down = down or layer(width, name=f'{name}_adapter_down')
-    up = layer(x.shape[-1], name=f'{name}_adapter_up')
-    return up(activation(down(x)))
 
 
 def is_added(path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 
-from bert_jax.model.peft.method import Context, Efficient, Function, bottleneck
+from bert_jax.model.peft.method import Context, Efficient, Function
 
 
 class Pfeiffer(Efficient):
@@ -22,5 +22,5 @@ class Pfeiffer(Efficient):
         """Return the sum and the adapter's change of it: see Method."""
         if name != 'output':
             return total
-        init, width = nn.initializers.normal(0.02), self.tuning.option('width')
-        return total + bottleneck(name, norm(total), width, nn.relu, init, context.dtype)
+        init = nn.initializers.normal(0.02)
+        return total + self.bottleneck(name, norm(total), nn.relu, init, context)

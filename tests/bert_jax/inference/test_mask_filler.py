@@ -26,9 +26,8 @@ def test_the_usual_spelling_is_understood_by_a_model_whose_mask_token_is_another
     fill = MaskFiller(source('BertForMaskedLM', own), 2)
     usual = MaskFiller(source('BertForMaskedLM'), 2)
     assert fill('a [MASK] film')['masks'] == fill('a <mask> film')['masks']
-    assert [
-        [word['probability'] for word in words] for words in fill('a [MASK] film')['masks']
-    ] == [[word['probability'] for word in words] for words in usual('a [MASK] film')['masks']]
+    shares = lambda answer: [word['probability'] for word in answer['masks'][0]]
+    assert shares(fill('a [MASK] film')) == shares(usual('a [MASK] film'))
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,8 @@ def test_classes_whatever_stands_beside_a_text(caplog):
         wanted = softmax(logits(model, *texts))
         np.testing.assert_allclose(list(answer['probabilities'].values()), wanted, atol=1e-5)
         assert list(answer['probabilities']) == list(tiny_models.LABELS)
-        assert answer['label'] == tiny_models.LABELS[int(wanted.argmax())] and answer[
-            'probability'
-        ] == max(answer['probabilities'].values())
+        assert answer['label'] == tiny_models.LABELS[int(wanted.argmax())]
+        assert answer['probability'] == max(answer['probabilities'].values())
     assert len({a['label'] for a in answers}) > 1
     alone = serve(TEXTS[2])
     assert alone['probability'] == pytest.approx(answers[2]['probability'], abs=1e-5)
@@ -104,15 +103,11 @@ def test_masked_words_and_the_next_sentence():
         )
     assert answer['next_probability'] == pytest.approx(softmax(nsp[0])[0], abs=1e-5)
     assert serve('no mask here') == {'masks': []}
-    with pytest.raises(UserError, match='a text with 21 mask tokens'):
-        serve('[MASK]' * 21)
 
 
 def test_answers_in_contexts_longer_than_a_row():
-    question, context = (
-        'what is paris?',
-        'The film. ' * 30 + 'Paris,  is the capital of France.' + ' a bad film' * 20,
-    )
+    question = 'what is paris?'
+    context = 'The film. ' * 30 + 'Paris,  is the capital of France.' + ' a bad film' * 20
     serve = predictor('BertForQuestionAnswering', doc_stride=8, max_answer_length=6)
     answer = serve((question, context))
     assert answer['answer'] and answer['answer'] in ' '.join(context.split())
@@ -190,8 +185,6 @@ def test_choices_of_any_number():
     scores = np.concatenate(second)
     np.testing.assert_allclose(answers[1]['probabilities'], softmax(scores), atol=1e-5)
     assert answers[1]['choice'] == int(scores.argmax()) and len(answers[0]['probabilities']) == 2
-    with pytest.raises(UserError, match='"choices" must be a list of two or more'):
-        serve({'text': 'who', 'choices': ['one']})
 
 
 @pytest.mark.parametrize(

@@ -66,19 +66,14 @@ WORDS = {
 }
 
 
-def elsewhere(*command: object, timeout: float = 300) -> str:
+def elsewhere(*command: object) -> str:
     """Output of a fresh Python in isolated mode, in another folder."""
-    environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'} | {
-        'JAX_NUM_CPU_DEVICES': '1'
-    }
+    environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
+    environment |= {'JAX_NUM_CPU_DEVICES': '1'}
     run = subprocess.run(
         [sys.executable, '-I', *map(str, command)],
-        capture_output=True,
-        text=True,
-        cwd='/',
-        env=environment,
-        timeout=timeout,
-    )
+        capture_output=True, text=True, cwd='/', env=environment, timeout=300,
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
     return run.stdout
 

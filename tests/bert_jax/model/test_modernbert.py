@@ -18,7 +18,7 @@ from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout, partition
-from bert_jax.model.blocks.block import Cycle, cycle_of, kind_of
+from bert_jax.model.blocks.block import cycle_of, kind_of
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.state import init_params, parameter_count
 from tests.helpers.numpy_bert import make_batch, noisy_params
@@ -54,7 +54,7 @@ def test_golden_parameter_counts(name):
 )
 def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
     config = tiny(num_layers=layers)
-    assert cycle_of(tuple(kind_of(config, i) for i in range(layers))) == Cycle(*cycle)
+    assert cycle_of(tuple(kind_of(config, i) for i in range(layers))) == cycle
 
 
 def test_a_loop_computes_what_blocks_in_turn_compute():
@@ -146,13 +146,12 @@ def test_tuning_knows_the_gate():
         ModelConfig().tuned(TuningConfig('lora', matrices='gate'))
 
 
-@pytest.mark.parametrize('name,tokens', [('modernbert_base', 3e9), ('modernbert_large', 2e9)])
-def test_the_rate_warms_up_over_the_published_tokens(name, tokens):
+def test_the_rate_warms_up_over_the_published_tokens():
     """Steps of the growing batch are smaller, so there are more of them."""
-    config = load.load(name)
+    config = load.load('modernbert_base')
     phase = config.phases[0]
     first, each = phase.batch_warmup_from, phase.batch_warmup_steps
     sizes = [
         min(first * (1 + i // each), phase.batch_size) for i in range(config.optimizer.warmup_steps)
     ]
-    assert abs(1024 * sum(sizes) / tokens - 1) < 0.001
+    assert abs(1024 * sum(sizes) / 3e9 - 1) < 0.001

@@ -78,5 +78,3 @@ def test_what_tells_blocks_apart_is_one_line():
         SHARED.tuned(TuningConfig('lora', frozen_layers=1))
     with pytest.raises(UserError, match=message):
         FinetuneConfig(optimizer=optimizer).encoder(SHARED)
-    with pytest.raises(UserError, match=r'num_groups=3: must be a divisor of num_layers=4'):
-        dataclasses.replace(SHARED, num_groups=3)
