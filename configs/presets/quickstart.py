@@ -1,4 +1,4 @@
-"""The quickstart's run: BERT-Tiny, vocabulary of 8,000, S=32, about three minutes on 2 CPU cores.
+"""The quickstart's run: BERT-Tiny, vocabulary of 8,000, S=32, about five minutes on 2 CPU cores.
 
     bash launch/quickstart.sh
 
@@ -34,11 +34,11 @@ def get_config() -> PretrainConfig:
             attention_dropout=0.0,
             initializer_range=0.05,
         ),
-        phases=(Phase(seq_len=SEQ_LEN, steps=4500, batch_size=32),),
+        phases=(Phase(seq_len=SEQ_LEN, steps=5400, batch_size=32),),
         optimizer=OptimizerConfig(
             peak_lr=1.2e-3, warmup_steps=200, schedule='linear', b2=0.98, eps=1e-7
         ),
         runtime=RuntimeConfig(
-            decoder='numpy', log_every=100, eval_every=750, eval_batches=64, checkpoint_every=1500
+            decoder='numpy', log_every=100, eval_every=900, eval_batches=64, checkpoint_every=1800
         ),
     )

@@ -54,7 +54,7 @@ class Options:
     vocab_size: int = option(8000, 'entries of the vocabulary', bounds=(100, 1 << 24))
     steps: int | None = option(
         None,
-        "pre-training steps (default: as configs/presets/quickstart.py has, three minutes' worth on"
+        "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on"
         ' 2 cores)',
         bounds=(1, None),
     )
