@@ -206,11 +206,11 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
 
     losses.png, held_out.png, learning_rate.png; scores.png has what fine-tuning scored on the way,
     on a split of its task. What guessing scores is a dotted line where the run's folder knows it.
-    Fewer than three points make no picture: their numbers say as much.
 
     Raises:
       UserError: the file is missing.
     """
+    # A picture is drawn only where there are points for it: no empty axes.
     lines, folder = read_metrics(metrics_path), epath.Path(out_dir)
     workdir = Workdir(epath.Path(metrics_path).parent)
     guessed = guesses(workdir)
@@ -262,9 +262,7 @@ def _curves(
         curves.append(Curve(label, measured, 'main', colour))
         if level:
             curves.append(Curve(f'{label}, guessing', level, 'guessing', colour))
-    # A line through two points shows no more than its numbers, and to draw it takes time.
-    longest = max((len(curve.points) for curve in curves if curve.kind == 'main'), default=0)
-    return curves if longest > 2 else []
+    return curves
 
 
 def plot_workdir(folder: epath.PathLike) -> None:

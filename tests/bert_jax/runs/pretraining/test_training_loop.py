@@ -110,7 +110,7 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     The last checkpoint is whole, and what there is is drawn.
     """
     changes = ['optimizer.peak_lr=1e37', 'optimizer.warmup_steps=0', 'optimizer.schedule=constant']
-    changes += ['runtime.log_every=3', 'runtime.checkpoint_every=5', *UNDROPPED]
+    changes += ['runtime.log_every=5', 'runtime.checkpoint_every=5', *UNDROPPED]
     (said,), log = pretrain(folder, (0, 'burnt', changes))
     assert '10 steps in a row, 2 to 11, had a non-finite loss or gradient' in said
     assert (
@@ -120,12 +120,12 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     assert re.search(
         r'the first of these steps read train-0000\d-of-00002.tfrecord records \d+ to \d+', said
     )
-    assert len(re.findall(r'step [369]/20 train .* discarded_steps [23]\b', log)) == 3
+    assert len(re.findall(r'step (?:5|10)/20 train .* discarded_steps [45]\b', log)) == 2
     rates = [m['learning_rate'] for m in read_metrics(folder / 'burnt/metrics.jsonl')]
-    assert rates == pytest.approx([1e37] * 3)  # of a discarded step too
+    assert rates == pytest.approx([1e37, 1e37])  # of a discarded step too
     assert checkpoint.load_params(folder / 'burnt')[1] == 10
     assert not list((folder / 'burnt/checkpoints').glob('*tmp*'))
-    assert (folder / 'burnt/plots/learning_rate.png').exists()
+    assert (folder / 'burnt/plots/losses.png').exists()
 
 
 @pytest.mark.parametrize(
