@@ -83,14 +83,18 @@ class PretrainResult(RunResult):
             running.say_stopped(self.signal, checkpoint.standing(self.workdir, self.step))
         return super().exit_code()
 
+    @functools.cached_property
+    def _lines(self) -> list[dict[str, Any]]:
+        return read_metrics(self.folder.metrics_file)
+
     def verdict(self) -> str | None:
         """Say how the last evaluation compares with guessing; None without one."""
-        return baselines.verdict(read_metrics(self.folder.metrics_file))
+        return baselines.verdict(self._lines)
 
     def uses(self, folder: str) -> dict[str, str]:
         """Return commands for the model in `folder`, a word of the shell, and what they do."""
         fill = f'bert-fill-mask --workdir={folder}'
-        masked_words = any('mlm_loss' in line for line in read_metrics(self.folder.metrics_file))
+        masked_words = any('mlm_loss' in line for line in self._lines)
         uses = {fill: 'asks for texts with [MASK], fills it in'} if masked_words else {}
         finetune = f'bert-finetune --task=TASK --init_from={folder} --workdir=DIR'
         return uses | {finetune: 'trains it on a task'}
