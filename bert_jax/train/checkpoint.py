@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import math
 import os
 import re
@@ -169,6 +170,8 @@ class Checkpoints:
         # Fingerprints are taken of the arrays on the devices, before anything can go wrong on their
         # way to the disk; a checksum over the rest of the record guards the fingerprints.
         record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
+        # A copy: orbax writes it in a thread of its own, and the next step adds to `meta`'s sums.
+        record = json.loads(json.dumps(record))
         record['checksum'] = checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
         at_rest = layout.stacked(state)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import math
 import os
 import pathlib
 import shutil
+import threading
 
 import jax
 import numpy as np
 import pytest
+from orbax.checkpoint import JsonCheckpointHandler
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
@@ -82,6 +85,26 @@ def test_restores_the_same_bits_on_another_mesh(tmp_path):
         restored.params['encoder']['embeddings']['word'].sharding
         == target.params['encoder']['embeddings']['word'].sharding
     )
+
+
+def test_what_is_saved_is_what_was_there_when_the_save_began(tmp_path, monkeypatch):
+    # The file of `meta` is written late: training has added to its sums by then.
+    write = JsonCheckpointHandler._save_fn
+
+    async def late(handler, record, folder):
+        await asyncio.to_thread(added.wait, 30)
+        await write(handler, record, folder)
+
+    monkeypatch.setattr(JsonCheckpointHandler, '_save_fn', late)
+    added, sums = threading.Event(), {'loss': [1.0, 2.0]}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(at(1), {'meter': {'sums': sums}})
+        sums['loss'][0] += 1.0
+        sums['accuracy'] = [0.5, 1.0]
+        added.set()
+    with Checkpoints(tmp_path) as checkpoints:
+        _, meta = checkpoints.restore(make())
+    assert meta['meter'] == {'sums': {'loss': [1.0, 2.0]}}
 
 
 def test_steps_that_are_chosen_are_kept_for_good(tmp_path):
