@@ -21,6 +21,10 @@ from bert_jax.mesh import processor
 
 # Of all programs in the user's cache; beyond it those go first that were used last the longest ago.
 _MOST_BYTES = 10 << 30
+# A program that took less to compile is not kept. Of jax's own second a small model's start has
+# several: its first weights, its evaluation, the fingerprints of a checkpoint.
+_LEAST = 'jax_persistent_cache_min_compile_time_secs'
+_LEAST_OF_JAX, _LEAST_SECONDS = 1.0, 0.1
 
 
 def use(folder: str | None) -> None:
@@ -32,7 +36,10 @@ def use(folder: str | None) -> None:
     """
     if folder is None:
         jax.config.update('jax_enable_compilation_cache', False)
-    elif folder != 'auto':
+        return
+    if jax.config.values[_LEAST] == _LEAST_OF_JAX:
+        jax.config.update(_LEAST, _LEAST_SECONDS)
+    if folder != 'auto':
         if '://' not in folder:  # one in an object store needs no making
             try:
                 pathlib.Path(folder).mkdir(parents=True, exist_ok=True)

@@ -243,7 +243,8 @@ class Encoder(nn.Module):
         if self.scan or self.remat != 'none':
             policy = REMAT_POLICIES[self.remat]
             run = jax.checkpoint(run, policy=policy, prevent_cse=not self.scan)
-        return run
+        # Blocks of one kind share a trace. What a block appends to `attentions` may not leave it.
+        return jax.jit(run) if rows.attentions is None else run
 
     def _unrolled(
         self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array

@@ -8,6 +8,7 @@ arrays, which takes five times as long.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -33,6 +34,8 @@ def row_major(shape: tuple[int, ...], number: int = 0) -> Array:
     return places
 
 
+# So it is traced once for each shape, of which a model has many places.
+@functools.partial(jax.jit, static_argnames='rounds')
 def threefry(key: Any, counter: tuple[Array, Array], rounds: int = ROUNDS) -> tuple[Array, Array]:
     """Two uint32 arrays of random words, one of each for every pair of counters.
 

@@ -70,6 +70,13 @@ def test_a_program_is_compiled_once_for_all_runs_of_a_user(users):
     assert jax.config.jax_compilation_cache_max_size == 10 * 2**30
 
 
+@pytest.mark.parametrize(('before', 'after'), [(1.0, 0.1), (30.0, 30.0)])
+def test_small_programs_are_kept_too_unless_the_user_set_a_bound(before, after, users):
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', before)
+    run('auto')
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == after
+
+
 def test_a_run_goes_on_where_the_users_cache_cannot_be_written(users, monkeypatch, caplog):
     (users / 'file').write_text('')
     monkeypatch.setenv('XDG_CACHE_HOME', str(users / 'file'))

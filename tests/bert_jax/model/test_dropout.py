@@ -92,6 +92,14 @@ def test_threefry_gives_the_words_that_its_authors_published(rounds, key, counte
     assert tuple(int(word) for word in found) == words
 
 
+def test_places_of_one_shape_share_the_trace_of_their_bits():
+    rng = DropoutRng(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32))
+    twice = lambda x: dropout(dropout(x, 0.1, rng, 1), 0.1, rng, 2)
+    equations = jax.make_jaxpr(twice)(jnp.ones((2, 8, 4))).eqns
+    one, other = (e.params['jaxpr'] for e in equations if e.params.get('name') == 'threefry')
+    assert one is other
+
+
 @pytest.mark.parametrize(
     ('rate', 'generator', 'had'),
     [

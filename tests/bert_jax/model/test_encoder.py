@@ -10,6 +10,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, partition
+from bert_jax.model.blocks.block import Block
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.model.encoder import Packing
 from bert_jax.train.state import init_params
@@ -43,6 +44,23 @@ def test_forward_equals_numpy(changes, scan):
     np.testing.assert_allclose(mlm[..., : config.vocab_size], want_mlm, atol=5e-5)
     np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
     assert np.all(np.isneginf(mlm[..., config.vocab_size :]))
+
+
+@pytest.mark.parametrize(('changes', 'kinds'), [({}, 1), ({'local_window': 8}, 2)], ids=str)
+def test_blocks_of_one_kind_are_traced_once(changes, kinds, monkeypatch):
+    config = tiny_config(num_layers=6, **changes)
+    model, batch = heads.Pretraining(config), make_batch(config)
+    params = noisy_params(model)
+    traced, of_block = [], Block._sublayer
+
+    def sublayer(block, *rest):
+        traced.append(block.like)
+        return of_block(block, *rest)
+
+    monkeypatch.setattr(Block, '_sublayer', sublayer)
+    jax.jit(model.apply).trace({'params': params}, batch)
+    # Twice each: attention and the feed-forward part.
+    assert len(traced) == 2 * kinds
 
 
 def test_initial_parameters_are_berts():
