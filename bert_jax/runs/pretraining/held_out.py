@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -27,6 +27,8 @@ from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.metrics_accumulator import add_sums, means
 from bert_jax.train.program import pretraining_model
 from bert_jax.train.step import make_eval_step
+
+_T = TypeVar('_T')
 
 
 def measure(
@@ -49,8 +51,9 @@ def measure_languages(
     # count a short last batch too much.
     total: dict[str, list[float]] = {}
     by_language: dict[str, dict[str, list[float]]] = {}
-    for language, batch in batches:
-        sums = jax.device_get(eval_step(params, batch))
+    dispatched = ((language, eval_step(params, batch)) for language, batch in batches)
+    for language, on_devices in _one_late(dispatched):
+        sums = jax.device_get(on_devices)
         add_sums(total, sums)
         add_sums(by_language.setdefault(language, {}), sums)
     measures = means(total)
@@ -67,6 +70,15 @@ def measure_languages(
     if 'nsp_loss' in measures:
         measures['examples'] = total['nsp_loss'][1]
     return measures
+
+
+def _one_late(items: Iterable[_T]) -> Iterator[_T]:
+    """Yield each item when the next is there: what it waits for is computed meanwhile."""
+    before: list[_T] = []
+    for item in items:
+        yield from before
+        before = [item]
+    yield from before
 
 
 def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:

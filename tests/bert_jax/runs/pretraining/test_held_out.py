@@ -72,3 +72,16 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
         == read_json(pathlib.Path(encoder, 'eval/eval.json'))['records']
         > 10
     )
+
+
+def test_the_next_batch_is_dispatched_before_the_sums_of_one_are_waited_for(monkeypatch):
+    events = []
+
+    def eval_step(params, batch):
+        events.append(f'dispatch {batch}')
+        return {'loss': (batch, 1.0)}
+
+    fetch = lambda sums: (events.append(f'fetch {sums["loss"][0]}'), sums)[1]
+    monkeypatch.setattr(held_out.jax, 'device_get', fetch)
+    assert held_out.measure(eval_step, None, [1, 2, 6]) == {'loss': 3.0}
+    assert ' '.join(events) == 'dispatch 1 dispatch 2 fetch 1 dispatch 6 fetch 2 fetch 6'
