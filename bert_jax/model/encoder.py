@@ -229,13 +229,14 @@ class Encoder(nn.Module):
             if self.is_initializing():
                 hidden.append(_fresh(self, fields, name, numbers, hidden[-1], rows))
                 continue
-            run = functools.cache(functools.partial(self._run_of, fields, rows))
+            is_traced = isinstance(x_BTH, jax.core.Tracer)
+            run = functools.cache(functools.partial(self._run_of, fields, rows, is_traced))
             blocks = self.variables['params'][name]
             through = self._in_a_loop if self.scan else self._unrolled
             hidden += through(run, blocks, numbers, hidden[-1])
         return hidden[1:]
 
-    def _run_of(self, fields: tuple[Any, ...], rows: Rows, like: int) -> _Run:
+    def _run_of(self, fields: tuple[Any, ...], rows: Rows, is_traced: bool, like: int) -> _Run:
         """Return what goes through a block of the kind that block number `like` has."""
         block = _block_of(self.config)(*fields, like, parent=None)
         run: _Run = lambda params, x, index: block.apply({'params': params}, x, index, rows)[0]
@@ -243,8 +244,9 @@ class Encoder(nn.Module):
         if self.scan or self.remat != 'none':
             policy = REMAT_POLICIES[self.remat]
             run = jax.checkpoint(run, policy=policy, prevent_cse=not self.scan)
-        # Blocks of one kind share a trace. What a block appends to `attentions` may not leave it.
-        return jax.jit(run) if rows.attentions is None else run
+        # Blocks of one kind share a trace, where there is one: each call of an encoder that is not
+        # compiled would compile them anew. What a block appends to `attentions` may not leave it.
+        return jax.jit(run) if is_traced and rows.attentions is None else run
 
     def _unrolled(
         self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
