@@ -51,16 +51,33 @@ def test_blocks_of_one_kind_are_traced_once(changes, kinds, monkeypatch):
     config = tiny_config(num_layers=6, **changes)
     model, batch = heads.Pretraining(config), make_batch(config)
     params = noisy_params(model)
-    traced, of_block = [], Block._sublayer
-
-    def sublayer(block, *rest):
-        traced.append(block.like)
-        return of_block(block, *rest)
-
-    monkeypatch.setattr(Block, '_sublayer', sublayer)
+    traced = sublayers_called(monkeypatch)
     jax.jit(model.apply).trace({'params': params}, batch)
     # Twice each: attention and the feed-forward part.
     assert len(traced) == 2 * kinds
+
+
+def test_blocks_are_not_compiled_by_themselves_where_the_model_is_not(monkeypatch):
+    """They would be so in each call."""
+    config = tiny_config()
+    model, batch = heads.Pretraining(config), make_batch(config)
+    params = noisy_params(model)
+    called = sublayers_called(monkeypatch)
+    model.apply({'params': params}, batch)
+    assert [isinstance(x, jax.core.Tracer) for x in called] == [False] * 2 * config.num_layers
+
+
+def sublayers_called(monkeypatch) -> list[jax.Array]:
+    """What the blocks' sub-layers are given from now on."""
+    called: list[jax.Array] = []
+    of_block = Block._sublayer
+
+    def sublayer(block, part, x, *rest):
+        called.append(x)
+        return of_block(block, part, x, *rest)
+
+    monkeypatch.setattr(Block, '_sublayer', sublayer)
+    return called
 
 
 def test_initial_parameters_are_berts():
