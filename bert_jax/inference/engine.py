@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -34,8 +33,6 @@ from bert_jax.runs.finetuning.data_collator import (
     run,
 )
 
-T = TypeVar('T')
-
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 # On a CPU padding costs more than a program does, once it has run a few times: four lengths to each
@@ -52,13 +49,6 @@ _TOKENS = {'cpu': 512, 'gpu': 32768, 'tpu': 32768}
 _AT_ONCE = 2
 
 _process: list[int] = []  # the one that the devices were first used in
-
-
-def one_ahead(started: Iterable[T]) -> Iterator[T]:
-    """Yield each item when the next one is there too, so that the device is never idle."""
-    for item, _ in itertools.pairwise(itertools.chain(started, [None])):
-        assert item is not None, 'the last of a pair alone'
-        yield item
 
 
 def check_process() -> None:

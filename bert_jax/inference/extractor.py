@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.engine import InferenceEngine, one_ahead
+from bert_jax.inference.engine import InferenceEngine
 from bert_jax.input_pipeline.tasks.features import empty_rows, truncated_lengths, write_row
 from bert_jax.input_pipeline.text.record_files import BadRecord, pass_over
 from bert_jax.input_pipeline.tokenizer import Tokenizer
@@ -24,6 +24,7 @@ from bert_jax.model import pooling as features
 from bert_jax.runs.finetuning.data_collator import Result
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.loop import one_ahead
 
 # Records of a file, with the numbers of their lines.
 Records = Iterable[tuple[int, dict[str, Any] | BadRecord]]

@@ -27,7 +27,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
 from bert_jax.costs import memory
 from bert_jax.inference import served_heads
-from bert_jax.inference.engine import InferenceEngine, Resident, check_process, one_ahead, placed
+from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
@@ -37,6 +37,7 @@ from bert_jax.model.blocks.products import inference_dtype
 from bert_jax.runs.finetuning.data_collator import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.loop import one_ahead
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')

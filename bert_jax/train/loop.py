@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from absl import logging
 
@@ -23,6 +23,8 @@ from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.schedule import Hparams
 from bert_jax.train.state import TrainState
 from bert_jax.train.step import warn_of_recompilation
+
+_T = TypeVar('_T')
 
 
 class LogEntry(NamedTuple):
@@ -301,3 +303,10 @@ def prefetch(
     while queue:
         yield queue.popleft()
         queue.extend(to_devices(b) for b in itertools.islice(batches, 1))
+
+
+def one_ahead(started: Iterable[_T]) -> Iterator[_T]:
+    """Yield each item when the next one is there too, so that the device is never idle."""
+    for item, _ in itertools.pairwise(itertools.chain(started, [None])):
+        assert item is not None, 'the last of a pair alone'
+        yield item

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
@@ -23,12 +23,11 @@ from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import losses
+from bert_jax.train.loop import one_ahead
 from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.metrics_accumulator import add_sums, means
 from bert_jax.train.program import pretraining_model
 from bert_jax.train.step import make_eval_step
-
-_T = TypeVar('_T')
 
 
 def measure(
@@ -52,7 +51,7 @@ def measure_languages(
     total: dict[str, list[float]] = {}
     by_language: dict[str, dict[str, list[float]]] = {}
     dispatched = ((language, eval_step(params, batch)) for language, batch in batches)
-    for language, on_devices in _one_late(dispatched):
+    for language, on_devices in one_ahead(dispatched):
         sums = jax.device_get(on_devices)
         add_sums(total, sums)
         add_sums(by_language.setdefault(language, {}), sums)
@@ -70,15 +69,6 @@ def measure_languages(
     if 'nsp_loss' in measures:
         measures['examples'] = total['nsp_loss'][1]
     return measures
-
-
-def _one_late(items: Iterable[_T]) -> Iterator[_T]:
-    """Yield each item when the next is there: what it waits for is computed meanwhile."""
-    before: list[_T] = []
-    for item in items:
-        yield from before
-        before = [item]
-    yield from before
 
 
 def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
