@@ -118,6 +118,9 @@ def _put(data: Any, root: type[Section], name: str, text: str) -> None:
             fields = {field.name: field for field in described(hint)}
             if step in hint.removed:
                 raise UserError(f'{name} was removed ({hint.removed[step]}): leave it out')
+            if (step, text) in hint.replaced:
+                instead, reason = hint.replaced[step, text]
+                raise UserError(f'{name}={text} was removed ({reason}): use {instead}')
             if step not in fields:
                 meant = _meant(step, list(fields), root)
                 raise UserError(

@@ -27,7 +27,17 @@ Tracker = Literal['wandb', 'mlflow', 'tensorboard']
 class RuntimeConfig(Section):
     """How a run is carried out: only `dropout_rng` changes the result beyond float noise."""
 
-    removed = types.MappingProxyType({'decoding_processes': 'one thread reads records fast enough'})
+    removed = types.MappingProxyType(
+        {
+            'decoding_processes': 'one thread reads records fast enough',
+            'gradient_exchange': 'gradients are always added up by a reduce-scatter',
+        }
+    )
+    replaced = types.MappingProxyType(
+        {
+            ('attention', 'tpu_fused'): ('xla', 'its kernel is gone, and xla draws the same masks'),
+        }
+    )
 
     data_parallel: int | None = _runtime(
         None,
@@ -39,13 +49,6 @@ class RuntimeConfig(Section):
         None,
         'weights and moments are split over `data` too, and each device updates its share; none: on'
         ' TPUs, where no other axis splits the mesh',
-    )
-    gradient_exchange: Literal['auto', 'reduce_scatter', 'all_to_all'] = newer(
-        'auto',
-        'with shard_optimizer, how gradients of matrices are added up; all_to_all: devices send'
-        ' each other the pieces, which a TPU does beside the backward pass; auto: that in'
-        ' pre-training on up to 16 v5e chips, without accumulation and scan_layers',
-        kind='runtime',
     )
     model_parallel: int = _runtime(1, 'devices over which each layer is split', within=COUNT)
     accumulation: int = _runtime(
@@ -77,18 +80,15 @@ class RuntimeConfig(Section):
     remat: Literal['none', 'dots', 'full'] = _runtime(
         'none', 'what the backward pass recomputes, to save memory'
     )
-    # For BERT-large libtpu estimated scanned steps 43 to 68 % longer than unrolled ones (v5e:2x4
-    # and v6e:2x4, 128 and 512 tokens). No TPU has confirmed it.
     scan_layers: bool = _runtime(
         False,
         'loop over the layers instead of unrolling them: compiles faster, runs slower',
     )
-    attention: Literal['auto', 'xla', 'cudnn', 'tpu_splash', 'tpu_fused', 'tpu_flash'] = _runtime(
+    attention: Literal['auto', 'xla', 'cudnn', 'tpu_splash', 'tpu_flash'] = _runtime(
         'auto',
         'what computes attention; cudnn (GPU) and tpu_splash (TPU) are fused kernels without'
         ' dropout on probabilities; auto: where it can be had, cudnn from 128 tokens on and'
         ' tpu_splash from 512, else xla;'
-        ' tpu_fused: a kernel with dropout, which no TPU has run yet;'
         ' tpu_flash: what tpu_splash was called before',
     )
     dropout_rng: Generator = option(

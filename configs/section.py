@@ -52,6 +52,8 @@ class Section:
     # {a former setting: why it was removed}. Saved files may have it and are read without it. No
     # annotation, or it would be a setting.
     removed = types.MappingProxyType[str, str]({})
+    # {(setting, a former value): (what is read in its place, why)}; neither annotated.
+    replaced = types.MappingProxyType[tuple[str, str], tuple[str, str]]({})
 
     def __post_init__(self) -> None:
         for field in described(type(self)):
@@ -114,8 +116,14 @@ class Section:
             raise UserError(f'{title}: expected settings by name, not {reprlib.repr(data)}')
         for name in data.keys() & cls.removed:
             if data[name]:
-                _log_removed(f'{title}.{name}={data[name]}', cls.removed[name])
+                _log_line(
+                    f'{title}.{name}={data[name]} has no effect any more: {cls.removed[name]}'
+                )
         data = {name: value for name, value in data.items() if name not in cls.removed}
+        for (name, former), (value, reason) in cls.replaced.items():
+            if data.get(name) == former:
+                _log_line(f'{title}.{name}={former} is read as {value}: {reason}')
+                data[name] = value
 
         # All names before any value, so that a file of another version is named as such.
         fields = {field.name: field for field in described(cls)}
@@ -164,8 +172,8 @@ def to_dict(config: Section) -> dict[str, Any]:
 
 
 @functools.cache  # a command may read the same file several times
-def _log_removed(assignment: str, reason: str) -> None:
-    logging.getLogger(__name__).warning('%s has no effect any more: %s', assignment, reason)
+def _log_line(line: str) -> None:
+    logging.getLogger(__name__).warning(line)
 
 
 def settings(config: Section, prefix: str = '') -> Iterator[tuple[str, Any, Described]]:

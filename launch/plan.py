@@ -1,12 +1,12 @@
 r"""Before paying: what a pre-training run needs and costs on TPUs or GPUs that are not here.
 
-  bert-plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \
-      [--all_layers] [--json=FILE]
+  bert-plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--all_layers] \
+      [--json=FILE]
 
-With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology:
-memory and collectives are the compiler's. For GPUs (h100:8) it is compiled on a machine that has
-them. Elsewhere only what follows from shapes is told. What does not fit is compiled with changes
-that make it fit. docs/plan.md explains the lines.
+With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology,
+and its memory is the compiler's. For GPUs (h100:8) it is compiled on a machine that has them.
+Elsewhere only what follows from shapes is told. Where a step does not fit, a change is named that
+would do. docs/plan.md explains the lines.
 """
 
 from __future__ import annotations

@@ -24,6 +24,14 @@ SUBCOMMANDS = {
     'export': {'merge': 'merge'},
 }
 _PARTS = {file: (name, sub) for name, subs in SUBCOMMANDS.items() for sub, file in subs.items()}
+# {the file of a command: {a flag that it had: what stands for it}}.
+_REMOVED_FLAGS = {
+    'plan': {
+        'search': 'settings are tried with --set, one plan each',
+        'tries': 'a change that would do is named by estimate',
+        'write_rate': 'the size of a checkpoint is told, divide it by your rate',
+    },
+}
 # Former commands, and the templates that replace them; for one release.
 _TEMPLATES = {'slurm': 'slurm.sbatch', 'jobset': 'jobset.yaml'}
 
@@ -54,6 +62,14 @@ def check_no_subcommand(file: str, words: Sequence[str]) -> None:
             f'{words[0]!r} is a part of the installed command: run `{typed_name(part)}`, or'
             f' python -m bert_jax.launch.{part}'
         )
+
+
+def check_no_removed_flag(file: str, words: Sequence[str]) -> None:
+    """Raise UserError, which says what stands for it, for a flag that the command had once."""
+    for word in words:
+        flag = word.lstrip('-').partition('=')[0]
+        if word.startswith('-') and (instead := _REMOVED_FLAGS.get(file, {}).get(flag)):
+            raise UserError(f'--{flag} is gone: {instead}')
 
 
 def script_name(command: str) -> str:

@@ -25,8 +25,6 @@ class Chip:
     kind: what jax's device_kind of it looks like.
     peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless asked
     otherwise.
-    flops_per_cycle: of a TPU, what its matrix units do in a cycle, which tells its clock: the
-    power of two that libtpu's own estimates of large products come near to. 0 for a GPU.
     hbm: bytes of memory as published. hbm_usable: of a TPU, what libtpu 0.0.42 allows (it says so
     when it refuses a program); of a GPU, the 75 % of it that jax takes unless
     XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
@@ -38,7 +36,6 @@ class Chip:
     name: str
     kind: str
     peak_flops: float
-    flops_per_cycle: int
     hbm: float
     hbm_usable: float
     hbm_bandwidth: float
@@ -58,18 +55,18 @@ _SQUARE = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
 _CUBIC = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8')
 _V4 = f'{_DOCS}/v4 (links: a pod reduces 1.1 PB/s)'
 _TPUS = (
-    # name, kind, peak_flops, flops_per_cycle, hbm, hbm_usable, hbm_bandwidth, ici, source, shapes
-    ('v4', r'TPU v4$', 275e12, 2**18, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, _V4, _CUBIC),
+    # name, kind, peak_flops, hbm, hbm_usable, hbm_bandwidth, ici, source, shapes
+    ('v4', r'TPU v4$', 275e12, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, _V4, _CUBIC),
     (
-        'v5e', r'TPU v5 ?(lite|e)', 197e12, 2**17, 16e9, 15.75 * _GIB, 819e9, 200e9,
+        'v5e', r'TPU v5 ?(lite|e)', 197e12, 16e9, 15.75 * _GIB, 819e9, 200e9,
         f'{_DOCS}/v5e (links: 1600 Gb/s)', _SQUARE,
     ),
     (
-        'v5p', r'TPU v5p?$', 459e12, 2**18, 95e9, 95.74 * _GIB, 2765e9, 600e9,
+        'v5p', r'TPU v5p?$', 459e12, 95e9, 95.74 * _GIB, 2765e9, 600e9,
         f'{_DOCS}/v5p (links: 4800 Gb/s)', _CUBIC,
     ),
     (
-        'v6e', r'TPU v6 ?(lite|e)', 918e12, 2**19, 32e9, 31.25 * _GIB, 1638e9, 400e9,
+        'v6e', r'TPU v6 ?(lite|e)', 918e12, 32e9, 31.25 * _GIB, 1638e9, 400e9,
         f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)', _SQUARE,
     ),
 )  # fmt: skip
@@ -86,7 +83,7 @@ _OF_ONE_MACHINE = ('1', '2', '4', '8')
 CHIPS = {row[0]: Chip(*row) for row in _TPUS} | {
     # jax takes 75 % of a GPU's memory.
     name: Chip(
-        name, kind, peak, 0, hbm, 0.75 * hbm, bandwidth, links,
+        name, kind, peak, hbm, 0.75 * hbm, bandwidth, links,
         f'{_SHEET}, {source} GB/s, both ways)', _OF_ONE_MACHINE, platform='gpu',
     )
     for name, kind, peak, hbm, bandwidth, links, source in _GPUS

@@ -23,12 +23,6 @@ from jax import Array
 from bert_jax.configs.errors import UserError
 from bert_jax.model.threefry import FEWER_ROUNDS, ROUNDS, threefry
 
-# Of so many masks of one evaluation of Threefry XLA for TPUs makes one loop by itself. Of more it
-# makes a loop for each, with all of Threefry in it, where nothing bids it have all of them first.
-# Chosen by a price list of ours, which is gone. Two layers of BERT-large's width at 512 tokens on
-# v5e:2x4: eight masks, computed together, 7.64 to 9.62 ms a step, four masks 8.21 to 10.1. Bidding
-# it for four too made a step on v5e at 128 tokens 3 % longer. No chip has confirmed these figures.
-_COMPUTED_TOGETHER = 4
 # A rate that differs from the one asked for by less of it goes without saying.
 _NEAR = 0.02
 
@@ -146,9 +140,8 @@ def _kept(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> Arr
 
     Each evaluation of Threefry gives a number to each of some parts of the last axis but one: the
     tokens, which are not split over devices. Every operation is elementwise, so the compiler
-    computes the bits in whatever order in memory the masked array has; places side by side, as
-    their bits lie in the words, had to be put in order. libtpu estimated that to take 91 % of
-    BERT-large's step at 512 tokens on v5e (1,373 ms); no chip has confirmed it.
+    computes the bits in whatever order in memory the masked array has. Places side by side, as
+    their bits lie in the words, would have to be put in order first.
     """
     # The mask is computed as parts of the axis of tokens; rounded up, and cut at the end.
     axis = max(len(shape) - 2, 1)
@@ -159,20 +152,14 @@ def _kept(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> Arr
         for i in range(1, len(part))
     )
     rows = rng.rows_B.reshape(-1, *(1 for _ in part[1:]))
-    kept = parts_kept(key, offset, rows, keep, rng.generator)
-    if len(kept) > _COMPUTED_TOGETHER:
-        kept = jax.lax.optimization_barrier(kept)
+    words = threefry(key, (offset, rows), rng.generator.rounds)
+    bits = rng.generator.bits
+    kept = []
+    for word in words:
+        for shift in range(0, 32, bits):
+            number = word >> shift if shift else word
+            # The highest bits of a word need no mask: nothing stands above them.
+            if shift + bits < 32:
+                number = number & jnp.uint32((1 << bits) - 1)
+            kept.append(number < jnp.uint32(keep))
     return jax.lax.slice_in_dim(jnp.concatenate(kept, axis), 0, shape[axis], axis=axis)
-
-
-def parts_kept(key: Any, offset: Array, row: Array, keep: int, generator: Generator) -> list[Array]:
-    """Masks of all parts, each with the shape of `place`: which numbers are below `keep`.
-
-    key: two words. The counter is (place within a row of the part, global row), both uint32.
-    """
-    words, bits = threefry(key, (offset, row), generator.rounds), generator.bits
-    below = jnp.uint32((1 << bits) - 1)
-    # The highest bits of a word need no mask: nothing stands above them.
-    shifted = [word >> shift if shift else word for word in words for shift in range(0, 32, bits)]
-    numbers = [n if (i + 1) * bits % 32 == 0 else n & below for i, n in enumerate(shifted)]
-    return [number < jnp.uint32(keep) for number in numbers]

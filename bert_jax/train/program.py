@@ -94,8 +94,7 @@ def pretraining_program(
         runtime.dropout_rng,
         sharding.shards_update(runtime, mesh),
         jnp.dtype(runtime.compute_dtype),
-        exchange.is_all_to_all(runtime, mesh),
-        config.model,
+        encoder=config.model,
         grows=phase is not None and phase.batch_warmup_from is not None,
     )
     # The state's shardings are known without computing it; the jitted step gives its result the
@@ -104,7 +103,7 @@ def pretraining_program(
     return PretrainingProgram(
         kernel,
         objective,
-        jit_train_step(step, state, platform),
+        jit_train_step(step, state),
         jax.jit(make_eval_step(objective_of(model))),
         state,
         hparams_of(config.optimizer, config.seed, config.total_steps),

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
-from bert_jax.mesh.exchange import is_by_parts, lacks_sparse_cores, per_data_shard
+from bert_jax.mesh.exchange import is_by_parts, per_data_shard
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import GENERATORS, DropoutRng, Generator
 from bert_jax.model.partition import places_of
@@ -51,7 +51,6 @@ def make_train_step(
     dropout_rng: str = 'threefry',
     shard_optimizer: bool = False,
     dtype: DTypeLike = jnp.float32,
-    all_to_all: bool = False,
     encoder: ModelConfig | None = None,
     grows: bool = False,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
@@ -70,7 +69,6 @@ def make_train_step(
       dropout_rng: the generator of dropout's masks, one of GENERATORS.
       shard_optimizer: whether weights and moments are split over `data` (sharding.shards_update).
       dtype: of the objective's arithmetic, in which weights are then gathered.
-      all_to_all: how gradients are then added up, as exchange.is_all_to_all says.
       encoder: the encoder's shape, for an optimizer that measures whole tensors.
       grows: whether the last micro-batches may hold no rows (`example_weights` of 0): passed over.
     """
@@ -98,7 +96,7 @@ def make_train_step(
             cut = P(None, 'data')
         if not objective.whole_batch and is_by_parts(accumulation, shard_optimizer, dropout_rng):
             places = places_of(state.params, shard_optimizer)
-            summed = per_data_shard(summed, places, cut, dtype, all_to_all)
+            summed = per_data_shard(summed, places, cut, dtype)
         grads, sums = summed(state.params, (key, denominators, state.frozen, count), rows)
         return _applied(state, grads, sums, _loss(sums, denominators), optimizer, h, encoder)
 
@@ -217,55 +215,20 @@ def _applied(
     return after, {**sums, **{name: (value, jnp.ones(())) for name, value in scalars.items()}}
 
 
-# What the compiler is told on TPUs: to exchange a block's weights and gradients while another is
-# computed. The sparse cores do it on chips that have them. Of a gather over 64 chips libtpu makes a
-# sum of zeros, unless it is told to prefer the gather. That all this runs beside other work the
-# compiled program shows (tests/plan). What it gains was priced by a list of ours, which is gone:
-# four layers of BERT-large's width on v6e:2x4 4.44 to 5.70 ms a step in place of 4.77 to 6.78, two
-# on v5e:8x8 5.8 to 9.1 in place of 6.7 to 11.5. No chip has confirmed this.
-_TPU_OPTIONS = {
-    'xla_enable_async_all_gather': 'true',
-    'xla_tpu_prefer_async_allgather_to_allreduce': 'true',
-    'xla_tpu_enable_async_all_to_all': 'true',
-    'xla_tpu_enable_sparse_core_collective_offload_all_gather': 'true',
-    'xla_tpu_enable_sparse_core_collective_offload_all_reduce': 'true',
-    'xla_tpu_enable_sparse_core_collective_offload_reduce_scatter': 'true',
-    'xla_tpu_use_tc_device_shape_on_sc': 'true',
-}
-# A v5e has no sparse cores: gathers are cut into steps beside products, and all-to-alls can run
-# beside anything. libtpu 0.0.50 refuses to cut gathers for other chips.
-_WITHOUT_SPARSE_CORES = {'xla_tpu_enable_async_collective_fusion_fuse_all_gather': 'true'}
-
-
-def compiler_options(platform: str | None = None) -> dict[str, str] | None:
-    """Return what the compiler is told of a train step; call it inside `jax.set_mesh(mesh)`.
-
-    platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here.
-    """
-    if (platform or jax.default_backend()) != 'tpu':
-        return None
-    if lacks_sparse_cores(jax.sharding.get_abstract_mesh()):
-        return _TPU_OPTIONS | _WITHOUT_SPARSE_CORES
-    return _TPU_OPTIONS
-
-
 def jit_train_step(
     train_step: Callable[..., tuple[TrainState, MetricSums]],
     state: TrainState,
-    platform: str | None = None,
 ) -> Any:
     """`train_step` jitted: it takes the state's memory, and the new state lies as `state` does.
 
     Without the second XLA may place an array elsewhere (mlm/bias under fsdp), and the next step
     compiles again. `state` may be abstract (ShapeDtypeStructs with shardings).
-    platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(
         train_step,
         donate_argnums=0,
         out_shardings=(shardings, None),
-        compiler_options=compiler_options(platform),
     )
 
 

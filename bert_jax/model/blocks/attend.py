@@ -1,10 +1,10 @@
 """Scaled dot-product attention: one function, whatever computes it, and the choice of what does.
 
 `xla` is plain jax, on every device; of long rows with a window it computes blocks alone
-(local_attention.py). The others are fused kernels that never write the scores to memory: `cudnn`
-(GPU) and `tpu_splash` (TPU) are others' and have no dropout on probabilities, `tpu_fused` is our
-own and has (tpu_fused.py). Of these `tpu_splash` alone has a window: a layer with one that is given
-another kernel is computed by `xla`, as cuDNN takes no keys to be hidden on the right.
+(local_attention.py). The others are fused kernels that never write the scores to memory, `cudnn`
+(GPU) and `tpu_splash` (TPU, Pallas'). They have no dropout on probabilities. `tpu_splash` alone has
+a window: a layer with one is computed by `xla` in place of `cudnn`, which takes no keys to be
+hidden on the right.
 
 Dims: B batch, T query position, S key position, N heads, D width of a head.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.mesh.exchange import is_by_parts
 from bert_jax.mesh.sharding import BATCH, free_axes
 from bert_jax.model.blocks.local_attention import Blocks, near
-from bert_jax.model.dropout import DropoutRng, Generator, dropout
+from bert_jax.model.dropout import DropoutRng, dropout
 
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
 # The fused kernel that `auto` takes on a platform, and the tokens from which it does. cudnn was
@@ -35,10 +35,7 @@ MASKED = -10000.0  # added to the scores of masked keys (google-research/bert mo
 # tpu_splash was not timed: below 512 the scores are small beside the layers' activations.
 _FUSED = {'gpu': ('cudnn', 128), 'tpu': ('tpu_splash', 512)}
 _RENAMED = {'tpu_flash': 'tpu_splash'}  # what older configurations name
-_TPU_BLOCK = 128  # kernels for TPUs cut a sequence into blocks of a multiple of so many
-# The most tokens of a block of tpu_splash. A smaller one reads fewer keys outside of a window, and
-# costs more starts. No chip has timed them.
-_MOST_GLOBAL, _MOST_LOCAL = 512, 256
+_TPU_BLOCK = 128  # tpu_splash cuts a sequence into blocks of so many, by Pallas' defaults
 
 
 class AttentionMask(NamedTuple):
@@ -67,15 +64,6 @@ class AttentionMask(NamedTuple):
             seen_BTS = seen_BTS & (packs_BT[..., None] == packs_BS[..., None, :])
         return jnp.where(seen_BTS, 0.0, MASKED)[..., None, :, :]
 
-    def numbers(self) -> tuple[Array, Array]:
-        """Return numbers of queries and of keys [B, S]: a query sees keys of its number.
-
-        Without packs every query sees what is no padding.
-        """
-        if self.packs_BS is not None:
-            return self.packs_BS, self.packs_BS
-        return jnp.ones_like(self.keys_BS), self.keys_BS
-
 
 def choose(
     runtime: RuntimeConfig,
@@ -93,9 +81,7 @@ def choose(
     platform = platform or jax.default_backend()
     name = _RENAMED.get(runtime.attention, runtime.attention)
 
-    # A named kernel is an order, and refused where it cannot be had; `auto` is a wish. It never
-    # takes tpu_fused: by a price list of ours, which is gone, BERT-large's step for v5e was 17 %
-    # shorter with it at 512 tokens, and 15 % longer at 128. No chip has confirmed either.
+    # A named kernel is an order, and refused where it cannot be had; `auto` is a wish.
     case = runtime, model, seq_len, packed, platform
     if name == 'auto':
         fused, shortest = _FUSED.get(platform, ('xla', 0))
@@ -130,13 +116,6 @@ def _obstacle(
             ' `data` (XLA ends the process): set runtime.accumulation=1 and'
             ' runtime.shard_optimizer=false'
         )
-    if name == 'tpu_fused':
-        from bert_jax.model.blocks import tpu_fused
-
-        if runtime.dropout_rng == 'rbg' and model.attention_dropout > 0:
-            return 'draws masks by their names: set runtime.dropout_rng=threefry'
-        heads = model.num_heads // runtime.model_parallel
-        return tpu_fused.obstacle(seq_len, heads, model.hidden_size // model.num_heads)
     if model.attention_dropout > 0:
         return (
             'has no dropout on probabilities: set model.attention_dropout=0 (it is'
@@ -187,9 +166,6 @@ def attend(
     tokens = q_BTND.shape[1]
     if kernel == 'tpu_splash' and tokens >= _TPU_BLOCK:
         return _tpu_splash(q_BTND, k_BSND, v_BSND, attention_mask, causal, window)
-    if kernel == 'tpu_fused' and window is None and tokens % _TPU_BLOCK == 0:
-        rng = dropout_rng if rate else None
-        return _tpu_fused(q_BTND, k_BSND, v_BSND, attention_mask, rate, rng, site, causal)
     if kernel == 'cudnn' and window is None:
         # cuDNN takes lengths and no mask: right because padding always comes last.
         lengths_B = jnp.sum(attention_mask.keys_BS, axis=1, dtype=jnp.int32)
@@ -286,11 +262,6 @@ def _tpu_splash(
 
     T = q_BTND.shape[1]
     filled = -(-T // _TPU_BLOCK) * _TPU_BLOCK
-    largest = _MOST_GLOBAL if window is None else _MOST_LOCAL
-    block = next(size for size in (512, 256, 128) if size <= largest and filled % size == 0)
-    names = 'block_q', 'block_kv', 'block_q_dkv', 'block_kv_dkv', 'block_q_dq', 'block_kv_dq'
-    blocks: Any = dict.fromkeys(names, block)
-    sizes = splash.BlockSizes(**blocks)
     if window is None and not causal:
         mask: splash.Mask = splash.FullMask((filled, filled))
     else:
@@ -299,7 +270,6 @@ def _tpu_splash(
     def local(q_BTND, k_BTND, v_BTND, numbers_BT):
         kernel = splash.make_splash_mha(
             splash.MultiHeadMask([mask] * q_BTND.shape[2]),
-            block_sizes=sizes,
             head_shards=1,
             q_seq_shards=1,
             residual_checkpoint_name='kept',
@@ -313,70 +283,20 @@ def _tpu_splash(
         )
         return jnp.swapaxes(out_BNTD, 1, 2)[:, :T]
 
-    # No query may see nothing: padding sees padding.
-    _, numbers_BT = attention_mask.numbers()
-    return _on_each_device(local, 1)(q_BTND, k_BTND, v_BTND, numbers_BT)
-
-
-def _tpu_fused(
-    q_BTND: Array,
-    k_BSND: Array,
-    v_BSND: Array,
-    attention_mask: AttentionMask,
-    rate: float,
-    dropout_rng: DropoutRng | None,
-    site: int | Array,
-    causal: bool,
-) -> Array:
-    """Attention's output [B, T, N, D] by our own kernel, each device with its own rows and heads.
-
-    There is dropout where there is a `dropout_rng`.
-    """
-    from bert_jax.model.blocks.tpu_fused import Fused, Names, fused_attention
-
-    # Where nothing is dropped the names are zeros that nothing reads.
-    key_2, rows_B = jnp.zeros(2, jnp.uint32), jnp.zeros(len(q_BTND), jnp.uint32)
-    if dropout_rng is not None:
-        key_2 = jax.random.key_data(jax.random.fold_in(dropout_rng.key, site))
-        rows_B = dropout_rng.rows_B
-    rate, generator = (rate, dropout_rng.generator) if dropout_rng else (0.0, Generator())
-
-    heads_are_split = 'model' in free_axes()
-
-    def local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS, rows_B, key_2):
-        B, T, N, D = q_BTND.shape
-        # Masks are named by the number of a head among all, wherever it is computed.
-        here = jax.lax.axis_index('model') if heads_are_split else 0
-        names = Names(key_2, rows_B, jnp.full(1, here * N, jnp.int32))
-        q, k, v = (x.reshape(B, T, N * D) for x in (q_BTND, k_BSND, v_BSND))
-        fused = Fused(N, MASKED, rate, generator, causal)
-        return fused_attention(fused, q, k, v, queries_BT, keys_BS, names).reshape(B, T, N, D)
-
-    run = _on_each_device(local, 3)
-    numbers = attention_mask.numbers()
-    return checkpoint_name(run(q_BTND, k_BSND, v_BSND, *numbers, rows_B, key_2), 'kept')
-
-
-def _on_each_device(local: Callable[..., Array], rows: int) -> Callable[..., Array]:
-    """`local` on each device's own rows (batch axes) and heads (`model`); nothing moves.
-
-    local: of query, key and value [B, T, N, D], of arrays [B, ...], so many as `rows` says, and of
-    what is whole everywhere; gives back [B, T, N, D].
-    """
+    # A query sees keys of its number. None may see nothing: padding sees padding.
+    numbers_BT = attention_mask.packs_BS
+    if numbers_BT is None:
+        numbers_BT = attention_mask.keys_BS
     axes = free_axes()
     if not axes:
-        return local
-    batch = tuple(axis for axis in BATCH if axis in axes)
-    heads = P(batch, None, 'model')
-
-    def run(*arrays: Array) -> Array:
-        whole = len(arrays) - 3 - rows
-        return jax.shard_map(
-            local,
-            in_specs=(heads,) * 3 + (P(batch),) * rows + (P(),) * whole,
-            out_specs=heads,
-            axis_names=set(axes),
-            check_vma=False,
-        )(*arrays)
-
-    return run
+        return local(q_BTND, k_BTND, v_BTND, numbers_BT)
+    rows = tuple(axis for axis in BATCH if axis in axes)
+    heads = P(rows, None, 'model')
+    on_each_device = jax.shard_map(
+        local,
+        in_specs=(heads, heads, heads, P(rows)),
+        out_specs=heads,
+        axis_names=set(axes),
+        check_vma=False,
+    )
+    return on_each_device(q_BTND, k_BTND, v_BTND, numbers_BT)

@@ -25,8 +25,8 @@ from bert_jax.model.blocks.products import dot_general
 
 # Bytes of logits from which on `auto` takes blocks. Below, blocks save memory that nobody lacks,
 # and were no faster (docs/notes/pretraining.md): bert_tiny's step took 1.02 times as long on a
-# CPU, and of one layer of bert_base with 5,120 masked positions a chip libtpu estimated 31.7 ms in
-# place of 29.9 for v5e, with 1,275 MiB of temporary memory in place of 1,644.
+# CPU. Of one layer of bert_base with 5,120 masked positions a chip the compiler for v5e takes
+# 1,275 MiB of temporary memory in place of 1,644.
 _LARGE = 2**30
 # The weighted sums of loss and accuracy.
 Sums = tuple[Array, Array]

@@ -48,7 +48,7 @@ from bert_jax.train.state import (
     load_params_into,
     parameter_count,
 )
-from bert_jax.train.step import compiler_options, make_train_step
+from bert_jax.train.step import make_train_step
 
 
 class Programs(NamedTuple):
@@ -353,8 +353,6 @@ class FineTuner:
             dropout_rng=runtime.dropout_rng,
             shard_optimizer=shards,
             dtype=jnp.dtype(runtime.compute_dtype),
-            # Only where it is named: small batches leave too little work to hide it behind.
-            all_to_all=exchange.is_all_to_all(runtime, mesh, may_choose=False),
             encoder=self.data.source.model,
         )
 
@@ -368,7 +366,6 @@ class FineTuner:
                 name='train',
                 donate_argnums=0,
                 out_shardings=(shardings, None),
-                compiler_options=compiler_options(),
             ),
             evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
             parameter_count(state.params, self.data.source.model),

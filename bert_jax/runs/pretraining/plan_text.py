@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.costs import overheads, search
+from bert_jax.costs import estimate
 from bert_jax.costs.memory import size
 
 # A plan as JSON, or a part of it.
@@ -34,81 +34,33 @@ def lines(plan: Plan) -> Iterator[str]:
 
     # Then each phase, whose step has its own length and batch.
     for i, phase in enumerate(plan['phases']):
-        yield from _phase(i, phase, plan)
+        yield from _phase_lines(i, phase, plan)
 
-    # Then what the run takes besides its steps, and last their sum. A phase that does not fit has
-    # no time, so there is no sum either.
-    yield ''
-    yield from _between_steps(plan)
-    yield from _whole_run(plan)
-    if missing := plan.get('not_compiled'):
-        yield f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:'
-        yield (
-            'activations are estimated, workspace and collectives are not in it, and whether the'
-            ' run fits is not known.'
-        )
-
-
-def _between_steps(plan: Plan) -> Iterator[str]:
-    """Yield what is on the disk, what is evaluated, how long the plan itself took."""
+    # Then the run. A phase that does not fit has no time, so there is no sum either.
     saved = plan['checkpoints']
+    yield ''
     yield (
         f'checkpoints    {size(saved["bytes"])} each; {size(saved["kept"])} of disk for the newest'
-        f' (runtime.keep_checkpoints), the best and one being written; {saved["count"]:,} saves'
+        ' (runtime.keep_checkpoints), the best and one being written'
     )
-    between = '' if saved['between_s'] is None else f', one every {_seconds(saved["between_s"])}'
-    yield (
-        f'               a save is written in {_seconds(saved["save_s"])}, at'
-        f' {_si(saved["write_rate"])}B/s a host (--write_rate, a guess), while training goes'
-        f' on{between}'
-    )
-    if saved['advised']:
-        waits = ', and training waits for them' if saved['save_s'] > saved['between_s'] else ''
-        yield (
-            f'               WARNING that is too often{waits}:'
-            f' --set runtime.checkpoint_every={saved["advised"]}'
-        )
-    if evaluations := plan.get('evaluations'):
-        batches = f'at most {evaluations["batches"]:,} batches' if evaluations['batches'] else 'all'
-        time = (
-            f': {_hours(evaluations["hours"])}, at a third of a step for a batch (a guess)'
-            if evaluations['batches']
-            else ''
-        )
-        yield (
-            f'evaluations    {evaluations["count"]:,} of {batches}, where records are held'
-            f' out{time}'
-        )
-        if evaluations['share'] > overheads.MUCH:
-            yield (
-                f'               WARNING that is {evaluations["share"]:.0%} of the time of the'
-                ' steps: raise runtime.eval_every, or lower runtime.eval_batches'
-            )
     if 'planned_in_s' in plan:
-        yield f'this plan      took {_seconds(plan["planned_in_s"])}'
-
-
-def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield what the run reads, and its time and price by each guess that is within reach."""
-    if 'schedule' not in plan:
-        return
-    bytes_read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
-    yield f'whole run reads at most {_si(bytes_read)}B of records'
-    titles = {
-        'floor': 'at the floors',
-        'mfu': f'at {plan["mfu"]:.0%} MFU (assumed)',
-        'libtpu': "by libtpu's estimate (no chip has confirmed it)",
-    }
-    beyond = [i for i, phase in enumerate(plan['phases']) if _highest_mfu(phase, plan)]
-    for name, total in plan['schedule'].items():
+        yield f'this plan      took {plan["planned_in_s"]:.3g} s'
+    beyond = [f'phase {i}' for i, phase in enumerate(plan['phases']) if _highest_mfu(phase, plan)]
+    for name, total in plan.get('schedule', {}).items():
+        title = 'at the floors' if name == 'floor' else f'at {plan["mfu"]:.0%} MFU (assumed)'
         if name == 'mfu' and beyond:
-            phases = ' and '.join(f'phase {i}' for i in beyond)
-            yield f'whole run {titles[name]}: out of reach in {phases}, see there'
+            yield f'whole run {title}: out of reach in {" and ".join(beyond)}, see there'
             continue
         price = f', price {total["price"]:,.0f}' if 'price' in total else ''
         yield (
-            f'whole run {titles[name]}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
+            f'whole run {title}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
             f' chip-hours{price}'
+        )
+    if missing := plan.get('not_compiled'):
+        yield f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:'
+        yield (
+            'gradients, activations and logits are estimated, workspace is not in it, and whether'
+            ' the run fits is not known.'
         )
 
 
@@ -118,8 +70,8 @@ def _highest_mfu(phase: Plan, plan: Plan) -> float | None:
     return highest if highest < 0.999 * plan['mfu'] else None
 
 
-def _phase(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
-    # The work: counted from the model's shape, and then what the compiler counts.
+def _phase_lines(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
+    """Yield the work of a phase, the memory of a step, its floors and its time."""
     yield ''
     yield (
         f'phase {i}: seq_len {phase["seq_len"]}, batch {phase["batch_size"]:,}'
@@ -130,164 +82,82 @@ def _phase(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
         f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token,'
         f' {_si(phase["flops_per_step"])}FLOP a step (the model)'
     )
-    if 'compiler' in phase:
-        yield from _compiled(phase, plan['chips'])
-    yield from _memory(phase, plan['chip'])
-    yield from _floors(phase, plan['chip'])
+    yield from _memory_lines(phase, plan['chip'])
 
-    # Last the time, and what a search has found in place of these settings.
-    if 'schedule' in plan:
-        yield from _times(i, phase, plan)
-    if 'search' in phase:
+    # No step is faster than its work at the chip's peak in each of the three.
+    title = 'step at least'  # of the first line alone
+    for name, rate, unit in (
+        ('compute', 'peak_flops', 'FLOP'),
+        ('memory', 'hbm_bandwidth', 'B'),
+        ('interconnect', 'ici', 'B'),
+    ):
+        seconds, figure = phase['floor_s'][name], plan['chip'][rate]
         yield (
-            '  search, each compiled, best first: by the highest floor or the estimate of libtpu,'
-            ' whichever is longer'
+            f'  {title:<14} {name} {1e3 * seconds:.3g} ms: {_si(seconds * figure)}{unit} at'
+            f' {_si(figure)}{unit}/s'
         )
+        title = ''
+
+    highest = _highest_mfu(phase, plan)
+    for name, total in plan.get('schedule', {}).items():
+        title = 'at the floor' if name == 'floor' else f'at {plan["mfu"]:.0%} MFU'
+        if name == 'mfu' and highest is not None:
+            yield f'  {title:<14} out of reach: {highest:.0%} at most'
+            continue
+        row = total['phases'][i]
         yield (
-            '  (rows a chip at a time, remat, mesh data x fsdp x model; a step takes at least the'
-            ' first time if all floors overlap, the second if none does):'
+            f'  {title:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f}'
+            f' tokens/s, {_hours(row["hours"])}'
         )
-        yield from (f'    {search.describe(row)}' for row in phase['search'])
 
 
-def _compiled(phase: Plan, chips: int) -> Iterator[str]:
-    compiler = phase['compiler']
-    once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
-    total = compiler['flops_per_chip'] * chips
-    yield (
-        f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a'
-        f' chip{once}'
-    )
-    if len(phase['layers_compiled']) > 1:
-        shallow = ' and '.join(map(str, phase['layers_compiled']))
-        yield (
-            f'                 of {shallow} layers, from which the rest follows to about a'
-            ' tenth (--all_layers compiles them all)'
-        )
-    if libtpu := phase['libtpu']:
-        unpriced = ', '.join(f'{n:,} x {kind}' for kind, n in libtpu['unpriced'].items())
-        yield (
-            f'  libtpu says    {1e3 * libtpu["step_s"]:.3g} ms a step, an estimate that no chip'
-            ' has confirmed'
-        )
-        yield f'                 without any time for {unpriced or "nothing"}'
-
-
-def _memory(phase: Plan, chip: Plan) -> Iterator[str]:
+def _memory_lines(phase: Plan, chip: Plan) -> Iterator[str]:
     """Yield the memory, in one of three forms: compiled, compiled and refused, or estimated."""
     memory = phase['memory']
     state = (
-        f'parameters {size(memory["parameters"])}, optimizer {size(memory["optimizer"])}, batch'
-        f' {size(memory["batch"])}'
+        f'  memory         parameters {size(memory["parameters"])}, optimizer'
+        f' {size(memory["optimizer"])}, batch {size(memory["batch"])}'
     )
-
-    # Compiled: what is left of the total has no name (program, padding of buffers).
     if 'total' in memory:
+        # What is left of the total has no name (program, padding of buffers).
         named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', 'temporary'))
         yield (
-            f'  memory         {state}, activations and workspace {size(memory["temporary"])},'
-            f' program and padding {size(memory["total"] - named)}: {size(memory["total"])}, left'
+            f'{state}, activations and workspace {size(memory["temporary"])}, program and padding'
+            f' {size(memory["total"] - named)}: {size(memory["total"])}, left'
             f' {size(memory["left"])}'
         )
-
-        # What goes over the links in a step, by the mesh axes that it goes over.
-        for row in phase['collectives']:
-            axes = '+'.join(row['axes']) or '?'
+        if len(phase['layers_compiled']) > 1:
+            shallow = ' and '.join(map(str, phase['layers_compiled']))
             yield (
-                f'  {row["kind"]:<18} over {axes} ({row["chips"]} chips): {row["count"]} a step,'
-                f' {_si(row["bytes"])}B'
+                f'                 compiled with {shallow} layers, from which the rest follows to'
+                ' about a tenth (--all_layers compiles them all)'
             )
         yield from (f'  WARNING        {warning}' for warning in phase['warnings'])
         return
 
-    yield f'  memory         {state}'
-    # Refused: the compiler has said both sizes.
-    if 'needs' in phase:
-        yield from _refused(phase)
-        return
-    yield f'  estimated      {_parts(phase["estimate"])}'
-    if (change := phase['likely_change']) != {}:
-        likely = 'no change of these settings is enough'
-        if change is not None:
-            likely = f'by estimate this fits: {search.settings(change)}'
-        yield f'  WARNING        that is more than {size(chip["hbm_usable"])}; {likely}'
-
-
-def _floors(phase: Plan, chip: Plan) -> Iterator[str]:
-    """Yield the floors: no step is faster than its work at the chip's peak in each of the three."""
-    rates = {
-        'compute': ('peak_flops', 'FLOP'),
-        'memory': ('hbm_bandwidth', 'B'),
-        'interconnect': ('ici', 'B'),
-    }
-    title = 'step at least'  # of the first line alone
-    for name, seconds in phase['floor_s'].items():
-        figure, unit = rates[name]
-        yield (
-            f'  {title:<14} {name} {1e3 * seconds:.3g} ms: {_si(seconds * chip[figure])}{unit} at'
-            f' {_si(chip[figure])}{unit}/s'
-        )
-        title = ''
-
-
-def _refused(phase: Plan) -> Iterator[str]:
-    """Yield what takes the memory of a phase that does not fit, and what was tried."""
-    # The two sizes first, then where the memory goes, then what would help.
-    yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
-    yield f'  estimated      {_parts(phase["estimate"])}'
-    if phase['buffers']:
-        yield '  the largest buffers, as the compiler lists them:'
-    for buffer in phase['buffers'][:_BUFFERS]:
-        yield (
-            f'    {buffer["count"]} x {buffer["shape"]}, {size(buffer["bytes"])} in all:'
-            f' {buffer["origin"] or "not named"}'
-        )
-
-    # --tries=0, or there is nothing left to change.
-    if not phase['changes']:
-        yield '  no change was tried'
-        return
-    yield (
-        '  changes of the settings that keep the result, each compiled (rows a chip at a time,'
-        ' remat, mesh data x fsdp x model):'
-    )
-    yield from (f'    {search.describe(row)}' for row in phase['changes'])
-    if not any(row['fits'] for row in phase['changes']):
-        yield '    none of them fits: give more --tries, more chips or a smaller batch_size'
-
-
-def _parts(estimate: dict[str, float]) -> str:
-    """Return the estimate's parts, largest first, and their sum."""
-    parts = sorted(estimate.items(), key=lambda part: -part[1])
+    yield state
+    parts = sorted(phase['estimate'].items(), key=lambda part: -part[1])
     listed = ', '.join(f'{name} {size(count)}' for name, count in parts)
-    return f'{listed}: about {size(sum(estimate.values()))}'
-
-
-def _times(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
-    # The same step by several guesses.
-    titles = {
-        'floor': 'at the floor',
-        'mfu': f'at {plan["mfu"]:.0%} MFU',
-        'libtpu': 'by libtpu',
-    }
-    highest = _highest_mfu(phase, plan)
-    for name, total in plan['schedule'].items():
-        row = total['phases'][i]
-        # What is beyond what the plan itself finds has no time.
-        if name == 'mfu' and highest is not None:
-            yield f'  {titles[name]:<14} out of reach: {highest:.0%} at most'
-            continue
-        reached = phase['floor_s']['compute'] / row['step_s']
-        note = f' ({reached:.0%} MFU)' if name == 'libtpu' else ''
-        yield (
-            f'  {titles[name]:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f}'
-            f' tokens/s, {_hours(row["hours"])}{note}'
-        )
-    reads = phase['host_reads']
-    yield (
-        f'  each host      reads at most {_si(reads["bytes_per_s"])}B/s of records,'
-        f' {reads["rows_per_s"]:,.0f} rows/s, where a step takes {1e3 * reads["step_s"]:.3g} ms'
-    )
+    total = size(sum(phase['estimate'].values()))
+    if 'needs' in phase:  # the compiler has said both sizes
+        yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
+    yield f'  estimated      {listed}: about {total}'
+    if phase.get('buffers'):
+        yield '  the largest buffers, as the compiler lists them:'
+        for buffer in phase['buffers'][:_BUFFERS]:
+            yield (
+                f'    {buffer["count"]} x {buffer["shape"]}, {size(buffer["bytes"])} in all:'
+                f' {buffer["origin"] or "not named"}'
+            )
+    change = phase['likely_change']
+    if change == {}:
+        return
+    likely = 'no change of these settings is enough: take more chips or a smaller batch_size'
+    if change is not None:
+        likely = f'by estimate this fits: {estimate.settings(change)}'
+    if 'needs' not in phase:
+        likely = f'that is more than {size(chip["hbm_usable"])}; {likely}'
+    yield f'  WARNING        {likely}'
 
 
 def _si(value: float) -> str:
@@ -297,10 +167,6 @@ def _si(value: float) -> str:
             return f'{value:.4g} {unit}'
         value /= 1000
     return f'{value:.4g} P'
-
-
-def _seconds(seconds: float) -> str:
-    return f'{seconds:.3g} s' if seconds < 120 else _hours(seconds / 3600)
 
 
 def _hours(hours: float) -> str:

@@ -18,8 +18,9 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.options import check_intervals, option, required
 
 if TYPE_CHECKING:
-    from bert_jax.configs.schema import Phase, PretrainConfig
+    from bert_jax.configs.schema import PretrainConfig
     from bert_jax.costs.chips import Topology
+    from bert_jax.costs.plan import Task
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,7 @@ class Options:
     )
     mfu: float = option(
         0.4,
-        "share of the chips' peak that the run is assumed to reach, for the second estimate of"
-        ' time',
+        "share of the chips' peak that the run is assumed to reach: a guess",
         within='(0, 1]',
     )
     price_per_chip_hour: float | None = option(
@@ -46,26 +46,10 @@ class Options:
         True,
         'compile the step, which takes minutes for a large model; without, only what shapes tell',
     )
-    tries: int = option(
-        4,
-        'changes compiled to make a phase fit which does not; 0: none',
-        bounds=(0, None),
-    )
-    search: int = option(
-        0,
-        'settings compiled, for each phase, to find the fastest accumulation, remat and mesh;'
-        ' 0: none',
-        bounds=(0, None),
-    )
     all_layers: bool = option(
         False,
         'compile all layers of an unrolled model for a TPU, a quarter of an hour for BERT-large;'
         ' by default two and four are compiled, from which the rest follows',
-    )
-    write_rate: float = option(
-        200e6,
-        'bytes/s that a host writes a checkpoint with; the default is a guess',
-        within='(0, inf)',
     )
     json: str | None = option(None, 'also write the plan to this file')
 
@@ -90,13 +74,11 @@ def make_plan(
 
     Where there are any it has no schedule.
     """
-    from bert_jax.costs import overheads, plan
+    from bert_jax.costs import compiled, plan
 
     # Whether anything can be compiled here, and if not, why: said again below the plan.
     began = time.monotonic()
-    missing = '--nocompile was given' if not options.compile else plan.obstacle(topology)
-    if options.search and missing:
-        raise UserError(f'--search compiles, and that cannot be done here: {missing}')
+    missing = '--nocompile was given' if not options.compile else compiled.obstacle(topology)
     if not missing:
         logging.info(
             f'compiling {len(config.phases)} train step(s) for {topology.name}: seconds if small,'
@@ -106,78 +88,56 @@ def make_plan(
     # Phase by phase: each has its own length, batch and program.
     predictions = plan.predictions_of(config, options.max_predictions)
     refusals: list[UserError] = []
-    phases = [
-        _planned_phase(config, phase, count, topology, options, not missing, refusals)
-        for phase, count in zip(config.phases, predictions)
-    ]
+    phases = []
+    for phase, count in zip(config.phases, predictions, strict=True):
+        task = plan.Task(config, phase, count, topology)
+        phases.append(_plan_phase(task, options.all_layers, not missing, refusals))
+    size = phases[0]['checkpoint_bytes']
     report = _facts(config, topology) | {
         'compiled': not missing,
         'phases': phases,
         'mfu': options.mfu,
         'price_per_chip_hour': options.price_per_chip_hour,
+        # The newest ones are kept, the best, and one that is being written.
+        'checkpoints': {'bytes': size, 'kept': size * (config.runtime.keep_checkpoints + 2)},
     }
-
     if missing:
         report['not_compiled'] = missing
-
     # Without a step's time for every phase there is no time for the run.
-    step_s = None
     if not refusals:
-        schedule = plan.schedule(phases, topology.chips, options.mfu, options.price_per_chip_hour)
-        report['schedule'] = schedule
-        # By libtpu's estimate of the steps where there is one, or else by the floors.
-        likely = schedule.get('libtpu', schedule['floor'])['phases']
-        for planned, row in zip(phases, likely):
-            planned['host_reads'] = overheads.reading(
-                planned, topology, report['mesh'], row['step_s']
-            )
-        step_s = [row['step_s'] for row in likely]
-        report['evaluations'] = overheads.evaluations(config, phases, step_s)
-    report['checkpoints'] = overheads.checkpoints(
-        config, phases, report['hosts'], options.write_rate, step_s
-    )
+        report['schedule'] = plan.schedule(
+            phases, topology.chips, options.mfu, options.price_per_chip_hour
+        )
     return report | {'planned_in_s': time.monotonic() - began}, refusals
 
 
-def _planned_phase(
-    config: PretrainConfig,
-    phase: Phase,
-    predictions: int,
-    topology: Topology,
-    options: Options,
-    compiling: bool,
-    refusals: list[UserError],
+def _plan_phase(
+    task: Task, all_layers: bool, compiling: bool, refusals: list[UserError]
 ) -> dict[str, Any]:
     """Plan one phase; what does not fit is added to `refusals`."""
-    from bert_jax.costs import plan, search
-    from bert_jax.input_pipeline.records.fields import RecordSpec, most_bytes
+    from bert_jax.costs import compiled, estimate, plan
 
     # First what shapes tell; it is there whether or not anything is compiled.
-    task = plan.Task(config, phase, predictions, topology)
-    planned = plan.analytic(task) | {'estimate': search.estimate(task).parts}
-    if compiling:
-        # The compiler's word where there is one. A phase that does not fit is no error yet: the
-        # others are planned as well.
-        try:
-            planned |= plan.compiled(task, all_layers=options.all_layers)
-        except plan.DoesNotFit as refused:
-            refusals.append(refused)
-            planned |= {
-                'needs': refused.needs,
-                'has': refused.has,
-                'buffers': refused.buffers,
-                'changes': search.smallest_changes(task, refused, options.tries),
-            }
-    else:
-        planned['likely_change'] = search.likely_change(task)
+    chip = task.topology.chip
+    planned = plan.analyse(task) | {'estimate': estimate.estimate(task)}
+    if not compiling:
+        planned['likely_change'] = estimate.likely_change(task, chip.hbm_usable)
+        return planned
 
-    # An upper bound: records are of variable length, and these are the longest there can be.
-    planned['bytes_read_per_step'] = phase.batch_size * most_bytes(
-        RecordSpec(phase.seq_len, predictions, 'static'), config.model.vocab_size
-    )
-    if options.search:
-        planned['search'] = search.search(task, options.search)
-    return planned
+    # The compiler's word where there is one. A phase that does not fit is no error yet: the others
+    # are planned as well.
+    try:
+        found = compiled.compiled_memory(task, all_layers)
+    except compiled.DoesNotFit as refused:
+        refusals.append(refused)
+        change = estimate.likely_change(task, refused.has, refused.needs)
+        planned |= {'needs': refused.needs, 'has': refused.has, 'buffers': refused.buffers}
+        return planned | {'likely_change': change}
+    used = planned['memory'] | found['memory']
+    # Temporaries are written and read, besides the arguments and the outputs.
+    traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
+    planned['floor_s']['memory'] = traffic / chip.hbm_bandwidth
+    return planned | found | {'memory': used}
 
 
 def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:

@@ -195,10 +195,5 @@ def check(config: PretrainConfig) -> None:
             'runtime.accumulation: every word of a batch is compared with all others: leave it at'
             ' 1, and lower phases.0.batch_size where memory is short'
         )
-    if config.runtime.gradient_exchange != 'auto':
-        raise UserError(
-            'runtime.gradient_exchange: every word of a batch is compared with all others, so the'
-            ' exchange is left to XLA: leave it out'
-        )
     if config.tuning.method != 'full':
         raise UserError(f'tuning.method={config.tuning.method}: a network of words has no blocks')
