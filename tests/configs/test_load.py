@@ -121,7 +121,7 @@ def test_the_files_of_older_versions_are_read_and_written_as_they_are(kind):
 @pytest.mark.parametrize(('value', 'lines'), [(0, 0), (4, 1)])
 def test_a_setting_that_was_removed_is_dropped_from_an_older_file(tmp_path, caplog, value, lines):
     """Once with a line in the log, where it had an effect; a new `--set` of it is refused."""
-    section._log_removed.cache_clear()
+    section._log_line.cache_clear()
     plain = load('bert_tiny')
     saved = json.loads(schema.dumps(plain))
     saved['runtime']['decoding_processes'] = value
@@ -135,6 +135,28 @@ def test_a_setting_that_was_removed_is_dropped_from_an_older_file(tmp_path, capl
         UserError, match=r'decoding_processes was removed \(one thread .*: leave it out$'
     ):
         apply(plain, ['runtime.decoding_processes=0'])
+
+
+def test_what_left_is_read_as_what_stands_for_it_and_refused_where_it_is_typed(tmp_path, caplog):
+    section._log_line.cache_clear()
+    plain = load('bert_tiny')
+    saved = json.loads(schema.dumps(plain))
+    saved['runtime'] |= {'attention': 'tpu_fused', 'gradient_exchange': 'all_to_all'}
+    (tmp_path / 'config.json').write_text(json.dumps(saved))
+    read = load(str(tmp_path / 'config.json'))
+    assert read == apply(plain, ['runtime.attention=xla'])
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        'runtime.attention=tpu_fused is read as xla: its kernel is gone, and xla draws the same'
+        ' masks',
+        'runtime.gradient_exchange=all_to_all has no effect any more: gradients are always added up'
+        ' by a reduce-scatter',
+    ]
+    for change, mend in (
+        ('runtime.attention=tpu_fused', r'was removed \(its kernel is gone.*: use xla$'),
+        ('runtime.gradient_exchange=auto', r'was removed \(.*: leave it out$'),
+    ):
+        with pytest.raises(UserError, match=mend):
+            apply(plain, [change])
 
 
 def test_files_from_before_there_was_a_choice_mean_what_was_done_then():

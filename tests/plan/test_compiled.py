@@ -21,12 +21,14 @@ pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.costs import hlo, libtpu_estimate, links, plan, search
+from bert_jax.costs import plan
 from bert_jax.costs.chips import Topology, topology
+from bert_jax.costs.compiled import DoesNotFit, compile_step, compiled_memory, devices
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.blocks.attend import AttentionMask, attend
 from bert_jax.train.program import InputKind, argument_shapes
+from tests.helpers import hlo
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
 # padded to 1024.
@@ -48,11 +50,10 @@ class Program:
         self.config = apply(load('bert_tiny'), [*SMALL, 'runtime.compute_dtype=bfloat16', *changes])
         self.phase = self.config.phases[0]
         self.task = plan.Task(self.config, self.phase, PREDICTIONS, where)
-        self.compiled = plan.compile_step(self.task)
+        self.compiled = compile_step(self.task)
         self.text = self.compiled.as_text()
         self.mesh = plan.abstract_mesh(self.config, where)
-        self.collectives = links.collectives(self.text, dict(self.mesh.shape))
-        self.estimate = libtpu_estimate.read(self.text, self.collectives, where.chip)
+        self.collectives = hlo.collectives(self.text, dict(self.mesh.shape))
         inputs = InputKind(self.phase.seq_len, PREDICTIONS)
         self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
         leaves = jax.tree_util.tree_flatten_with_path(self.arguments[0].params)[0]
@@ -113,10 +114,7 @@ def test_nothing_is_computed_twice_for_want_of_memory(program):
 
 
 def test_random_bits_are_drawn_where_they_are_used(program):
-    """Random bits were 16-bit halves, put in order by reshaping.
-
-    libtpu estimated that to take 91 % of BERT-large's step at 512 tokens.
-    """
+    """Random bits were 16-bit halves, put in order by reshaping."""
     bits = [
         i
         for i in re.findall(
@@ -146,7 +144,7 @@ def test_the_state_is_updated_in_place(accumulated, fsdp, sharded):
 
 
 def test_counted_state_is_what_the_compiler_allots(program):
-    memory = plan.analytic(program.task)['memory']
+    memory = plan.analyse(program.task)['memory']
     arguments = program.compiled.memory_analysis().argument_size_in_bytes
     assert sum(memory.values()) == pytest.approx(arguments, rel=0.1)  # tiles pad small arrays
 
@@ -163,10 +161,7 @@ def test_the_gradient_alone_is_reduced_once_a_step_and_not_for_each_micro_batch(
 
 
 def test_a_sharded_update_scatters_gradients_and_gathers_weights_once_a_step(sharded):
-    """Together they move what one all-reduce of the same arrays does.
-
-    Without accumulation gradients of matrices are exchanged all-to-all.
-    """
+    """Together they move what one all-reduce of the same arrays does."""
     assert {c.axes for c in sharded.collectives} == {('data',)}
     assert [c for c in sharded.collectives if c.count > 1] == []
     moments = jax.tree_util.tree_flatten_with_path(sharded.arguments[0].opt_state[1].mu)[0]
@@ -182,13 +177,27 @@ def test_a_sharded_update_scatters_gradients_and_gathers_weights_once_a_step(sha
     for c in sharded.collectives:
         moved[c.kind] += c.bytes
     assert moved['all-gather'] == 4 * parts['tables'] + 2 * parts['kernels']
-    scattered = 4 * parts['tables']
-    if sharded.config.runtime.accumulation == 1:
-        assert moved['all-to-all'] == 2 * parts['kernels']
-    else:
-        scattered += 4 * parts['kernels']
+    of_kernel = 2 if sharded.config.runtime.accumulation == 1 else 4
+    scattered = 4 * parts['tables'] + of_kernel * parts['kernels']
     assert moved['reduce-scatter'] == pytest.approx(scattered, rel=0.02)  # rows may be padded
     assert moved['all-reduce'] == pytest.approx(4 * parts['whole'], rel=0.05)  # and the metrics
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        ('runtime.accumulation=4', 'runtime.shard_optimizer=false'),
+        ('runtime.accumulation=4',),
+        ('runtime.accumulation=1',),
+        ('runtime.fsdp=8',),
+        ('runtime.model_parallel=2', 'runtime.shard_optimizer=false'),
+    ],
+)
+def test_what_shapes_say_is_sent_is_about_what_the_program_sends(optimised, settings):
+    """Never much more: it is a floor. Tables and their gradients are sent apart and in float32."""
+    program = Program('model.vocab_size=100', 'model.num_layers=4', *settings)
+    sent = sum(c.count * c.sent for c in program.collectives)
+    assert 0.5 * sent < plan.count_sent(program.task) < 1.05 * sent
 
 
 def test_a_second_compilation_meets_no_program_of_absent_devices():
@@ -204,27 +213,6 @@ def test_a_second_compilation_meets_no_program_of_absent_devices():
         Program('model.num_layers=1', 'phases.0.batch_size=16')
         jax.clear_caches()
     assert kept() == before
-
-
-def test_gradients_of_matrices_are_exchanged_beside_other_work(optimised):
-    program = sharded_by(1)
-    order = [i for i, _, _ in hlo.scheduled(program.text)]
-    at = {i.name: place for place, i in enumerate(order)}
-    exchanged = [c for c in program.collectives if c.kind == 'all-to-all']
-    assert len(exchanged) >= 6 * program.config.model.num_layers
-    beside = [
-        [i.name for i in order[at[c.begins] + 1 : at[c.ends]] if i.opcode == 'fusion']
-        for c in exchanged
-    ]
-    assert [c.shape for c, work in zip(exchanged, beside, strict=True) if not work] == []
-
-
-def test_sparse_cores_exchange_weights_and_gradients_beside_other_work(optimised):
-    program = Program(where=topology('v6e:2x4'))
-    moved = [c for c in program.collectives if c.kind in ('all-gather', 'reduce-scatter')]
-    matrices = 6 * program.config.model.num_layers
-    assert min(collections.Counter(c.kind for c in moved).values()) >= matrices
-    assert [(c.kind, c.shape) for c in moved if c.begins == c.ends] == []
 
 
 # Not both at once: XLA ends the process, and the settings are refused.
@@ -246,7 +234,7 @@ def test_the_splash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimi
 def test_packed_rows_of_local_and_global_layers_compile(optimised, name, tokens):
     """Each chip its own rows and heads, and the memory no longer than the row."""
     runtime = RuntimeConfig(fsdp=2, model_parallel=2)
-    mesh = construction.make_mesh(runtime, plan.devices(topology(name)))
+    mesh = construction.make_mesh(runtime, devices(topology(name)))
     rows = jax.P(('data', 'fsdp'))
     heads = jax.NamedSharding(mesh, jax.P(*rows, None, 'model'))
     like = jax.ShapeDtypeStruct((8, tokens, 12, 64), 'bfloat16', sharding=heads)
@@ -263,12 +251,12 @@ def test_packed_rows_of_local_and_global_layers_compile(optimised, name, tokens)
     text = compiled.as_text()
     # Forward, and backward for the queries and for the keys.
     assert text.count('tpu_custom_call') == 2 * 3
-    assert not links.collectives(text, dict(mesh.shape))
+    assert not hlo.collectives(text, dict(mesh.shape))
     of_a_chip = 2 * tokens * 6 * 64 * 2  # bytes of two rows and half of the heads
     assert compiled.memory_analysis().temp_size_in_bytes < 30 * of_a_chip
 
 
-def gathered(program: Program) -> list[tuple[links.Collective, tuple[int, ...]]]:
+def gathered(program: Program) -> list[tuple[hlo.Collective, tuple[int, ...]]]:
     """What moves without being summed, but for ids and positions."""
     kinds = ('all-gather', 'collective-permute', 'all-to-all')
     return [
@@ -291,24 +279,6 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
     assert share < 0.2 * sum(math.prod(leaf.shape) for leaf in moments)
 
 
-@pytest.mark.parametrize(('name', 'members'), [('v6e:4x4', {4}), ('v5p:2x2x2', {2, 4})])
-def test_slices_of_any_shape_gather_and_scatter(optimised, name, members):
-    """On squares and in space libtpu made sums of zeros of scatters.
-
-    That is an all-reduce, twice the bytes.
-    """
-    where = topology(name)
-    program = Program(f'phases.0.batch_size={20 * where.chips}', where=where)
-    of_kind = collections.defaultdict[str, list[links.Collective]](list)
-    for c in program.collectives:
-        of_kind[c.kind].append(c)
-    moved = {kind: sum(c.bytes for c in found) for kind, found in of_kind.items()}
-    assert len(of_kind['all-gather']) >= 6 * program.config.model.num_layers
-    assert {c.size for c in of_kind['reduce-scatter']} == members
-    assert moved['all-gather'] <= moved['reduce-scatter'] < 1.6 * moved['all-gather']
-    assert moved['all-reduce'] < 0.2 * moved['all-gather']
-
-
 def test_fsdp_scatters_the_gradient_of_the_word_table(fsdp):
     """It came whole to each chip, to be cut there: an all-reduce, or a scatter and a gather."""
     table = math.prod(fsdp.shapes['encoder/embeddings/word'])
@@ -328,9 +298,10 @@ def test_hidden_states_are_never_gathered(fsdp):
 def test_a_step_that_does_not_fit_names_both_sizes(optimised):
     config = apply(load('bert_tiny'), [*SMALL, 'phases.0.batch_size=8000000'])
     with pytest.raises(
-        plan.DoesNotFit, match=r'does not fit v5e:2x4: it needs [\d.]+ GiB .* is 15\.75 GiB: raise'
+        DoesNotFit,
+        match=r'does not fit v5e:2x4: it needs [\d.]+ GiB .* is 15\.75 GiB: raise',
     ) as refused:
-        plan.compile_step(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))
+        compile_step(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))
     assert refused.value.has == WHERE.chip.hbm_usable < refused.value.needs
 
 
@@ -344,83 +315,22 @@ def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
         changes = ('phases.0.batch_size=64', 'runtime.shard_optimizer=false')
         config = apply(load('bert_tiny'), [*SMALL, *changes, f'model.vocab_size={vocab}'])
         try:
-            needs[vocab] = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))[
-                'memory'
-            ]['total']
-        except plan.DoesNotFit as refused:
+            task = plan.Task(config, config.phases[0], PREDICTIONS, WHERE)
+            needs[vocab] = compiled_memory(task)['memory']['total']
+        except DoesNotFit as refused:
             needs[vocab] = refused.needs
             assert vocab == 7_000_000
     assert needs[5_800_000] < WHERE.chip.hbm_usable < needs[7_000_000]
     assert needs[5_800_000] / 5.8 == pytest.approx(needs[7_000_000] / 7, rel=0.1)
 
 
-def test_a_small_search(optimised):
-    """Two settings compiled, both named with what the compiler says of them."""
-    config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=1', 'runtime.scan_layers=true'])
-    rows = search.search(plan.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
-    assert [row['fits'] for row in rows] == [True, True]
-    assert rows[0]['changes'] != rows[1]['changes']
-    assert all(row['floor_s']['compute'] < row['libtpu_s'] for row in rows)
-    longer = [max(row['libtpu_s'], *row['floor_s'].values()) for row in rows]
-    assert longer == sorted(longer)
-
-
-def test_eight_masks_of_one_evaluation_of_threefry_are_drawn_together(optimised):
-    """Each of them had an evaluation to itself."""
-    sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'model.num_layers=1')
-    program = Program(*sizes, 'runtime.dropout_rng=threefry_8bit')
-    drawn = [
-        times
-        for i, _, times in hlo.scheduled(program.text)
-        if any(part.opcode == 'xor' for part, _ in hlo.inside(program.text, i))
-    ]
-    # The embeddings' mask and a block's three, each for the forward pass and again at most.
-    assert 4 <= sum(drawn) <= 8
-
-
-@pytest.mark.parametrize(
-    'setting',
-    ['attention=tpu_splash', 'attention=tpu_fused', 'dropout_rng=rbg'],
-)
-def test_what_libtpu_has_no_estimate_for_is_listed(optimised, setting):
-    # The one kernel with dropout has it.
-    rate = 0.1 if setting == 'attention=tpu_fused' else 0
-    sizes = ('model.max_position=128', 'phases.0.seq_len=128', f'model.attention_dropout={rate}')
-    program = Program(
-        *sizes, 'model.num_layers=1', 'runtime.compute_dtype=bfloat16', f'runtime.{setting}'
-    )
-    listed = program.estimate['unpriced']
-    kinds = {
-        'attention=tpu_splash': 'kernel splash',
-        'attention=tpu_fused': 'kernel fused_attention',
-        'dropout_rng=rbg': 'rng-bit-generator',
-    }
-    found = [count for kind, count in listed.items() if kind.startswith(kinds[setting])]
-    assert found and min(found) > 0
-    # Nothing else of any size is without an estimate.
-    assert set(listed) <= {kind for kind in listed if kind.startswith(('kernel f', 'kernel s'))} | {
-        'rng-bit-generator', 'gather', 'scatter', 'sort', 'reshape', 'asynchronous copy',
-        'asynchronous slice', 'copy', *hlo.KINDS,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ('kernel', 'rate', 'wanted'),
-    [
-        # What it drew is in a stack when the backward pass wants it.
-        ('tpu_fused', 0.1, ['fused_attention', 'fused_attention_backward']),
-        # The backward ones read its output and sums of exponentials.
-        ('tpu_splash', 0, ['splash_mha_dkv', 'splash_mha_dq', 'splash_mha_fwd']),
-    ],
-)
-def test_the_forward_kernel_of_scanned_layers_runs_once(optimised, kernel, rate, wanted):
+def test_the_forward_kernel_of_scanned_layers_runs_once(optimised):
+    """The backward ones read its output and sums of exponentials."""
     sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'phases.0.batch_size=16')
-    settings = (f'runtime.attention={kernel}', f'model.attention_dropout={rate}')
+    settings = ('runtime.attention=tpu_splash', 'model.attention_dropout=0')
     program = Program(*sizes, *settings, 'runtime.scan_layers=true')
-    kernels = re.findall(
-        r'%(fused_attention[a-z_]*|splash_mha_[a-z]+)\S* = .*tpu_custom_call', program.text
-    )
-    assert sorted(kernels) == wanted
+    kernels = re.findall(r'%(splash_mha_[a-z]+)\S* = .*tpu_custom_call', program.text)
+    assert sorted(kernels) == ['splash_mha_dkv', 'splash_mha_dq', 'splash_mha_fwd']
 
 
 @pytest.mark.slow
@@ -428,30 +338,24 @@ def test_a_deep_unrolled_model_follows_from_two_of_fewer_layers(optimised):
     """Cost, memory and traffic of twelve layers, against the program that has them."""
     config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=12'])
     task = plan.Task(config, config.phases[0], PREDICTIONS, WHERE)
-    rule, whole = plan.compiled(task), plan.compiled(task, all_layers=True)
+    rule, whole = compiled_memory(task), compiled_memory(task, all_layers=True)
     assert (rule['layers_compiled'], whole['layers_compiled']) == ([2, 4], [12])
-    assert rule['libtpu']['step_s'] == pytest.approx(whole['libtpu']['step_s'], rel=0.1)
-    # The deeper program may have more: here it puts arrays together.
-    assert rule['libtpu']['unpriced'].keys() <= whole['libtpu']['unpriced'].keys()
     assert rule['memory']['total'] == pytest.approx(whole['memory']['total'], rel=0.1)
     assert rule['memory']['arguments'] == pytest.approx(whole['memory']['arguments'], rel=0.02)
-    sent = [sum(row['sent'] for row in found['collectives']) for found in (rule, whole)]
-    assert sent[0] == pytest.approx(sent[1], rel=0.05)
-    flops = [found['compiler']['flops_per_chip'] for found in (rule, whole)]
-    assert flops[0] == pytest.approx(flops[1], rel=0.02)
 
 
 def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
     changes = [*SMALL, 'model.num_layers=1', 'runtime.dropout_rng=rbg']
     config = apply(load('bert_tiny'), changes)
-    (warning,) = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))['warnings']
+    task = plan.Task(config, config.phases[0], PREDICTIONS, WHERE)
+    (warning,) = compiled_memory(task)['warnings']
     assert 'random bits of 160 rows and uses those of its own 20' in warning
 
 
 @pytest.mark.parametrize('name', ['v4:2x2x1', 'v5e:1x1', 'v5e:16x16', 'v5p:4x4x12', 'v6e:8x16'])
 def test_libtpu_knows_the_topologies_that_we_name(name):
     where = topology(name)
-    assert len(plan.devices(where)) == where.chips
+    assert len(devices(where)) == where.chips
 
 
 @pytest.mark.parametrize(
@@ -465,11 +369,11 @@ def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name
     for fsdp in powers:
         for model in powers[: len(powers) - powers.index(fsdp)]:
             runtime = RuntimeConfig(fsdp=fsdp, model_parallel=model)
-            mesh = construction.make_mesh(runtime, plan.devices(where))
+            mesh = construction.make_mesh(runtime, devices(where))
             assert len(set(mesh.devices.flat)) == where.chips
             rows = collections.defaultdict(set)
-            for row, devices in enumerate(mesh.devices.reshape(-1, model)):
-                for device in devices:
+            for row, its in enumerate(mesh.devices.reshape(-1, model)):
+                for device in its:
                     rows[device.process_index].add(row)
             different = {frozenset(found) for found in rows.values()}
             assert sum(map(len, different)) == where.chips // model
@@ -477,10 +381,9 @@ def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name
 
 @pytest.mark.parametrize('name', ['v5p:2x2x4'])
 def test_a_step_is_compiled_where_two_axes_of_the_mesh_share_one_of_the_torus(optimised, name):
-    settings = (*SMALL, 'model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
-    config = apply(load('bert_tiny'), settings)
-    found = plan.compiled(plan.Task(config, config.phases[0], PREDICTIONS, topology(name)))
-    axes = {axis for row in found['collectives'] for axis in row['axes']}
+    settings = ('model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
+    program = Program(*settings, where=topology(name))
+    axes = {axis for c in program.collectives for axis in c.axes}
     assert axes == {'data', 'fsdp', 'model'}
 
 
@@ -504,15 +407,8 @@ def test_the_command(binary, tmp_path):
     found = json.loads(file.read_text())
     assert (found['compiled'], found['mesh']) == (True, {'data': 2, 'fsdp': 2, 'model': 2})
     memory = found['phases'][0]['memory']
-    assert re.search(
-        r'libtpu says +[\d.]+ ms a step, an estimate that no chip has confirmed\n'
-        r' +without any time for .*\d+ x scatter',
-        result.stdout,
-    )
     assert 'gcloud --accelerator-type=v5litepod-8' in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("whole run by libtpu's estimate (no chip ")
+    assert result.stdout.splitlines()[-1].startswith('whole run at 40% MFU (assumed): ')
     assert memory['left'] == int(15.75 * 2**30) - memory['total']
-    axes = {tuple(row['axes']) for row in found['phases'][0]['collectives']}
-    assert axes >= {('model',), ('fsdp',)}
     assert f'{found["parameters"]:,} parameters' in result.stdout
     assert WHERE.chip.source in result.stdout

@@ -14,7 +14,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
-from bert_jax.costs import overheads, plan, search
+from bert_jax.costs import compiled, estimate, plan
 from bert_jax.costs.chips import CHIPS, topology
 from bert_jax.model import partition
 from tests.helpers import commands
@@ -26,7 +26,7 @@ PADDING = 70 * 768 + 70  # 30592 rows for 30522 entries: in the table and in the
 
 def phase_of(name: str, where: str, *changes: str, predictions: int = 20) -> dict:
     config = apply(load(name), changes)
-    return plan.analytic(plan.Task(config, config.phases[0], predictions, topology(where)))
+    return plan.analyse(plan.Task(config, config.phases[0], predictions, topology(where)))
 
 
 def test_state_flops_and_floors_of_base():
@@ -57,10 +57,6 @@ def test_schedule_adds_up():
     assert guesses['mfu']['hours'] == pytest.approx(0.2 + 0.4)
     assert guesses['mfu']['price'] == pytest.approx(2 * 9.6)
     assert guesses['mfu']['phases'][0]['tokens_per_s'] == pytest.approx(100 * 128 / 0.2)
-    estimated = {'libtpu': {'step_s': 0.3, 'unpriced': {}}}
-    assert 'libtpu' not in plan.schedule([phases[0] | estimated, phases[1]], 16, 0.5, None)
-    guesses = plan.schedule([phase | estimated for phase in phases], 16, 0.5, None)
-    assert [row['step_s'] for row in guesses['libtpu']['phases']] == [0.3, 0.8]
 
 
 def test_masked_positions_default_to_those_of_the_records():
@@ -116,106 +112,90 @@ def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(change, m
         partition.left_whole(ModelConfig(), runtime)
 
 
-class Compiler:
-    """Stands for the TPU compiler, with a rule for what a step needs.
-
-    The state, its gradients, and 0.3 GB a row of a chip, less where remat is on.
-    """
-
-    def __init__(self, monkeypatch, has: float, estimates: bool = False):
-        self.has, self.estimates, self.seen = has, estimates, []
-        monkeypatch.setattr(search.plan, 'compiled', self.compiled)
-
-    def needs(self, task: plan.Task) -> float:
-        memory, runtime = plan.analytic(task)['memory'], task.config.runtime
-        rows = task.phase.batch_size / task.topology.chips / runtime.accumulation
-        return (
-            2 * memory['parameters']
-            + memory['optimizer']
-            + 3e8 * rows * {'none': 1, 'dots': 0.7, 'full': 0.2}[runtime.remat]
-        )
-
-    def compiled(self, task: plan.Task) -> dict:
-        self.seen.append(task.config.runtime)
-        needs = self.needs(task)
-        if needs > self.has:
-            raise plan.DoesNotFit(task, needs, self.has)
-        floors = {'compute': 1.0, 'memory': needs, 'interconnect': 0.0}
-        memory = {'total': needs, 'left': self.has - needs}
-        return {
-            'memory': memory,
-            'floor_s': floors,
-            'libtpu': {'step_s': 1e21 / needs} if self.estimates else None,
-        }
-
-    def refusal(self, task: plan.Task) -> plan.DoesNotFit:
-        return plan.DoesNotFit(task, self.needs(task), self.has)
-
-
 def large(*changes: str) -> plan.Task:
     config = apply(load('bert_large'), ['phases.0.batch_size=256', WHOLE, *changes])
     return plan.Task(config, config.phases[0], 20, topology('v5e:2x4'))
 
 
-def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkeypatch):
-    # 5.4 GB of state and 9.6 of 32 rows are too much; so are 6.7 with dots.
-    compiler = Compiler(monkeypatch, has=11e9)
-    rows = search.smallest_changes(large(), compiler.refusal(large()), budget=20)
-    alone = [row['changes'] for row in rows if row['fits'] and len(row['changes']) == 1]
-    assert sorted(alone, key=str) == [{'accumulation': 2}, {'fsdp': 8}, {'remat': 'full'}]
-    # Each is enough by itself.
-    assert [row for row in rows if row['fits'] and len(row['changes']) > 1] == []
-    assert len(compiler.seen) == len(rows)
-    assert {runtime.model_parallel for runtime in compiler.seen} == {1}
+@pytest.mark.parametrize(
+    ('usable', 'needs', 'change'),
+    [
+        (9e9, None, {}),
+        # As it is 8.4 GB, and with 2 micro-batches 8.2: their sums are as large as the gradients.
+        (8e9, None, {'accumulation': 4}),
+        # The compiler found activations to be more than twice what was estimated.
+        (8e9, 12e9, {'accumulation': 8}),
+        # No accumulation makes room for 5.4 GB of state and gradients, nor does remat.
+        (5e9, None, {'fsdp': 4}),
+        (3e9, None, {'accumulation': 4, 'fsdp': 4}),
+        (1e8, None, None),
+    ],
+)
+def test_the_least_change_that_fits_by_estimate(usable, needs, change):
+    assert estimate.likely_change(large(), usable, needs) == change
 
 
-def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monkeypatch):
-    compiler = Compiler(monkeypatch, has=15.5 * 2**30)
-    task = large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2'))
-    rows = search.search(task, budget=5)
-    assert len(rows) == len(compiler.seen) == 5 and all(row['fits'] for row in rows)
-    assert len({tuple(row['changes'].items()) for row in rows}) == 5
-    # Memory is the only floor that differs, and nothing is recomputed where there is no need.
-    needs = [row['needs'] for row in rows]
-    assert needs == sorted(needs) and {row['remat'] for row in rows} == {'none'}
-    Compiler(monkeypatch, has=15.5 * 2**30, estimates=True)  # a longer time for less memory
-    again = search.search(task, budget=5)
-    assert [row['needs'] for row in again] == needs[::-1]
-    assert ", libtpu's estimate " in search.describe(again[0])
-    assert 'libtpu' not in search.describe(rows[0])
+@pytest.mark.parametrize('name', ['modernbert_base', 'ettin_17m', 'mmbert_small'])
+def test_a_batch_that_grows_is_planned_with_the_accumulation_that_it_has(name):
+    config = load(name)
+    task = plan.Task(config, config.phases[0], 154, topology('v5e:4x4'))
+    change = estimate.likely_change(task, sum(estimate.estimate(task).values()) * 0.9)
+    assert change['accumulation'] % config.runtime.accumulation == 0
+    assert estimate.estimate(task.changed(change))['batch'] > 0
 
 
-def test_a_candidate_that_the_compiler_fails_on_is_told_and_counted(monkeypatch):
-    import jax
+def test_a_floor_of_the_links_is_what_each_axis_sends():
+    """Of BERT-large on 8 chips: in float32 gradients are added up, in bfloat16 weights gathered."""
+    ring, weights = 7 / 8, 4 * (336_226_108 + 70 * 1024 + 70)
+    assert plan.count_sent(large()) == pytest.approx(2 * ring * weights)
+    sharded = large('runtime.shard_optimizer=true', 'runtime.accumulation=2')
+    assert plan.count_sent(sharded) == pytest.approx(1.5 * ring * weights)
+    split = large('runtime.fsdp=8')
+    assert plan.count_sent(split) == pytest.approx(2 * ring * weights, rel=0.01)
+    # Four times the outputs of two products a block, of 256 rows of 128 tokens, over 8 parts.
+    parts = large('runtime.model_parallel=8', 'phases.0.batch_size=8')
+    outputs = 4 * ring * 24 * 2 * 1024 * 8 * 128 * 2
+    assert plan.count_sent(parts) == pytest.approx(outputs)
 
-    def failing(task) -> dict:
-        raise jax.errors.JaxRuntimeError('INTERNAL: a defect of it')
 
-    monkeypatch.setattr(search.plan, 'compiled', failing)
-    rows = search.search(large('phases.0.batch_size=8'), budget=2)
-    assert [row['fits'] for row in rows] == [False, False]
-    assert all('cannot be compiled' in search.describe(row) for row in rows)
-
-
-def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
+def test_a_refusal_is_told_with_what_would_do():
     from bert_jax.runs.pretraining import plan_text
 
-    task, compiler = large(), Compiler(monkeypatch, has=11e9)
+    task = large()
     buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
-    phase = plan.analytic(task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
-    phase['estimate'] = search.estimate(task).parts
-    phase['changes'] = search.smallest_changes(task, compiler.refusal(task), budget=9)
+    phase = plan.analyse(task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
+    phase |= {'estimate': estimate.estimate(task), 'likely_change': {'accumulation': 8, 'fsdp': 2}}
     report = {
         'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}, 'hosts': 1,
         'gcloud': None, 'chip': dataclasses.asdict(task.topology.chip), 'parameters': 1,
-        'checkpoints': overheads.checkpoints(task.config, [phase], 1, 2e8, None),
-        'warnings': [], 'phases': [phase],
+        'checkpoints': {'bytes': 1, 'kept': 5}, 'warnings': [], 'phases': [phase], 'mfu': 0.4,
     }  # fmt: skip
     text = '\n'.join(plan_text.lines(report))
     assert 'DOES NOT FIT' in text
     assert '2 x f32[7], 1.00 GiB in all: a/b' in text
     assert 'whole run' not in text
-    assert '--set runtime.accumulation=2' in text and '--set runtime.remat=full' in text
+    assert 'this fits: --set runtime.accumulation=8 --set runtime.fsdp=2' in text
+    phase['likely_change'] = None
+    assert 'no change of these settings is enough' in '\n'.join(plan_text.lines(report))
+
+
+def test_memory_of_many_layers_follows_from_that_of_few(monkeypatch):
+    """By arithmetic, where the head takes 5 bytes and each layer 3. For TPUs: tests/plan."""
+    depths = []
+
+    def of_step(model, platform):
+        depths.append(model.num_layers)
+        return {'total': 5 + 3 * model.num_layers, 'temporary': 2 * model.num_layers}
+
+    monkeypatch.setattr(compiled, 'compile_step', lambda task: task.config.model)
+    monkeypatch.setattr(compiled.memory, 'of_step', of_step)
+    found = compiled.compiled_memory(large())
+    assert (found['layers_compiled'], depths) == ([2, 4], [2, 4])
+    left = int(15.75 * 2**30) - 77
+    assert found['memory'] == {'total': 77, 'temporary': 48, 'left': left}
+    compiled.compiled_memory(large('runtime.scan_layers=true'))
+    compiled.compiled_memory(large(), all_layers=True)
+    assert depths == [2, 4, 24, 24]
 
 
 @pytest.mark.slow
@@ -223,26 +203,26 @@ def test_a_step_is_compiled_for_the_devices_that_are_here(monkeypatch):
     """What a machine with GPUs does, with two of the test's own devices as the GPUs."""
     import jax
 
-    monkeypatch.setattr(plan, '_gpus', lambda where: jax.devices()[:2])
+    monkeypatch.setattr(compiled, '_gpus', lambda where: jax.devices()[:2])
     small = 'model.vocab_size=200 model.num_layers=1 model.max_position=16 phases.0.seq_len=16'
     config = apply(load('bert_tiny'), [*small.split(), 'phases.0.batch_size=4'])
     task = plan.Task(config, config.phases[0], 3, topology('h100:2'))
-    found = plan.compiled(task)
+    found = compiled.compiled_memory(task)
     assert found['memory']['left'] == 60e9 - found['memory']['total']
-    axes = [row['axes'] for row in found['collectives'] if row['kind'] == 'all-reduce']
-    assert axes == [['data']]
     chip = dataclasses.replace(CHIPS['h100'], hbm_usable=1e6)
     line = r'does not fit h100:2: it needs [\d.]+ MiB a chip, and there is 1.0 MiB'
-    with pytest.raises(plan.DoesNotFit, match=line):
-        plan.compiled(task._replace(topology=dataclasses.replace(task.topology, chip=chip)))
+    with pytest.raises(compiled.DoesNotFit, match=line):
+        compiled.compiled_memory(
+            task._replace(topology=dataclasses.replace(task.topology, chip=chip))
+        )
 
 
 def test_the_command_without_compiling(monkeypatch, tmp_path):
     """As on a machine without libtpu."""
     where, missing = topology('v5e:16x16'), "pip install -c constraints.txt '.[plan]'"
     with monkeypatch.context() as patch:
-        patch.setattr(plan.importlib.util, 'find_spec', lambda name: None)
-        assert plan.obstacle(where) == f'libtpu is not installed: {missing}'
+        patch.setattr(compiled.importlib.util, 'find_spec', lambda name: None)
+        assert compiled.obstacle(where) == f'libtpu is not installed: {missing}'
     file = tmp_path / 'plan.json'
     flags = ['--config=bert_large', '--topology=v5e:16x16', f'--set={WHOLE}', f'--json={file}']
     result = commands.run('plan', '--nocompile', *flags)
@@ -252,7 +232,7 @@ def test_the_command_without_compiling(monkeypatch, tmp_path):
     found = json.loads(file.read_text())
     facts = [found[name] for name in ('compiled', 'chips', 'hosts', 'parameters')]
     assert facts == [False, 256, 64, 336_226_108]
-    assert len(found['phases']) == 2 and 'collectives' not in found['phases'][0]
+    assert len(found['phases']) == 2 and 'layers_compiled' not in found['phases'][0]
     # Of phase 0: 1.22 ms of FLOPs, and 9.9 ms to read and write the state.
     assert 'at 40% MFU     out of reach: 12% at most' in result.stdout
     assert 'MFU (assumed): out of reach in phase 0, see there' in result.stdout
@@ -261,3 +241,7 @@ def test_the_command_without_compiling(monkeypatch, tmp_path):
     padding = 70 * 1024 + 70
     assert found['checkpoints']['bytes'] == pytest.approx(12 * (336_226_108 + padding), rel=1e-6)
     assert [p.name for p in tmp_path.iterdir()] == ['plan.json']
+    for flag in ('search=3', 'tries=0', 'write_rate=1e9'):
+        result = commands.run('plan', *flags, f'--{flag}')
+        assert (result.returncode, result.stdout) == (2, '')
+        assert f'error: --{flag.partition("=")[0]} is gone: ' in result.stderr

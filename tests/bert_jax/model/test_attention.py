@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
@@ -44,10 +43,6 @@ def pick(
         ({'platform': 'gpu', 'packed': True}, 'xla'),
         ({'platform': 'gpu', 'model': ModelConfig()}, 'xla'),
         ({'platform': 'tpu', 'name': 'tpu_flash', 'seq_len': 128}, 'tpu_splash'),
-        (
-            {'platform': 'tpu', 'name': 'tpu_fused', 'model': ModelConfig(), 'packed': True},
-            'tpu_fused',
-        ),
     ],
     ids=str,
 )
@@ -75,20 +70,6 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
         (
             {'name': 'tpu_splash', 'platform': 'tpu', 'model_parallel': 2, 'accumulation': 2},
             'set runtime.accumulation=1',
-        ),
-        ({'name': 'tpu_fused', 'platform': 'tpu', 'seq_len': 640}, 'up to 512, not 640'),
-        (
-            {'name': 'tpu_fused', 'platform': 'tpu', 'model_parallel': 4},
-            'fill 128 columns together on each device, not 3 of width 64',
-        ),
-        (
-            {
-                'name': 'tpu_fused',
-                'platform': 'tpu',
-                'model': ModelConfig(),
-                'dropout_rng': 'rbg',
-            },
-            'set runtime.dropout_rng=threefry',
         ),
     ],
     ids=str,
@@ -209,8 +190,6 @@ def interpreted(monkeypatch):
         Row(100, dtype='bfloat16', tolerance=3e-2),
         Row(450, 64, packed=True),
         Row(400, 65, causal=True),
-        # A kernel that has no window.
-        Row(384, 64, packed=True, kernel='tpu_fused'),
         Row(384, packed=True, kernel='tpu_splash'),
         pytest.param(
             Row(200, 65, packed=True, causal=True, kernel='tpu_splash'), marks=pytest.mark.slow
@@ -238,39 +217,17 @@ def test_a_window_is_a_mask(row, interpreted):
     assert_near(got, want, row.tolerance)
 
 
-FUSED = Row(128, kernel='tpu_fused', tolerance=2e-5, width=64, rate=0.1)
-WIDE = FUSED._replace(heads=4, generator='threefry13', causal=True, packed=True)
-
-
-@functools.cache
-def alone(row: Row):
-    """What one device gives."""
-    with pltpu.force_tpu_interpret_mode():
-        return outputs_and_gradients(row)
-
-
-@pytest.mark.oldest
 @pytest.mark.parametrize(
     'row',
-    [
-        WIDE,
-        # Masks that fill more than one row of words, and turns of a loop that four do not divide.
-        FUSED._replace(tokens=384, generator='threefry_8bit'),
-        FUSED._replace(dtype='bfloat16', tolerance=4e-2),
-    ],
-    ids=str,
+    [Row(450, 64, packed=True, rate=0.3), Row(384, packed=True, kernel='tpu_splash')],
+    ids=lambda r: r.kernel,
 )
-def test_the_kernel_with_dropout_gives_what_plain_attention_gives(row):
-    assert_near(alone(row), outputs_and_gradients(row._replace(kernel='xla')), row.tolerance)
-
-
-@pytest.mark.parametrize('row', [Row(450, 64, packed=True, rate=0.3), WIDE], ids=lambda r: r.kernel)
-def test_rows_and_heads_on_devices_of_their_own_give_the_same(row):
+def test_rows_and_heads_on_devices_of_their_own_give_the_same(row, interpreted):
     runtime = RuntimeConfig(data_parallel=3, model_parallel=2)
     mesh = construction.make_mesh(runtime, jax.devices()[:6])
-    with pltpu.force_tpu_interpret_mode(), jax.set_mesh(mesh):
+    with jax.set_mesh(mesh):
         split = outputs_and_gradients(row)
-    assert_near(split, alone(row), 1e-6)
+    assert_near(split, outputs_and_gradients(row), 1e-6)
 
 
 def test_the_memory_of_local_attention_grows_with_the_row():

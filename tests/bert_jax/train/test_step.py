@@ -20,7 +20,7 @@ from bert_jax.configs.schema import (
     RuntimeConfig,
 )
 from bert_jax.input_pipeline.records.growth import Growth
-from bert_jax.mesh import construction, exchange, sharding
+from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks import products
 from bert_jax.train import losses
@@ -73,7 +73,6 @@ def train(
             dropout_rng=runtime.dropout_rng,
             shard_optimizer=shards,
             dtype=model.dtype,
-            all_to_all=exchange.is_all_to_all(runtime, mesh),
             **more,
         ),
         state,
@@ -157,7 +156,7 @@ def test_bfloat16_moments_and_cheaper_masks_do_not_depend_on_the_mesh(baseline):
 
 def test_weights_and_moments_are_split_over_data_too_where_asked(baseline):
     split = RuntimeConfig(fsdp=2, model_parallel=2, shard_optimizer=True)
-    state, found = run(dataclasses.replace(split, gradient_exchange='all_to_all'))
+    state, found = run(split)
     np.testing.assert_allclose(found, baseline, rtol=2e-6)
     both = state.params['encoder'], state.opt_state[1].mu['encoder']
     share = lambda leaf: leaf.sharding.shard_shape(leaf.shape)

@@ -151,7 +151,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
 
 def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_file, caplog):
     changes = (
-        'runtime.gradient_exchange=all_to_all', 'runtime.dropout_rng=threefry_8bit',
+        'runtime.dropout_rng=threefry_8bit',
         'hidden_dropout=0.002', 'optimizer.decay_fraction=0.5', 'optimizer.schedule=linear',
     )  # fmt: skip
     fine_tuner = tuner_of(task_file, encoder)
@@ -160,8 +160,6 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
     said = [record.message for record in caplog.records if record.levelname == 'WARNING']
     assert said == [
         'optimizer.decay_fraction=0.5 has no effect: optimizer.schedule=linear does not read it',
-        'runtime.gradient_exchange=all_to_all has no effect: the update is not sharded'
-        ' (runtime.shard_optimizer=true does that)',
         'hidden_dropout=0.002 becomes 0.00391, which is the nearest to be had of 8 random bits:'
         ' runtime.dropout_rng=threefry is nearer',
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.costs import links
+from tests.helpers import hlo
 
 MESH = {'data': 2, 'fsdp': 2, 'model': 2}
 
@@ -81,7 +81,7 @@ dimensions={0}
 
 
 def test_each_collective_is_there_once_with_its_axes_and_bytes():
-    found = {f'{c.kind} {c.bytes}': c for c in links.collectives(LOOP, MESH)}
+    found = {f'{c.kind} {c.bytes}': c for c in hlo.collectives(LOOP, MESH)}
     facts = {name: (c.axes, c.size, c.count, c.sent) for name, c in found.items()}
     assert facts == {
         'all-reduce 48': (('data',), 2, 3, 48),  # devices 0 and 4; 2 * 1/2 of it is sent
@@ -106,7 +106,7 @@ def test_steps_of_one_collective_count_once(chains, count):
         for number, chain in enumerate(chains)
     )
     text = f'ENTRY %main (x: f32[4]) -> f32[4] {{\n{text}}}\n'
-    assert [c.count for c in links.collectives(text, MESH)] == [1] * count
+    assert [c.count for c in hlo.collectives(text, MESH)] == [1] * count
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_notations_of_groups(groups, axes):
         'ENTRY %main (x: f32[4]) -> f32[4] {\n  %a = f32[4] all-reduce(%x), channel_id=1,'
         f' replica_groups={groups}, to_apply=%add\n}}\n'
     )
-    (one,) = links.collectives(text, MESH)
+    (one,) = hlo.collectives(text, MESH)
     assert (one.axes, one.size) == (axes, 2 ** len(axes))
 
 
@@ -142,6 +142,20 @@ def test_a_real_program():
     place = lambda *spec: NamedSharding(mesh, P(*spec))
     total = jax.jit(lambda x: x.sum(0), in_shardings=place(axes, None), out_shardings=place(None))
     text = total.lower(jax.ShapeDtypeStruct((8, 40), jnp.float32)).compile().as_text()
-    (sum_,) = links.collectives(text, MESH)
+    (sum_,) = hlo.collectives(text, MESH)
     facts = (sum_.kind, sum_.axes, sum_.size, sum_.bytes, sum_.count)
     assert facts == ('all-reduce', axes, 2 ** len(axes), 160, 1)
+
+
+SIZES = {
+    'f32[]': 4,
+    'bf16[3,5]{1,0:T(8,128)(2,1)S(1)}': 30,
+    'pred[7]': 7,
+    '(s8[2], (u64[3], f8e4m3fn[4]))': 30,
+    '()': 0,
+}
+
+
+@pytest.mark.parametrize(('shape', 'size'), SIZES.items())
+def test_size_of(shape, size):
+    assert hlo.size_of(shape) == size

@@ -1,10 +1,8 @@
-"""Sizes and refusals in small texts written by hand in the compiler's notation."""
+"""Refusals in small texts written by hand in the compiler's notation."""
 
 from __future__ import annotations
 
-import pytest
-
-from bert_jax.costs import hlo
+from bert_jax.costs import compiled
 
 REFUSED = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. \
 Ran out of memory in memory space hbm. Used 24.50G of 15.75G hbm. Exceeded hbm capacity by 8.75G.
@@ -31,29 +29,18 @@ Ran out of memory in memory space hbm. Used 24.50G of 15.75G hbm. Exceeded hbm c
 
 
 def test_a_refusal_of_the_tpu_compiler():
-    scores, other = hlo.allocations(REFUSED)
+    scores, other = compiled.largest_buffers(REFUSED)
     assert list(scores.values()) == [
         3 * 2**30, 2, 'f32[32,16,128,128]', 'jit(step)/jvp(Model)/scores',
     ]  # fmt: skip
     assert list(other.values()) == [2**29, 1, 'bf16[7]', '']
-    assert hlo.refused_sizes(REFUSED) == (24.5 * 2**30, 15.75 * 2**30)
+    assert compiled.refused_sizes(REFUSED) == (24.5 * 2**30, 15.75 * 2**30)
     short = (
         'RESOURCE_EXHAUSTED: Ran out of memory on HBM, '
         'the total memory required for HLO temporaries (287.16G) exceeds available HBM (512M).'
     )
-    assert hlo.refused_sizes(short) == (287.16 * 2**30, 2**29) and hlo.allocations(short) == []
-    assert hlo.refused_sizes('RESOURCE_EXHAUSTED: something else') is None
-
-
-SIZES = {
-    'f32[]': 4,
-    'bf16[3,5]{1,0:T(8,128)(2,1)S(1)}': 30,
-    'pred[7]': 7,
-    '(s8[2], (u64[3], f8e4m3fn[4]))': 30,
-    '()': 0,
-}
-
-
-@pytest.mark.parametrize(('shape', 'size'), SIZES.items())
-def test_size_of(shape, size):
-    assert hlo.size_of(shape) == size
+    assert (
+        compiled.refused_sizes(short) == (287.16 * 2**30, 2**29)
+        and compiled.largest_buffers(short) == []
+    )
+    assert compiled.refused_sizes('RESOURCE_EXHAUSTED: something else') is None
