@@ -53,8 +53,8 @@ class Options:
     )
     tflops: float | None = option(
         None,
-        '--dry_run: the rate to expect, in 10^12 model FLOP a second (bert-plan estimates it for'
-        ' a TPU); default: measured',
+        '--dry_run: the rate to expect, in 10^12 model FLOP a second (the log of a run'
+        ' has it as model_tflops); default: measured',
         bounds=(1e-6, None),
     )
     print_config: str = option(

@@ -163,14 +163,13 @@ def count_sent(task: Task) -> float:
     weights = whole_parameters(task)
 
     data, fsdp, split = ((n - 1) / n for n in (mesh['data'], mesh['fsdp'], mesh['model']))
-    gathered = weights * width / 4
-    scattered = gathered if runtime.accumulation == 1 else weights
-    if not sharding.shards_update(runtime, task.mesh):
-        gathered = scattered = weights
-    of_data = data * (gathered + scattered)
-
-    of_part = weights * mesh['fsdp']  # the parameters of one part of `model`
-    of_fsdp = fsdp * of_part * (1 + 2 * runtime.accumulation * width / 4)
+    narrow = weights * width / 4
+    # Over micro-batches gradients are added up in float32 before they are sent.
+    summed = narrow if runtime.accumulation == 1 else weights
+    is_sharded = sharding.shards_update(runtime, task.mesh)
+    of_data = data * (summed + (narrow if is_sharded else summed))
+    # Weights are those of one part of `fsdp`.
+    of_fsdp = fsdp * mesh['fsdp'] * (summed + 2 * runtime.accumulation * narrow)
 
     # An all-reduce of each output is a scatter and a gather.
     outputs = sum(part.shapes()[name][1] for part in parts_of(model) for name in part.rows)

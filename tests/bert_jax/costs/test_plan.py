@@ -145,17 +145,18 @@ def test_a_batch_that_grows_is_planned_with_the_accumulation_that_it_has(name):
 
 
 def test_a_floor_of_the_links_is_what_each_axis_sends():
-    """Of BERT-large on 8 chips: in float32 gradients are added up, in bfloat16 weights gathered."""
-    ring, weights = 7 / 8, 4 * (336_226_108 + 70 * 1024 + 70)
-    assert plan.count_sent(large()) == pytest.approx(2 * ring * weights)
+    """Of BERT-large on 8 chips in bfloat16; sums of several micro-batches are in float32."""
+    sent, once = plan.count_sent, 7 / 8 * 4 * (336_226_108 + 70 * 1024 + 70)
+    assert sent(large()) == pytest.approx(once)
+    assert sent(large('runtime.accumulation=2')) == pytest.approx(2 * once)
     sharded = large('runtime.shard_optimizer=true', 'runtime.accumulation=2')
-    assert plan.count_sent(sharded) == pytest.approx(1.5 * ring * weights)
-    split = large('runtime.fsdp=8')
-    assert plan.count_sent(split) == pytest.approx(2 * ring * weights, rel=0.01)
+    assert sent(sharded) == pytest.approx(1.5 * once)
+    split = large('runtime.fsdp=8')  # what is small is whole on each chip
+    assert sent(split) == pytest.approx(1.5 * once, rel=0.03)
     # Four times the outputs of two products a block, of 256 rows of 128 tokens, over 8 parts.
     parts = large('runtime.model_parallel=8', 'phases.0.batch_size=8')
-    outputs = 4 * ring * 24 * 2 * 1024 * 8 * 128 * 2
-    assert plan.count_sent(parts) == pytest.approx(outputs)
+    outputs = 4 * 7 / 8 * 24 * 2 * 1024 * 8 * 128 * 2
+    assert sent(parts) == pytest.approx(outputs)
 
 
 def test_a_refusal_is_told_with_what_would_do():
