@@ -70,8 +70,7 @@ def run(
         # What follows -- belongs to another program: its --help is not asked of us.
         ours = argv[1 : argv.index('--')] if '--' in argv else argv[1:]
         with ending(program):
-            commands.check_no_subcommand(program, ours)
-            commands.check_no_removed_flag(program, ours)
+            commands.check_words(program, ours)
             # Before the flags are parsed, of which others may be required.
             if {'--help', '-help', '-h'} & set(ours):
                 _tell(_usage(main, program, arguments))

@@ -55,17 +55,13 @@ def module_of(name: str) -> str:
     return f'bert_jax.launch.{file or name}'
 
 
-def check_no_subcommand(file: str, words: Sequence[str]) -> None:
-    """Raise UserError where a file of launch is run as if it were the script of its command."""
+def check_words(file: str, words: Sequence[str]) -> None:
+    """Raise UserError for a subcommand given to a file of launch, and for a flag that is gone."""
     if part := SUBCOMMANDS.get(file, {}).get(words[0] if words else ''):
         raise UserError(
             f'{words[0]!r} is a part of the installed command: run `{typed_name(part)}`, or'
             f' python -m bert_jax.launch.{part}'
         )
-
-
-def check_no_removed_flag(file: str, words: Sequence[str]) -> None:
-    """Raise UserError, which says what stands for it, for a flag that the command had once."""
     for word in words:
         flag = word.lstrip('-').partition('=')[0]
         if word.startswith('-') and (instead := _REMOVED_FLAGS.get(file, {}).get(flag)):

@@ -175,15 +175,15 @@ def compiled_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
         all_layers or is_one_loop or config.optimizer.freeze_layers or layers[0] < _FEW + _MORE
     ):
         layers = [_FEW, _MORE]
-    found = []
+    of_depths = []
     for depth in layers:
         shallow = dataclasses.replace(config, model=config.model.of_depth(depth))
         program = compile_step(task._replace(config=shallow))
-        found.append(memory.of_step(program, chip.platform))
-    used = found[0]
-    if len(found) > 1:
-        for use, few in found[0].items():
-            of_a_layer = (found[1][use] - few) / (_MORE - _FEW)
+        of_depths.append(memory.of_step(program, chip.platform))
+    used = of_depths[0]
+    if len(of_depths) > 1:
+        for use, few in of_depths[0].items():
+            of_a_layer = (of_depths[1][use] - few) / (_MORE - _FEW)
             used[use] = round(few + (config.model.num_layers - _FEW) * of_a_layer)
 
     # libtpu has refused by now what does not fit; XLA compiles for a GPU what does not fit it, and
@@ -203,7 +203,7 @@ def compiled_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
             f'each chip draws the random bits of {rows} rows and uses those of its own {task.rows};'
             ' with runtime.dropout_rng=threefry it draws its own'
         )
-    if len(found) > 1 and used['total'] > (1 - _MARGIN) * usable:
+    if len(of_depths) > 1 and used['total'] > (1 - _MARGIN) * usable:
         warnings.append(
             f'the memory of {config.model.num_layers} layers follows from that of {_FEW} and'
             f' {_MORE}, and is within {_MARGIN:.0%} of what there is: --all_layers compiles them'

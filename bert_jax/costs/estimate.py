@@ -118,12 +118,12 @@ def _savings(task: Task) -> list[dict[str, Any]]:
         'fsdp': [runtime.fsdp * n for n in multiples if runtime.fsdp * n <= chips],
         'remat': _REMAT[_REMAT.index(runtime.remat) :],
     }
-    found = []
+    now = dataclasses.asdict(runtime)
+    savings = []
     for values in itertools.product(*choices.values()):
-        changes = dict(zip(choices, values))
-        now = dataclasses.asdict(runtime)
-        found.append({name: v for name, v in changes.items() if v != now[name]})
-    return found
+        changes = dict(zip(choices, values, strict=True))
+        savings.append({name: value for name, value in changes.items() if value != now[name]})
+    return savings
 
 
 def _order(changes: Mapping[str, Any]) -> tuple[int, ...]:

@@ -15,10 +15,7 @@ from tests.house.test_rooms import imported
 
 EXPERIMENTAL = {
     # kernels for TPUs
-    'pallas': ('BlockSpec', 'CostEstimate', 'ds', 'pallas_call', 'program_id'),
-    'pallas.tpu': ('PrefetchScalarGridSpec', 'VMEM', 'force_tpu_interpret_mode'),
     'pallas.ops.tpu.splash_attention': (
-        'BlockSizes',
         'FullMask',
         'LocalMask',
         'MultiHeadMask',

@@ -127,17 +127,17 @@ def _plan_phase(
     # The compiler's word where there is one. A phase that does not fit is no error yet: the others
     # are planned as well.
     try:
-        found = compiled.compiled_memory(task, all_layers)
+        of_step = compiled.compiled_memory(task, all_layers)
     except compiled.DoesNotFit as refused:
         refusals.append(refused)
         change = estimate.likely_change(task, refused.has, refused.needs)
         planned |= {'needs': refused.needs, 'has': refused.has, 'buffers': refused.buffers}
         return planned | {'likely_change': change}
-    used = planned['memory'] | found['memory']
+    used = planned['memory'] | of_step['memory']
     # Temporaries are written and read, besides the arguments and the outputs.
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     planned['floor_s']['memory'] = traffic / chip.hbm_bandwidth
-    return planned | found | {'memory': used}
+    return planned | of_step | {'memory': used}
 
 
 def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
