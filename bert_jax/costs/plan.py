@@ -100,7 +100,7 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     return mesh
 
 
-def whole_parameters(task: Task) -> int:
+def whole_parameters(task: Task) -> float:
     """Return the bytes of the parameters that a chip computes with.
 
     A sharded update keeps less of them between steps.

@@ -43,8 +43,6 @@ def lines(plan: Plan) -> Iterator[str]:
         f'checkpoints    {size(saved["bytes"])} each; {size(saved["kept"])} of disk for the newest'
         ' (runtime.keep_checkpoints), the best and one being written'
     )
-    if 'planned_in_s' in plan:
-        yield f'this plan      took {plan["planned_in_s"]:.3g} s'
     beyond = [f'phase {i}' for i, phase in enumerate(plan['phases']) if _highest_mfu(phase, plan)]
     for name, total in plan.get('schedule', {}).items():
         title = 'at the floors' if name == 'floor' else f'at {plan["mfu"]:.0%} MFU (assumed)'
