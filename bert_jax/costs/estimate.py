@@ -46,14 +46,22 @@ def kept(model: ModelConfig, scores: float, remat: str, width: int, scanned: boo
     }[remat]
 
 
-def estimate(task: Task) -> dict[str, float]:
+def estimate(
+    task: Task, state: Mapping[str, float] | None = None, weights: float | None = None
+) -> dict[str, float]:
     """Estimate what a step takes on one chip: {part: bytes}.
 
     Raises UserError where the batch does not divide over the chips.
+
+    Args:
+      task: a phase on a topology.
+      state: its plan.state_memory, where that is known already.
+      weights: its plan.whole_parameters likewise.
     """
+    if state is None or weights is None:
+        state, weights = plan.state_memory(task), plan.whole_parameters(task)
     config, phase, predictions, topology = task
     model, runtime, mesh = config.model, config.runtime, task.mesh.shape
-    state = plan.state_memory(task)
     width = 2 if runtime.compute_dtype == 'bfloat16' else 4  # bytes of an activation
     tokens, split = task.rows * phase.seq_len, mesh['model']
 
@@ -72,11 +80,10 @@ def estimate(task: Task) -> dict[str, float]:
 
     # A sharded update keeps a share of the weights; the step has all of them nevertheless,
     # gathered in the dtype of the arithmetic.
-    weights = plan.whole_parameters(task)
     gradients = weights * (2 if runtime.accumulation > 1 else 1)
     if weights > state['parameters']:
         gradients += weights * width / 4
-    return state | {'gradients': gradients, 'activations': activations, 'logits': logits}
+    return {**state, 'gradients': gradients, 'activations': activations, 'logits': logits}
 
 
 def likely_change(task: Task, usable: float, needs: float | None = None) -> dict[str, Any] | None:
@@ -95,9 +102,14 @@ def likely_change(task: Task, usable: float, needs: float | None = None) -> dict
     scale = 1.0
     if needs is not None and math.isfinite(needs):
         scale = (needs - sum(now.values()) + guessed) / guessed
+    held: dict[int, tuple[dict[str, float], float]] = {}  # of each fsdp, which alone changes it
     for changes in sorted(_savings(task), key=_order):
         try:
-            estimated = estimate(task.changed(changes))
+            changed = task.changed(changes)
+            fsdp = changed.config.runtime.fsdp
+            if fsdp not in held:
+                held[fsdp] = plan.state_memory(changed), plan.whole_parameters(changed)
+            estimated = estimate(changed, *held[fsdp])
         except UserError:  # the batch does not divide so, or no batch could grow so
             continue
         total = 0.0
