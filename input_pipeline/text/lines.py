@@ -213,6 +213,40 @@ def _note(examples: list[str], example: Callable[[], str]) -> None:
         examples.append(example())
 
 
+class Passage(list[str]):
+    """The sentences of a document, and in `spaces` the white space before each.
+
+    Joined in turns they are the text, without the white space at its ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spaces: list[str] = []
+        self._line = -1  # that the last sentence is of
+        self._space: list[str] = []  # since the last sentence
+
+    def add(self, number: int, line: str, parts: Iterable[str]) -> None:
+        """Add line `number`, which these parts make up; of a blank one there are none.
+
+        What has the number of the line before goes on with that line.
+        """
+        if self and number != self._line:
+            self._space.append('\n')
+        self._line = number
+
+        # White space behind a sentence is before the next one.
+        at = len(line) - len(line.lstrip())
+        self._space.append(line[:at])
+        for part in parts:
+            sentence = part.strip()
+            if sentence:
+                start = line.index(sentence, at)
+                self.spaces.append(''.join([*self._space, line[at:start]]) if self else '')
+                self.append(sentence)
+                at, self._space = start + len(sentence), []
+        self._space.append(line[at:])
+
+
 class Text:
     """Decodes what a file holds, in the way the options say.
 
@@ -284,11 +318,11 @@ class Text:
         self.report.bad_records[kind] += 1
         _note(self.report.bad_record_places, lambda: f'{location()} ({kind})')
 
-    def record(self, value: str | bytes | None, location: Callable[[], str]) -> list[str]:
+    def record(self, value: str | bytes | None, location: Callable[[], str]) -> Passage:
         """Return the sentences of a record's text, of which null and blank ones have none."""
         if value is None and self._skips:
             self.leave_out(location, 'null', 'null')
-            return []
+            return Passage()
         text = value
         if isinstance(value, bytes):
             text = self.decode(value, location)
@@ -305,39 +339,41 @@ class Text:
             kind = 'null' if value is None else 'empty'
             self.report.textless[kind] += 1
             _note(self.report.textless_places, lambda: f'{location()} ({kind})')
-        return self.document(str(text)) if text else []
+        return self.document(str(text)) if text else Passage()
 
-    def sentences(self, line: str) -> list[str]:
-        """Return the sentences of a line."""
+    def add(self, passage: Passage, number: int, line: str) -> None:
+        """Add the sentences of a line to a passage."""
+        passage.add(number, line, self._parts(line))
+
+    def _parts(self, line: str) -> list[str]:
+        """Return what a line is cut into, perhaps with white space at the ends of each."""
         line = line.strip()
-        if not line:
-            return []
-        if not self.segment:
+        if not line or not self.segment:
             return [line]
 
         # imported here: most text comes as a sentence a line and needs no rules of a language
         import sentencex
 
         return [
-            sentence
+            stretch
             for part in sentencex.segment(self._options.language, line)
             for stretch in (_SENTENCE_RE.findall(part) if _ENDS_RE.search(part) else [part])
-            if (sentence := stretch.strip())
         ]
 
-    def document(self, text: str) -> list[str]:
+    def document(self, text: str) -> Passage:
         """Return the sentences of a whole document in one record; its lines are paragraphs."""
         # Encoding every line to know its size would cost more than the rest: a line of fewer than
         # limit / 4 characters cannot be too long.
-        sentences, limit = [], self._options.max_line_bytes
-        for _, _, line in self.paragraphs((0, 0, line) for line in text.split('\n')):
+        passage, limit = Passage(), self._options.max_line_bytes
+        lines = ((number, 0, line) for number, line in enumerate(text.split('\n')))
+        for number, _, line in self.paragraphs(lines):
             if len(line) > limit // 4 and len(raw := line.encode()) > limit:
                 self.report.cut_lines += 1
                 for part, _ in _parts(raw, limit):
-                    sentences += self.sentences(part.decode())
+                    self.add(passage, number, part.decode())
             else:
-                sentences += self.sentences(line)
-        return sentences
+                self.add(passage, number, line)
+        return passage
 
 
 class Lines:
@@ -361,7 +397,7 @@ class Lines:
     def __iter__(self) -> Iterator[Line]:
         """Yield (line from 0 within the stretch, byte offset, text without line end) of each line.
 
-        A line that is too long comes as several.
+        A line that is too long comes as several, all of its number.
         """
         # `unfinished`: what follows the last line end so far; `cut`: its line's beginning has gone
         # out already, because it is too long.
@@ -398,7 +434,7 @@ class Lines:
             text = self.text.decode(part, lambda: self.location(number))
             # a blank part is not a blank line
             if text is not None and not ((cut or len(parts) > 1) and not text.strip()):
-                yield number, offset + start, text
+                yield number, offset + start, text.removesuffix('\r')
 
 
 def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:

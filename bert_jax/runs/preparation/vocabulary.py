@@ -40,7 +40,9 @@ class Text(NamedTuple):
     options: TextOptions
 
     def counted(
-        self, table_of: Callable[[Iterable[str]], WordTable]
+        self,
+        table_of: Callable[[Iterable[str]], WordTable],
+        lines_of: Callable[[list[str], list[str], bool], Iterable[str]] = lambda lines, *_: lines,
     ) -> tuple[dict[str, WordTable], dict[str, float], Report]:
         """Count the words of each language; return tables, repeats, and what was read.
 
@@ -48,6 +50,7 @@ class Text(NamedTuple):
 
         Args:
           table_of: counts the words of lines.
+          lines_of: the lines of a document's sentences, as `Trainer.lines`.
         """
         read = Report()
         units = plan.units_of('input', self.patterns, self.options, read)
@@ -56,7 +59,7 @@ class Text(NamedTuple):
             # In the order of languages, whose units are neighbours.
             for language, group in itertools.groupby(units, lambda unit: unit.language):
                 members, report = list(group), Report()
-                tables[language] = table_of(self._lines(members, report, progress, begun))
+                tables[language] = table_of(self._lines(members, report, progress, begun, lines_of))
                 sizes[language] = report.bytes
                 begun += sum(unit.bytes for unit in members)
                 read.merge(report)
@@ -76,11 +79,16 @@ class Text(NamedTuple):
         return tables, repeats, read
 
     def _lines(
-        self, units: Sequence[AnyUnit], read: Report, progress: Progress, begun: int
+        self,
+        units: Sequence[AnyUnit],
+        read: Report,
+        progress: Progress,
+        begun: int,
+        lines_of: Callable,
     ) -> Iterator[str]:
         for unit in units:
             for document in corpus.read_unit(unit, self.options, read):
-                yield from document.sentences
+                yield from lines_of(document.sentences, document.spaces, document.lined)
             begun += unit.bytes
             progress.update(begun)
 
@@ -105,7 +113,9 @@ def train(
     if languages and options.lower_case is None and trainer_of(options).has_casing:
         named = casing.named(languages)
         options, how_cased = named.applied(options), [str(named)]
-    tables, repeats, read = text.counted(lambda lines: vocabulary.counted(lines, options))
+    tables, repeats, read = text.counted(
+        lambda lines: vocabulary.counted(lines, options), trainer_of(options).lines
+    )
     tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
     tokenizer.save(output)
     lines = [*_read_lines(repeats, read, report.warnings), *how_cased, *report.notes]

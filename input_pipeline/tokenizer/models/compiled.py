@@ -10,7 +10,8 @@ are not searched for, as everywhere here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,24 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer.layout import steps
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
-from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, cut_at
+
+# Steps that part a text at white space, which goes, before all others; and normalizers that see no
+# further than from one white space to the next.
+_DROPPING = ('BertPreTokenizer', 'WhitespaceSplit', 'Whitespace')
+_NEAR = ('NFC', 'NFD', 'NFKC', 'NFKD', 'Lowercase', 'StripAccents')
+
+
+def parts_at_space(added: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether no added token goes on into white space behind a word."""
+    return not any(token['rstrip'] or re.search(r'\S\s', token['content']) for token in added)
 
 
 class LibraryModel(Tokenizer):
     """A vocabulary that the library encodes with, a text as a whole."""
 
     _engine: tokenizers.Tokenizer
+    _parted: bool  # the parts that a text has between white space can be encoded one by one
 
     def _use(self, engine: tokenizers.Tokenizer) -> None:
         """Encode with `engine`; `entries` are its, added ones behind the vocabulary's."""
@@ -74,6 +86,26 @@ class LibraryModel(Tokenizer):
             return not entry.startswith(inner) if inner else entry.startswith(WORD_MARK)
 
         self.starts_word = np.array(list(map(begins, self.entries)))
+
+        # Whether white space is in entries, and whether a text may be cut before it.
+        first = next(steps(rules['pre_tokenizer']), {})
+        self.holds_space = first.get('type') not in _DROPPING
+        alone = first.get('type') == 'ByteLevel' and first.get('use_regex', True)
+        near = all(step['type'] in _NEAR for step in steps(rules.get('normalizer')))
+        self._parted = parts_at_space(tokens) and (
+            not self.holds_space or (alone and near and not first.get('add_prefix_space', True))
+        )
+
+    def encode_document(
+        self, sentences: Sequence[str], spaces: Sequence[str], lined: bool = False
+    ) -> Iterator[list[np.ndarray]]:
+        """Yield the ids of sentences in batches, as the library gives them for the whole text."""
+        return self._encode_passages(sentences, spaces, self._parted)
+
+    def _encode_passage(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        encoding = self._engine.encode(whole(''.join(pieces)), add_special_tokens=False)
+        starts = np.array(encoding.offsets, np.int64).reshape(-1, 2)[:, 0]
+        return cut_at(pieces, np.array(encoding.ids, np.int32), starts)
 
     def tokenizer_json(self) -> str:
         """Return the file's content."""
