@@ -34,6 +34,14 @@ TEXTS = [
 ]
 
 
+OPTIONS = {
+    'objective': 'full_sentences',
+    'masking': 'dynamic',
+    'eval_fraction': 0,
+    'dupe_factor': 1,
+}
+
+
 def _written(folder: pathlib.Path, texts: list[str], name: str = 'a.jsonl') -> str:
     lines = (json.dumps({'text': text}) + '\n' for text in texts)
     (folder / name).write_text(''.join(lines))
@@ -126,13 +134,8 @@ def test_a_document_has_the_ids_of_the_library_on_its_text(tmp_path, folders, na
 def test_rows_are_the_text(tmp_path, folders, name, cut):
     tokenizer = Tokenizer.load(folders(name))
     _written(tmp_path, TEXTS)
-    options = {
-        'objective': 'full_sentences',
-        'masking': 'dynamic',
-        'eval_fraction': 0,
-        'dupe_factor': 1,
-    }
-    options |= {'input': f'{tmp_path}/a.jsonl', 'cut_sentences': cut, 'short_seq_prob': 0}
+    options = OPTIONS | {'input': f'{tmp_path}/a.jsonl'}
+    options |= {'cut_sentences': cut, 'short_seq_prob': 0}
     for length in (512, 24):
         output = tmp_path / f'out{length}'
         run(tmp_path, [folders(name)], seq_len=length, output=str(output), **options)
@@ -191,13 +194,8 @@ def test_what_stands_between_sentences_is_read(tmp_path, content, options, expec
 def test_copies_of_lines_are_found_whatever_is_before_them(tmp_path, folders):
     texts = ['Same line. Another one here.', 'First of all.\n\nSame line.  Last.', 'Same line.']
     _written(tmp_path, texts)
-    options = {
-        'objective': 'full_sentences',
-        'masking': 'dynamic',
-        'eval_fraction': 0,
-        'dupe_factor': 1,
-    }
-    run(tmp_path, [folders('roberta')], input=f'{tmp_path}/a.jsonl', dedup='lines', **options)
+    options = OPTIONS | {'input': f'{tmp_path}/a.jsonl'}
+    run(tmp_path, [folders('roberta')], dedup='lines', **options)
     tokenizer, rows = Tokenizer.load(folders('roberta')), read(tmp_path / 'out')[1]
     decoded = [tokenizer.decode(row[row != tokenizer.pad_id][1:-1]) for row in rows]
     assert ''.join(decoded).count('Same line.') == 1 and 'Last.' in ''.join(decoded)
