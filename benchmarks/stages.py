@@ -25,7 +25,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 # (name of the stage, module or class, function that is the stage).
 CLOCKS: tuple[tuple[str, Any, str], ...] = (
     ('reading text', corpus, 'read_unit'),
-    ('tokenising', Tokenizer, 'encode_batch'),
+    ('tokenising', Tokenizer, 'encode_document'),
     ('spilling', runs, 'save'),
     ('gathering documents', runs, 'sorted_documents'),
     ('pairing', stages, 'make_examples'),
