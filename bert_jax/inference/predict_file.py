@@ -140,7 +140,10 @@ def predict_file(
     # A second text that the model does not read is refused with its record, not passed over.
     read = {*required, *optional, *columns}
     refused = ('text_b',) if 'text' in required and 'text_b' not in read else ()
-    reader = Reader(input, required, (*optional, 'id', *refused), columns, file.format, file.header)
+    skips = file.on_bad_record == 'skip'
+    reader = Reader(
+        input, required, (*optional, 'id', *refused), columns, file.format, file.header, skips
+    )
 
     part = lambda lines, bad: (len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad)
 
@@ -151,7 +154,7 @@ def predict_file(
             if 'error' in answer:
                 bad += 1
                 fault = f'{input}:{answer["line"]}: {answer["error"]}'
-                pass_over(fault, file.on_bad_record == 'skip')
+                pass_over(fault, skips)
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
                 yield part(lines, bad)

@@ -19,6 +19,7 @@ from bert_jax.input_pipeline.preprocess.languages import mixture, split_inputs, 
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.corpus import Report
+from bert_jax.input_pipeline.text.inputs import encodings
 from bert_jax.input_pipeline.text.inputs.units import AnyUnit
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.tokenizer import Tokenizer, casing, extension, vocabulary
@@ -201,7 +202,9 @@ def _lines_of(words: str) -> list[str]:
         return raw.decode('utf-8-sig').split('\n')
     except UnicodeDecodeError as error:
         why = f'{error.reason} at byte {error.start}'
-        raise UserError(f'--words={words}: is not UTF-8 ({why}): convert it') from None
+        raise UserError(
+            f'--words={words}: is not UTF-8 ({why}): {encodings.advice(words)}'
+        ) from None
 
 
 def _mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
