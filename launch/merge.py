@@ -53,11 +53,11 @@ def main(options: Options) -> None:
     if was_made(options.output, made_from):
         return
     if options.average:
-        said = average(options.workdir, options.output, options.average)
+        message = average(options.workdir, options.output, options.average)
     else:
-        said = merge(options.workdir, options.output)
+        message = merge(options.workdir, options.output)
     note_inputs(options.output, made_from())
-    print(said)
+    print(message)
 
 
 if __name__ == '__main__':

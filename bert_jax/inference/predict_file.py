@@ -140,9 +140,8 @@ def predict_file(
     # A second text that the model does not read is refused with its record, not passed over.
     read = {*required, *optional, *columns}
     refused = ('text_b',) if 'text' in required and 'text_b' not in read else ()
-    skips = file.on_bad_record == 'skip'
     reader = Reader(
-        input, required, (*optional, 'id', *refused), columns, file.format, file.header, skips
+        input, required, (*optional, 'id', *refused), columns, file.format, file.header, file.skips
     )
 
     part = lambda lines, bad: (len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad)
@@ -153,8 +152,7 @@ def predict_file(
         for answer in answers(predictor, records):
             if 'error' in answer:
                 bad += 1
-                fault = f'{input}:{answer["line"]}: {answer["error"]}'
-                pass_over(fault, skips)
+                pass_over(f'{input}:{answer["line"]}: {answer["error"]}', file.skips)
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
                 yield part(lines, bad)

@@ -39,6 +39,7 @@ from bert_jax.input_pipeline.text.inputs.units import (
 from bert_jax.input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
+    PASS_OVER,
     Lines,
     Report,
     Text,
@@ -124,8 +125,7 @@ def read_unit(
             what = 'lines of this and other files'
             mend = f'of this one {encodings.advice(bad_file)}'
         raise UserError(
-            f'{bad_file}: {invalid:,} of {decoded:,} {what} are not UTF-8: {mend}; or'
-            f' {encodings.PASS_OVER}'
+            f'{bad_file}: {invalid:,} of {decoded:,} {what} are not UTF-8: {mend}; or {PASS_OVER}'
         )
 
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option
-from bert_jax.input_pipeline.text.inputs import encodings
 from bert_jax.input_pipeline.text.wrapping import Line, Widths, joined
 
 # A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
@@ -34,6 +33,7 @@ _ENDS_RE = re.compile(f'[{_ENDS}]')
 _SENTENCE_RE = re.compile(
     rf'[\s\u0f01-\u0f14]*[^{_ENDS}]+(?:[{_ENDS}](?:\u179b\u17d4)?[{_ENDS}\s»”’)\]]*)?|[{_ENDS}]+'
 )
+PASS_OVER = 'let --on_bad_utf8=replace or =skip pass over what is not UTF-8'
 _MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth a word
 
 
@@ -269,7 +269,10 @@ class Text:
             return raw.decode()
         except UnicodeDecodeError as error:
             if self._options.on_bad_utf8 is None and self._has_lines:
-                encodings.refuse_other(self.path)
+                # imported here: --help of commands reads the options of this file
+                from bert_jax.input_pipeline.text.inputs import encodings
+
+                encodings.refuse_other(self.path, PASS_OVER)
             kept = self._keeps_invalid(location, f'invalid UTF-8 ({error.reason})')
             return raw.decode(errors='replace') if kept else None
 
@@ -281,9 +284,7 @@ class Text:
         """
         if self._options.on_bad_utf8 == 'error':
             if not self._skips:
-                raise UserError(
-                    f'{location()}: {what}: convert the file to UTF-8, or {encodings.PASS_OVER}'
-                )
+                raise UserError(f'{location()}: {what}: convert the file to UTF-8, or {PASS_OVER}')
             self.leave_out(location, 'invalid UTF-8', what)
             return False
         self.report.bad_utf8 += 1

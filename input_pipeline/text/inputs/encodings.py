@@ -17,7 +17,6 @@ from typing import NamedTuple
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text.files import CHUNK, compression_of, decompressed, opened, state
 
-PASS_OVER = 'let --on_bad_utf8=replace or =skip pass over what is not UTF-8'
 _FEWEST, _SHARE = 20, 0.05  # lines that are not UTF-8, from which on a text is refused
 _SAMPLE_BYTES = 1 << 20  # of such lines, by which an encoding is guessed
 _HIGH = bytes(range(128, 256))
@@ -54,7 +53,7 @@ class _Survey(NamedTuple):
     sample: bytes  # the first of the invalid ones
 
 
-def refuse_other(path: str, mend: str = PASS_OVER) -> None:
+def refuse_other(path: str, mend: str) -> None:
     """Raise UserError for a file with so many lines that are not UTF-8 that it is in another.
 
     `mend`: what else the user may do.
@@ -150,14 +149,14 @@ def _survey(path: str, state: tuple[int, int]) -> _Survey:
 
 def _blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the text of a file in whole lines, without the line end that parts two blocks."""
-    rest = b''
+    unfinished = b''
     for chunk in chunks:
-        block, end, rest = (rest + chunk).rpartition(b'\n')
+        block, end, unfinished = (unfinished + chunk).rpartition(b'\n')
         # A line without an end in sight: a part of it, which is cut beside an ASCII character.
-        if not end and len(rest) > CHUNK:
-            block = rest.rstrip(_HIGH) or rest
-            rest = rest[len(block) :]
+        if not end and len(unfinished) > CHUNK:
+            block = unfinished.rstrip(_HIGH) or unfinished
+            unfinished = unfinished[len(block) :]
         if end or block:
             yield block
-    if rest:
-        yield rest
+    if unfinished:
+        yield unfinished

@@ -15,6 +15,7 @@ from typing import Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.inputs import encodings
+from bert_jax.input_pipeline.text.lines import PASS_OVER
 
 HEAD_BYTES = 1 << 16  # of a file's beginning, unpacked, by which it is judged
 _LONGEST_LINE = 4096  # bytes, on average, of lines that end in CR alone: one may stand in any
@@ -65,8 +66,7 @@ def format_of(name: str, head: bytes, path: str, any_bytes: bool = False) -> For
     invalid = len(head) - len(head.decode(errors='ignore').encode())
     if invalid > max(8, len(head) * 0.3) and not any_bytes:
         raise UserError(
-            f'{path}: is not UTF-8: {encodings.advice(path)}, if it is text at all;'
-            f' or {encodings.PASS_OVER}'
+            f'{path}: is not UTF-8: {encodings.advice(path)}, if it is text at all; or {PASS_OVER}'
         )
     if b'\n' not in head and head.count(b'\r') > len(head) // _LONGEST_LINE:
         raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")
