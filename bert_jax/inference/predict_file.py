@@ -140,9 +140,8 @@ def predict_file(
     # A second text that the model does not read is refused with its record, not passed over.
     read = {*required, *optional, *columns}
     refused = ('text_b',) if 'text' in required and 'text_b' not in read else ()
-    reader = Reader(
-        input, required, (*optional, 'id', *refused), columns, file.format, file.header, file.skips
-    )
+    reader = Reader(input, required, (*optional, 'id', *refused), columns, file.format, file.header)
+    reader.skips = file.skips
 
     part = lambda lines, bad: (len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad)
 
