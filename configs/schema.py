@@ -72,7 +72,9 @@ class Phase(Section):
             self._require(
                 self.batch_size % first == 0 and first < self.batch_size,
                 'batch_warmup_from',
-                f'a divisor of batch_size={self.batch_size}, and less',
+                f'a divisor of batch_size={self.batch_size}, and less; none, and'
+                ' batch_warmup_steps=none with it, turns the growth off, as in --set'
+                ' phases.0.batch_warmup_from=none --set phases.0.batch_warmup_steps=none',
             )
 
 

@@ -20,6 +20,7 @@ jax or TensorFlow (docs/export.md).
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,7 +86,15 @@ def main(options: Options) -> None:
 
     from bert_jax.inference.export import export
     from bert_jax.inference.serving_folder import ProgramSettings
+    from bert_jax.runs.sources.source import read_source
+    from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
+    # Given again it is done: of the model its weights count, and not where they lie.
+    flags = dataclasses.asdict(options)
+    made_from = {n: flags[n] for n in flags if n not in ('model', 'output', 'print_map')}
+    now = lambda: made_from | {'model': read_source(options.model.where).fingerprint()}
+    if was_made(options.output, now):
+        return
     exported = export(
         options.model.where,
         options.format,
@@ -96,6 +105,7 @@ def main(options: Options) -> None:
         options.print_map,
         ProgramSettings(options.opset, options.int8, options.compute_dtype),
     )
+    note_inputs(options.output, made_from | {'model': exported.model})
     print(f'{options.output}: {exported.architecture}')
 
 

@@ -37,6 +37,19 @@ from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 from bert_jax.configs.section import Section
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
+# What the same command does when it was interrupted, of those that write much.
+_AFTER_INTERRUPT = {
+    **dict.fromkeys(
+        (
+            'preprocess', 'predict', 'extract_features', 'quickstart', 'study', 'pretrain',
+            'finetune', 'feature_based', 'transfer', 'train_retvec',
+        ),
+        ': the same command goes on from here',
+    ),
+    **dict.fromkeys(
+        ('train_vocab', 'export', 'merge'), ': nothing was written; the same command begins anew'
+    ),
+}  # fmt: skip
 _COMMANDS_RUNNING = 0  # a command may run others in its own process
 
 
@@ -148,7 +161,7 @@ def ending(program: str) -> Iterator[None]:
         _fail(program, str(error), error.exit_code)
     # Exit codes as a shell tells them: 128 + the signal (SIGINT is 2, SIGPIPE is 13).
     except KeyboardInterrupt:
-        print(f'{program}: interrupted', file=sys.stderr)
+        print(f'{program}: interrupted{_AFTER_INTERRUPT.get(program, "")}', file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         if sys.stdout is None or not _is_unread(sys.stdout):  # it was another pipe
@@ -335,6 +348,13 @@ def _parsed(argv: Sequence[str]) -> list[str]:
         (r'could not convert string to float: .*', 'must be a number'),
     ):
         message = re.sub(absl_words, ours, message)
+    # Of several flags that are missing, one sentence.
+    if missing := re.findall(r'(--\w+) is required', message):
+        message = f'{missing[0]} is required'
+        if len(missing) > 1:
+            message = f'{", ".join(missing[:-1])} and {missing[-1]} are required'
+    if "'recipe'" in message and 'config' in flags.FLAGS:
+        message += ': --config=NAME names a preset, as --config=modernbert_base'
     raise UserError(f'{message} (see --help)')
 
 

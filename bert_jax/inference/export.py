@@ -52,10 +52,12 @@ class Exported(NamedTuple):
     Attributes:
       architecture: transformers' class of the model.
       left_out: the parts of the model that the format has no place for.
+      model: the fingerprint of the source.
     """
 
     architecture: str
     left_out: tuple[str, ...]
+    model: str
 
 
 def export(
@@ -86,6 +88,7 @@ def export(
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
     source = sources.read_source(init_from, print_map)
+    fingerprint = source.fingerprint()
     if source.model.embedding == OF_WORDS:
         raise UserError(
             f'{source.where} reads whole words by their characters (model.embedding={OF_WORDS}),'
@@ -115,7 +118,7 @@ def export(
         sources.print_names(reading)
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
-    return Exported(model.architecture, left_out)
+    return Exported(model.architecture, left_out, fingerprint)
 
 
 def _notes(init_from: str, output: str) -> Notes:

@@ -174,6 +174,8 @@ class FillMask(Pipeline):
     For a pair also whether the second text follows, where the model has a next-sentence head.
     """
 
+    tells_next: ClassVar[bool] = True
+
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many are real."""
         # Rows as in fine-tuning, but a [MASK] written in the text becomes the token itself.
@@ -186,6 +188,12 @@ class FillMask(Pipeline):
             raise UserError(
                 f'a text with {count} mask tokens: at most {_MASKS} are answered; split it'
             )
+        for record, count in zip(records, rows['masks']):
+            if not count and not (self.tells_next and 'text_b' in record):
+                mask = self.tokenizer.special_tokens[4]
+                raise UserError(
+                    f'no {mask} in the pieces that are read: write one in place of each word'
+                )
 
         # A stable sort puts the positions of masks first, in reading order; what follows them are
         # positions without a mask, whose answers nobody reads.
@@ -235,6 +243,12 @@ class FillMask(Pipeline):
                 answer |= {'is_next': p > 0.5, 'next_probability': p}
             replies.append(answer)
         return replies
+
+
+class FillMaskAlone(FillMask):
+    """The words for each mask token, of a model that has no head besides."""
+
+    tells_next = False
 
 
 class QuestionAnswering(Pipeline):

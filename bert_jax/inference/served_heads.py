@@ -113,7 +113,10 @@ SERVED = {
         batch=_BATCH + _MASKED,
     ),
     'masked_words': Served(
-        pipelines.FillMask, _BEST.format('logits'), "'a text with [MASK]'", batch=_BATCH + _MASKED
+        pipelines.FillMaskAlone,
+        _BEST.format('logits'),
+        "'a text with [MASK]'",
+        batch=_BATCH + _MASKED.replace(' and len(words) < 2', ''),
     ),
     'next_sentence': Served(
         pipelines.NextSentencePrediction,

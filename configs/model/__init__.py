@@ -19,6 +19,15 @@ from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, newer, op
 from bert_jax.configs.section import Section
 
 _NONE = TuningConfig()
+# Tokenizers by the words that their users know.
+_KINDS = {
+    'wordpiece': 'WordPiece (vocab.txt)',
+    'sentencepiece': 'SentencePiece (spm.model)',
+    'compiled': 'a tokenizer.json of WordPiece or unigram pieces',
+    'byte_bpe': 'byte-level BPE (vocab.json and merges.txt)',
+    'words': 'whole words (words.txt)',
+    'fast': 'a tokenizer.json of other rules',
+}
 
 
 @dataclass(frozen=True)
@@ -242,9 +251,10 @@ class ModelConfig(Section):
         kinds = self.words.tokenizers or self.traits.tokenizers
         if tokenizer not in kinds:
             raise UserError(
-                f'{source}: its tokenizer is of kind {tokenizer}, and this {self.traits.name}'
+                f'{source}: its tokenizer is {_KINDS[tokenizer]}, and this {self.traits.name}'
                 f' (model.family={self.family}, model.embedding={self.embedding}) reads'
-                f' {" or ".join(kinds)}: take the tokenizer of such a model, or another model'
+                f' {" or ".join(_KINDS[kind] for kind in kinds)}: take the tokenizer of such a'
+                ' model, or another model'
             )
 
     @property

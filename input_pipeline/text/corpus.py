@@ -26,9 +26,11 @@ from dataclasses import dataclass, field
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text.files import chunks, decompressed, opened
+from bert_jax.input_pipeline.text.inputs import encodings
 from bert_jax.input_pipeline.text.inputs.formats import Format
 from bert_jax.input_pipeline.text.inputs.units import (
     AnyUnit,
+    SmallFiles,
     Unit,
     looked_at,
     require_unchanged,
@@ -37,6 +39,7 @@ from bert_jax.input_pipeline.text.inputs.units import (
 from bert_jax.input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
+    PASS_OVER,
     Lines,
     Passage,
     Report,
@@ -97,7 +100,9 @@ def read_unit(
     # Files with too few lines to say whether a width has broken them are judged together.
     short: list[str] = []
     widths = Widths()
+    decoded, invalid, bad_file = report.decoded, report.bad_utf8, ''
     for file in unit.files():
+        before = report.bad_utf8
         try:
             for part in looked_at(file, options):
                 of_part = yield from _read(part, options, report)
@@ -110,8 +115,22 @@ def read_unit(
             require_unchanged(file)  # which would be why
             raise
         require_unchanged(file)
+        if report.bad_utf8 > before:
+            bad_file = bad_file or file.path
     if short:
         report.add_widths(short[0], widths)
+
+    # A stretch of a large file was judged by all of it.
+    decoded, invalid = report.decoded - decoded, report.bad_utf8 - invalid
+    together = isinstance(unit, SmallFiles) or unit.format in ('parquet', 'tfds', 'hf')
+    if together and options.on_bad_utf8 is None and encodings.many(invalid, decoded):
+        what, mend = 'records', 'write them as UTF-8'
+        if isinstance(unit, SmallFiles):
+            what = 'lines of this and other files'
+            mend = f'of this one {encodings.advice(bad_file)}'
+        raise UserError(
+            f'{bad_file}: {invalid:,} of {decoded:,} {what} are not UTF-8: {mend}; or {PASS_OVER}'
+        )
 
 
 def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Document, None, Widths]:
@@ -122,7 +141,8 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     is_text = unit.format == 'text'
     segment = not is_text or options.join_lines
     records = unit.format in ('jsonl', 'parquet', 'tfds', 'hf')
-    text = Text(unit.path, options, report, segment, records)
+    has_lines = unit.format in ('text', 'jsonl', 'wikiextractor')
+    text = Text(unit.path, options, report, segment, records, has_lines)
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
             report.documents += 1

@@ -33,6 +33,7 @@ _ENDS_RE = re.compile(f'[{_ENDS}]')
 _SENTENCE_RE = re.compile(
     rf'[\s\u0f01-\u0f14]*[^{_ENDS}]+(?:[{_ENDS}](?:\u179b\u17d4)?[{_ENDS}\s»”’)\]]*)?|[{_ENDS}]+'
 )
+PASS_OVER = 'let --on_bad_utf8=replace or =skip pass over what is not UTF-8'
 _MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth a word
 
 
@@ -46,9 +47,10 @@ class TextOptions:
     )
     language: str = option('en', 'language of the text, for --segment')
     text_column: str = option('text', 'jsonl, parquet, tfds, hf: the field that holds the document')
-    on_bad_utf8: Literal['replace', 'error', 'skip'] = option(
-        'replace',
-        'what to do with a line that is not UTF-8; each is counted and reported',
+    on_bad_utf8: Literal['replace', 'error', 'skip'] | None = option(
+        None,
+        'what to do with a line that is not UTF-8; each is counted and reported; by default'
+        ' replace, and from 5 % of the lines of a file (20 or more) on the file is refused',
         switch=('strict', 'error'),
     )
     on_bad_record: Literal['stop', 'skip'] = option(
@@ -89,13 +91,15 @@ class TextOptions:
         """Return the options by name, as a manifest keeps them.
 
         Those that came after the first manifests are named only where they say something else than
-        the default, so that equal jobs go on having equal manifests.
+        the default, so that equal jobs go on having equal manifests. What is refused by default
+        makes no records: else they are those of `replace`.
         """
-        return {
+        described = {
             each.name: value
             for each in fields(self)
             if (value := getattr(self, each.name)) != each.default or each.name not in _LATER
         }
+        return described | {'on_bad_utf8': self.on_bad_utf8 or 'replace'}
 
 
 @dataclass
@@ -106,7 +110,8 @@ class Report:
     uncut: int = 0  # of these, whose lines were taken for sentences
     sentences: int = 0
     bytes: int = 0  # of text, uncompressed
-    bad_utf8: int = 0  # lines with invalid UTF-8, replaced or skipped
+    decoded: int = 0  # lines that are not empty, and records of bytes
+    bad_utf8: int = 0  # of these, those with invalid UTF-8, replaced or skipped
     bad_places: list[str] = field(default_factory=list)  # 'FILE line N' of the first few
     nul_bytes: int = 0  # removed
     bad_records: Counter[str] = field(default_factory=Counter)  # left out, by kind
@@ -170,8 +175,8 @@ class Report:
             ),
             (
                 self.bad_utf8,
-                f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
-                f' says: {_some(self.bad_places, self.bad_utf8)}',
+                f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped (--on_bad_utf8):'
+                f' {_some(self.bad_places, self.bad_utf8)}',
             ),
             (
                 self.bad_records,
@@ -254,7 +259,13 @@ class Text:
     """
 
     def __init__(
-        self, path: str, options: TextOptions, report: Report, segment: bool, records: bool = False
+        self,
+        path: str,
+        options: TextOptions,
+        report: Report,
+        segment: bool,
+        records: bool = False,
+        has_lines: bool = False,
     ):
         """Make a decoder of the text of a file.
 
@@ -264,8 +275,10 @@ class Text:
           report: to count into.
           segment: whether the file holds paragraphs, unless the options say.
           records: whether it holds records, each with its text.
+          has_lines: whether it is a file of lines.
         """
         self.path, self.report, self._options = path, report, options
+        self._has_lines = has_lines
         self._skips = records and options.on_bad_record == 'skip'
         self.segment = segment if options.segment is None else options.segment
         self.widths = Widths()
@@ -285,9 +298,15 @@ class Text:
             raw = raw.replace(b'\0', b'')
 
         # Bytes that are not UTF-8 are the options' business: replaced, skipped or refused.
+        self.report.decoded += bool(raw)
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
+            if self._options.on_bad_utf8 is None and self._has_lines:
+                # imported here: --help of commands reads the options of this file
+                from bert_jax.input_pipeline.text.inputs import encodings
+
+                encodings.refuse_other(self.path, PASS_OVER)
             kept = self._keeps_invalid(location, f'invalid UTF-8 ({error.reason})')
             return raw.decode(errors='replace') if kept else None
 
@@ -299,15 +318,12 @@ class Text:
         """
         if self._options.on_bad_utf8 == 'error':
             if not self._skips:
-                raise UserError(
-                    f'{location()}: {what}: convert the file to UTF-8, or let'
-                    ' --on_bad_utf8=replace or =skip pass over it'
-                )
+                raise UserError(f'{location()}: {what}: convert the file to UTF-8, or {PASS_OVER}')
             self.leave_out(location, 'invalid UTF-8', what)
             return False
         self.report.bad_utf8 += 1
         _note(self.report.bad_places, location)
-        return self._options.on_bad_utf8 == 'replace'
+        return self._options.on_bad_utf8 != 'skip'
 
     def leave_out(self, location: Callable[[], str], kind: str, what: str) -> None:
         """Count a record without a text as left out; UserError where that is not wanted."""

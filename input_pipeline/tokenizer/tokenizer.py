@@ -215,7 +215,8 @@ class Tokenizer(abc.ABC):
             if not path.is_dir():
                 raise UserError(
                     f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
-                    ', spiece.model or vocab.json)'
+                    ', spiece.model, vocab.json or tokenizer.json): make one with'
+                    ' bert-train-vocab, or correct the path'
                 )
             # Whatever is missing or of another type in the files, they are not such a directory's.
             kinds = (fast_files, byte_bpe_files, albert_files)

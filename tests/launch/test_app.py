@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from bert_jax.cli import app
 from bert_jax.configs import schema
 from tests.helpers import commands
 from tests.helpers.processes import ROOT, python
@@ -188,6 +189,21 @@ def test_a_broken_pipe_that_is_not_the_output_keeps_its_traceback(program):
 def test_interrupted(program):
     result = program('--data=interrupt')
     assert (result.returncode, result.stderr) == (130, 'sheep: interrupted\n')
+
+
+@pytest.mark.parametrize(
+    'name,then',
+    [
+        ('preprocess', ': the same command goes on from here'),
+        ('train_vocab', ': nothing was written; the same command begins anew'),
+        ('nearest', ''),
+    ],
+)
+def test_an_interrupted_command_says_what_it_does_when_given_again(capsys, name, then):
+    with pytest.raises(SystemExit) as ended, app.ending(name):
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == f'{name}: interrupted{then}\n'
 
 
 def test_an_old_python_gets_one_line():

@@ -7,8 +7,8 @@ Owns how text is read, counted by language and mixed. Must not know how a vocabu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from absl import logging
 from etils import epath
@@ -19,6 +19,7 @@ from bert_jax.input_pipeline.preprocess.languages import mixture, split_inputs, 
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.corpus import Report
+from bert_jax.input_pipeline.text.inputs import digest, encodings
 from bert_jax.input_pipeline.text.inputs.units import AnyUnit
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.tokenizer import Tokenizer, casing, extension, vocabulary
@@ -91,6 +92,23 @@ class Text(NamedTuple):
                 yield from lines_of(document.sentences, document.spaces, document.lined)
             begun += unit.bytes
             progress.update(begun)
+
+
+def inputs_of(flags: Mapping[str, Any], text: Text) -> dict[str, Any]:
+    """Return what a vocabulary is made from: the flags, and for files what is in them."""
+    units = plan.units_of('input', text.patterns, text.options, Report()) if text.patterns else []
+    inputs = {name: flags[name] for name in flags if name not in ('input', 'output')}
+    if flags['extend']:
+        inputs['extend'] = Tokenizer.load(flags['extend']).fingerprint
+    if flags['words']:
+        inputs['words'] = _lines_of(flags['words'])
+    marks = [digest.marks(unit) for unit in units]
+    return {
+        **inputs,
+        **text.options.described(),
+        'input_files': digest.listing_digest(units),
+        'input_contents': digest.describe(marks)['input_contents'],
+    }
 
 
 def train(
@@ -211,7 +229,9 @@ def _lines_of(words: str) -> list[str]:
         return raw.decode('utf-8-sig').split('\n')
     except UnicodeDecodeError as error:
         why = f'{error.reason} at byte {error.start}'
-        raise UserError(f'--words={words}: is not UTF-8 ({why}): convert it') from None
+        raise UserError(
+            f'--words={words}: is not UTF-8 ({why}): {encodings.advice(words)}'
+        ) from None
 
 
 def _mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
