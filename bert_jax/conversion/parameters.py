@@ -99,6 +99,11 @@ class Model(NamedTuple):
         """Return its head, as its family has it. KeyError for a class that is not there."""
         return HEADS[self.head].of(self.config.family)
 
+    @property
+    def longest_row(self) -> int:
+        """Return how many word pieces its task's rows have at most."""
+        return self.chosen.get('max_seq_length', self.config.max_position)
+
     def under(self, head: str) -> Model:
         """Return the same weights as a model of the class that has this head of HEADS."""
         return self._replace(architecture=HEADS[head].class_in(self.config.family))

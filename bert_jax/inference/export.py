@@ -217,7 +217,7 @@ def write(
                     shape = model.config.hidden_size, model.config.max_position
                     sentence = model.sentence or SentenceConfig()
                     sentence_transformers.write(folder, sentence, *shape)
-                    reading = sentence_transformers.with_sentence(folder, reading)
+                    reading = sentence_transformers.with_modules(folder, reading)
                 notes = notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out

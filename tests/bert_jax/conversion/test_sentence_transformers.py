@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 
+import numpy as np
 import pytest
 import tokenizers
 from etils import epath
@@ -13,7 +15,7 @@ from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import model_card, sentence_transformers
 from bert_jax.conversion.model_card import Notes
 from bert_jax.conversion.parameters import Reading
-from bert_jax.inference import export
+from bert_jax.inference import Predictor, export
 from bert_jax.runs.sources import source as sources
 from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
@@ -29,7 +31,7 @@ def written(folder, sentence: SentenceConfig = PLAIN) -> epath.Path:
 
 def read(folder) -> tuple[SentenceConfig, tuple[str, ...]]:
     reading = Reading(tiny_models.model('BertModel'), {}, (), ())
-    reading = sentence_transformers.with_sentence(folder, reading)
+    reading = sentence_transformers.with_modules(folder, reading)
     return reading.model.sentence, reading.remarks
 
 
@@ -146,3 +148,80 @@ def test_a_card_says_how_its_head_is_used(head, capsys):
     compile(code, 'card', 'exec')
     assert "'mini'" in code
     assert '| batch | 32 |' in body and '| dev, accuracy | 0.9000 |' in body
+
+
+CROSS = {'model_type': 'CrossEncoder', 'activation_fn': 'torch.nn.modules.activation.Sigmoid'}
+
+
+def cross_encoder(folder, labels=('score',), **settings) -> epath.Path:
+    model = tiny_models.model('BertForSequenceClassification', labels=labels)
+    export.write(model, tiny_models.tokenizer(), 'huggingface', str(folder))
+    change(folder / 'config_sentence_transformers.json', **(CROSS | settings))
+    modules = '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.T.Transformer"}]'
+    (folder / 'modules.json').write_text(modules)
+    return epath.Path(folder)
+
+
+def test_a_cross_encoder_has_the_activation_that_its_folder_names(tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    pair = ('paris', 'is the capital of france')
+    with_sigmoid = Predictor.from_workdir(folder)(pair)['value']
+    change(folder / 'config_sentence_transformers.json', activation_fn=...)
+    nothing = {'sentence_transformers': ..., 'sbert_ce_default_activation_function': ...}
+    change(folder / 'config.json', **nothing)
+    assert Predictor.from_workdir(folder)(pair)['value'] == with_sigmoid  # as where none is named
+    change(folder / 'config_sentence_transformers.json', activation_fn='torch.nn.Identity')
+    plain = Predictor.from_workdir(folder)(pair)['value']
+    assert abs(with_sigmoid - 1 / (1 + np.exp(-plain))) < 1e-6
+    assert abs(with_sigmoid - plain) > 0.01
+
+    # Folders from before: config.json alone, in two spellings.
+    for name in ('modules.json', 'config_sentence_transformers.json'):
+        (folder / name).unlink()
+    assert Predictor.from_workdir(folder)(pair)['value'] == plain
+    change(folder / 'config.json', sbert_ce_default_activation_function='torch.nn.Sigmoid')
+    assert Predictor.from_workdir(folder)(pair)['value'] == with_sigmoid
+    later = {'activation_fn': 'torch.nn.modules.linear.Identity'}
+    change(folder / 'config.json', sentence_transformers=later)
+    assert Predictor.from_workdir(folder)(pair)['value'] == plain
+
+
+def test_the_longest_row_of_a_cross_encoder_is_kept(tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    change(folder / 'sentence_bert_config.json', max_seq_length=9)
+    assert Predictor.from_workdir(folder).settings[0] == 9
+    export.export(str(folder), 'huggingface', str(tmp_path / 'out'))
+    assert json.loads((tmp_path / 'out/tokenizer_config.json').read_text())['model_max_length'] == 9
+
+
+@pytest.mark.parametrize('name', ['os.system', 'my_pkg.Act', 'torch.nn.Tanh', {'a': 1}])
+def test_another_activation_is_refused_and_never_imported(name, tmp_path, monkeypatch):
+    (tmp_path / 'my_pkg.py').write_text('raise SystemExit("imported")')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = cross_encoder(tmp_path / 'new', activation_fn=name)
+    with pytest.raises(UserError, match=r'activation of its scores is .*only torch.nn.Identity'):
+        sources.read_source(str(folder))
+    assert 'my_pkg' not in sys.modules
+    (folder / 'modules.json').unlink()
+    change(folder / 'config.json', sentence_transformers={'activation_fn': name})
+    with pytest.raises(UserError, match='activation of its scores is'):
+        sources.read_source(str(folder))
+
+
+@pytest.mark.parametrize('kind', ['SparseEncoder', 'MultiVectorEncoder', 'ColBERT'])
+def test_other_kinds_are_refused_by_their_name(kind, tmp_path):
+    folder = cross_encoder(tmp_path / 'new', model_type=kind)
+    with pytest.raises(UserError, match=f'this is a {kind} of sentence-transformers'):
+        sources.read_source(str(folder))
+    (folder / 'config.json').unlink()  # as where its modules lie in folders of their own
+    with pytest.raises(UserError, match=f'this is a {kind} of sentence-transformers'):
+        sources.read_source(str(folder))
+
+
+def test_a_cross_encoder_of_other_modules_or_with_a_prompt_is_refused(tmp_path):
+    folder = cross_encoder(tmp_path / 'new', default_prompt_name='ask')
+    with pytest.raises(UserError, match='default_prompt_name'):
+        sources.read_source(str(folder))
+    (folder / 'modules.json').write_text('[]')
+    with pytest.raises(UserError, match='whose one module is a Transformer'):
+        sources.read_source(str(folder))
