@@ -8,6 +8,7 @@ too; both spellings are read. Weights and tokenizer are those of transformers (h
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,8 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.json_object import parse, read_object
+from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion.parameters import Model, Reading
 from bert_jax.train.task_heads import HEADS
@@ -233,11 +235,17 @@ def _modules(folder: epath.Path) -> list[tuple[str, str]]:
     """Return (class, folder) of each module, in order."""
     file = folder / MODULES
     try:
-        listed = json.loads(file.read_text())
+        listed = parse(file.read_bytes())
         ordered = sorted(listed, key=lambda module: module['idx'])
-        return [(module['type'].rpartition('.')[2], module['path']) for module in ordered]
+        modules = [(module['type'].rpartition('.')[2], module['path']) for module in ordered]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f'{file}: is no list of modules: download it again') from None
+    for _, path in modules:
+        # A file from elsewhere: it cannot lead to another folder.
+        if not isinstance(path, str) or not re.fullmatch(r'(?!\.\.?$)[^/\\\0]*', path):
+            raise UserError(f'{file}: path={path!r}: must be the name of a folder beside it')
+        check_regular_files(folder / path)
+    return modules
 
 
 def _pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:

@@ -26,6 +26,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_folder
+from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.input_pipeline.tokenizer import settings
 from bert_jax.input_pipeline.tokenizer.directories import (
     albert_files,
@@ -202,6 +203,7 @@ class Tokenizer(abc.ABC):
                     f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
                     ', spiece.model or vocab.json)'
                 )
+            check_regular_files(path)
             # Whatever is missing or of another type in the files, they are not such a directory's.
             kinds = (fast_files, byte_bpe_files, albert_files)
             try:

@@ -29,7 +29,7 @@ from tokenizers import (
 
 from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.layout import Layout
-from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, unreadable
+from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, library
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
 from bert_jax.input_pipeline.tokenizer.settings import FLAGS
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS as PIECE_TOKENS
@@ -109,11 +109,9 @@ class ByteBpe(LibraryModel):
         self._added, self._prefix_space = parts['added_tokens'], parts['add_prefix_space']
 
         # Special tokens are not searched for in text, and none are put around it.
-        try:
+        with library(name):
             self._use(self._library_tokenizer(self._prefix_space))
             self._stretch_engine = self._library_tokenizer(add_prefix_space=False)
-        except Exception as error:
-            raise unreadable(name, error) from error
 
         # Added tokens begin a word as special ones do.
         self._whole = {*self.special_tokens, *(token['content'] for token in self._added)}

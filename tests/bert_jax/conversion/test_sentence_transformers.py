@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -25,6 +26,7 @@ PLAIN = SentenceConfig(max_seq_length=30)
 
 def written(folder, sentence: SentenceConfig = PLAIN) -> epath.Path:
     folder = epath.Path(folder)
+    folder.mkdir(exist_ok=True)
     sentence_transformers.write(folder, sentence, 16, 64)
     return folder
 
@@ -224,4 +226,50 @@ def test_a_cross_encoder_of_other_modules_or_with_a_prompt_is_refused(tmp_path):
         sources.read_source(str(folder))
     (folder / 'modules.json').write_text('[]')
     with pytest.raises(UserError, match='whose one module is a Transformer'):
+        sources.read_source(str(folder))
+
+
+@pytest.mark.parametrize('path', ['../other', '..', '/etc', None, 5, '1_Pooling/../..', 'a\0'])
+def test_a_module_in_another_folder_is_refused(path, tmp_path):
+    folder = written(tmp_path / 'new')
+    modules = json.loads((folder / 'modules.json').read_text())
+    modules[1]['path'] = path
+    (folder / 'modules.json').write_text(json.dumps(modules))
+    with pytest.raises(UserError, match='must be the name of a folder beside it'):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    'name', ['config.json', 'model.safetensors', 'tokenizer.json', 'vocab.txt', 'modules.json']
+)
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused_at_once(name, tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(UserError, match=f'{name}: is no file but a pipe'):
+        sources.read_source(str(folder))
+    (folder / name).unlink()
+    os.symlink('/dev/zero', folder / name)
+    for read_it in (sources.read_source, sources.shape_of):
+        with pytest.raises(UserError, match=f'{name}: is no file but a pipe'):
+            read_it(str(folder))
+
+
+def test_links_to_files_are_read(tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    (tmp_path / 'cache').mkdir()
+    for file in list(folder.iterdir()):
+        (tmp_path / 'cache' / file.name).symlink_to(file)
+    assert sources.read_source(str(tmp_path / 'cache')).bert.chosen['activation'] == 'sigmoid'
+
+
+@pytest.mark.parametrize(
+    'name', ['num_hidden_layers', 'hidden_size', 'vocab_size', 'max_position_embeddings',
+             'type_vocab_size', 'intermediate_size', 'num_attention_heads']
+)  # fmt: skip
+@pytest.mark.parametrize('value', [10**9, 2**31 - 2, -1, '8', 1e9, float('nan'), None, [1]])
+def test_a_size_that_is_not_that_of_the_arrays_is_refused(name, value, tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    change(folder / 'config.json', **{name: value})
+    with pytest.raises(UserError, match='config.json'):
         sources.read_source(str(folder))
