@@ -273,3 +273,20 @@ def test_a_size_that_is_not_that_of_the_arrays_is_refused(name, value, tmp_path)
     change(folder / 'config.json', **{name: value})
     with pytest.raises(UserError, match='config.json'):
         sources.read_source(str(folder))
+
+
+def test_a_card_has_language_licence_and_the_longest_row_of_training():
+    notes = Notes('m', languages=('en', 'pt-BR'), license='apache-2.0', longest=9)
+    text = model_card.card(tiny_models.model('BertModel'), notes)
+    assert 'language: ["en", "pt-BR"]\nlicense: "apache-2.0"\n' in text
+    assert '| longest row that it was trained on | 9 |' in text
+    assert '| longest row that it can read, in word pieces | 64 |' in text
+
+
+@pytest.mark.parametrize(
+    'language, license', [('english', None), ('EN', None), ('', None), ('en', 'Apache 2.0')]
+)
+def test_what_is_no_code_of_the_hub_is_refused(language, license):
+    with pytest.raises(UserError, match='must be'):
+        model_card.check_origin([language], license)
+    model_card.check_origin(['zh-Hans', 'yue', 'multilingual'], 'cc-by-sa-4.0')
