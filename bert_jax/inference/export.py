@@ -88,7 +88,8 @@ def export(
       license: of a model card, the Hub's name of the licence.
 
     Raises:
-      UserError: there is no such language or licence, the format has no place for such a model, or its weights are damaged.
+      UserError: there is no such language or licence, the format has no place for such a model, or
+        its weights are damaged.
     """
     model_card.check_origin(languages, license)
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other

@@ -131,7 +131,11 @@ def test_a_directory_has_the_tokenizer_for_programs_that_read_json_alone(form, t
 def test_a_card_says_what_vectors_are_as_they_are_cut():
     sentence = SentenceConfig('cls', True, 4, max_seq_length=30, similarity='dot')
     card = model_card.card(tiny_models.model('BertModel')._replace(sentence=sentence), Notes('a'))
-    for row in ('numbers of a vector | 4', 'longest row in word pieces | 30', 'compared by | dot'):
+    for row in (
+        'numbers of a vector | 4',
+        'longest row that it can read, in word pieces | 30',
+        'compared by | dot',
+    ):
         assert f'| {row} |' in card
 
 
