@@ -62,6 +62,14 @@ class Options:
         'of --format=stablehlo: arithmetic of dense layers, and their weights in the file; bfloat16'
         ' is faster where the processor has instructions for it',
     )
+    language: tuple[str, ...] = option(
+        (),
+        "of a model card: the languages of the model's texts, ISO codes as en or pt-BR",
+        commas=True,
+    )
+    license: str | None = option(
+        None, "of a model card: the Hub's name of the licence, as apache-2.0 or cc-by-4.0"
+    )
     print_map: bool = option(
         False,
         'print every name that is read, and every name that is written, with the array here',
@@ -104,6 +112,8 @@ def main(options: Options) -> None:
         options.hidden_act,
         options.print_map,
         ProgramSettings(options.opset, options.int8, options.compute_dtype),
+        options.language,
+        options.license,
     )
     note_inputs(options.output, made_from | {'model': exported.model})
     print(f'{options.output}: {exported.architecture}')

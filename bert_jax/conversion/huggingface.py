@@ -31,7 +31,7 @@ from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, sentence_transformers, shape_settings
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
-from bert_jax.train.task_heads import CLASSES, of_task
+from bert_jax.train.task_heads import CLASSES, HEADS, of_task
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
 _SETTINGS = {
@@ -140,6 +140,9 @@ def read(directory: epath.PathLike) -> Reading:
     if architecture in CLASSES and isinstance(of_tasks := settings.get(_CHOSEN), dict):
         chosen = of_tasks.get(model.head)
         model = model._replace(chosen=chosen if isinstance(chosen, dict) else {})
+    if architecture == HEADS['classifier'].class_in(config.family):
+        named = sentence_transformers.activation_in(settings)
+        model = sentence_transformers.with_activation(model, named, folder / 'config.json')
     ours = {names[name]: path for name, path in layout.our_names().items()}
     return Reading(model, ours, ignored, tuple(remarks))
 
@@ -175,8 +178,9 @@ def write_settings(
     model = parameters.with_mapping(model)
     settings = _their_settings(model)
     settings |= {name: number for name, number in (token_ids or {}).items() if name in settings}
-    if model.row.problem_type == 'regression' and model.outputs == 1:
-        settings |= sentence_transformers.as_cross_encoder()
+    is_number = model.row.problem_type == 'regression' and model.outputs == 1
+    if is_number or 'activation' in model.chosen:
+        settings |= sentence_transformers.as_cross_encoder(model)
     atomic_write(folder / 'config.json', json.dumps(settings, indent=2) + '\n')
 
 

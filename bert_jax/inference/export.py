@@ -37,7 +37,10 @@ from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir import metrics
+from bert_jax.runs.workdir import notes as note_of
 from bert_jax.runs.workdir.folder import new_folder
+from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.task_heads import HEADS
 
 Format = Literal[
@@ -69,6 +72,8 @@ def export(
     hidden_act: HiddenAct | None = None,
     print_map: bool = False,
     settings: ProgramSettings = DEFAULT,
+    languages: Sequence[str] = (),
+    license: str | None = None,
 ) -> Exported:
     """Write a trained model in another format.
 
@@ -81,10 +86,14 @@ def export(
       hidden_act: this activation in place of the model's own.
       print_map: whether all names that are read and written are printed.
       settings: how a program is written: opset, int8 weights, arithmetic.
+      languages: of a model card, the languages of its texts, by their ISO codes.
+      license: of a model card, the Hub's name of the licence.
 
     Raises:
-      UserError: the format has no place for such a model, or its weights are damaged.
+      UserError: there is no such language or licence, the format has no place for such a model, or
+        its weights are damaged.
     """
+    model_card.check_origin(languages, license)
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
     source = sources.read_source(init_from, print_map)
@@ -110,7 +119,7 @@ def export(
     # Also the map, as the files say it: what has just been written is what is named.
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
-    notes = _notes(init_from, output)
+    notes = _notes(init_from, output)._replace(languages=tuple(languages), license=license)
     saved, texts = sources.saved_in(init_from), options.get('texts')
     arguments = (encoder, saved, length, texts, init_from, notes, settings)
     reading, left_out = write(model, source.tokenizer, format, output, *arguments)
@@ -127,7 +136,7 @@ def _notes(init_from: str, output: str) -> Notes:
     workdir, _ = sources.at_step(init_from)
     if not workdir.config_file.exists() or huggingface.is_directory(init_from):
         return Notes(name, _on_hub(init_from))
-    config, trained = workdir.config(), []
+    config, trained, longest = workdir.config(), [], None
     if isinstance(config, FinetuneConfig):
         data = workdir.data(init_from=str)
         base = _on_hub(data['init_from'])
@@ -136,8 +145,11 @@ def _notes(init_from: str, output: str) -> Notes:
             ('begun from', base or epath.Path(data['init_from']).name),
             ('batch', config.batch_size),
             *([] if config.steps else [('epochs', f'{config.epochs:g}')]),
-            ('longest row in training', config.max_seq_length),
         ]
+        longest = config.max_seq_length
+    if isinstance(config, PretrainConfig):
+        trained += _of_phases(config, workdir.newest_step())
+        longest = max(phase.seq_len for phase in config.phases)
     if isinstance(config, FinetuneConfig | PretrainConfig):
         trained += [
             ('optimizer', config.optimizer.algorithm),
@@ -147,10 +159,43 @@ def _notes(init_from: str, output: str) -> Notes:
     trained.append(('steps', workdir.newest_step()))
     scores = []
     for file in sorted((workdir.path / 'eval').glob('*.json')):
-        metrics = read_object(file).get('metrics') or {}
-        numbers = {n: v for n, v in metrics.items() if isinstance(v, int | float)}
+        found = read_object(file).get('metrics') or {}
+        numbers = {n: v for n, v in found.items() if isinstance(v, int | float)}
         scores += [(file.stem, metric, value) for metric, value in numbers.items()]
-    return Notes(name, base, tuple(trained), tuple(scores))
+    scores += _last_scores(workdir)
+    return Notes(name, base, tuple(trained), tuple(scores), longest)
+
+
+def _of_phases(config: PretrainConfig, step: int) -> list[tuple[str, Any]]:
+    """Return what each phase of pre-training has read until a step."""
+    facts: list[tuple[str, Any]] = []
+    for number, phase in enumerate(config.phases):
+        steps = min(phase.steps, step)
+        step -= steps
+        if steps:
+            pieces = steps * phase.batch_size * phase.seq_len
+            row = f'rows of {phase.seq_len}, batch {phase.batch_size}, {steps:,} steps'
+            facts.append((f'phase {number}', f'{row}, at most {pieces:,} word pieces'))
+    return facts
+
+
+def _last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
+    """Return the last scores on held-out rows, each beside what guessing has, if that is known."""
+    file = workdir.path / metrics.FILE
+    lines = metrics.read_metrics(file) if file.exists() else []
+    held_out = [line for line in lines if line.get('split') == 'eval']
+    if not held_out:
+        return []
+    guessed: dict[str, float] = {}
+    for guess in note_of.guesses(workdir):
+        guessed |= guess.scores
+    scores = []
+    for name, value in held_out[-1].items():
+        if isinstance(value, int | float) and name != 'step':
+            scores.append((f'held out at step {held_out[-1]["step"]}', name, float(value)))
+            if name in guessed:
+                scores.append(('guessing', name, guessed[name]))
+    return scores
 
 
 def _on_hub(name: str) -> str | None:
@@ -220,7 +265,7 @@ def write(
                     shape = model.config.hidden_size, model.config.max_position
                     sentence = model.sentence or SentenceConfig()
                     sentence_transformers.write(folder, sentence, *shape)
-                    reading = sentence_transformers.with_sentence(folder, reading)
+                    reading = sentence_transformers.with_modules(folder, reading)
                 notes = notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out

@@ -121,14 +121,20 @@ class TextClassification(OfWholeText):
     """A text, or a pair, has one of the labels."""
 
     def answer(self, outputs: Arrays) -> Answer:
-        """Return {'label', 'probability', 'probabilities': {label: p}}."""
+        """Return {'label', 'probability', 'probabilities': {label: p}}.
+
+        Of a cross-encoder also {'scores': {label: score}}, which it is compared by elsewhere.
+        """
         shares = _softmax(outputs['logits'])
         best = int(shares.argmax())
-        return {
+        answer = {
             'label': self.labels[best],
             'probability': float(shares[best]),
             'probabilities': _named(self.labels, shares),
         }
+        if 'activation' in self.options:
+            answer['scores'] = _named(self.labels, outputs['logits'])
+        return answer
 
 
 class MultiLabelClassification(OfWholeText):
@@ -153,7 +159,10 @@ class Regression(OfWholeText):
     def answer(self, outputs: Arrays) -> Answer:
         """Return {'value': the number}, or of several outputs {'values': {label: number}}."""
         if len(self.labels) == 1:
-            return {'value': float(outputs['logits'][0])}
+            value = float(outputs['logits'][0])
+            if self.options.get('activation') == 'sigmoid':
+                value = float(special.expit(value))
+            return {'value': value}
         return {'values': _named(self.labels, outputs['logits'])}
 
 

@@ -246,7 +246,7 @@ def write_tokenizer(folder: epath.PathLike, model: Model, tokenizer: Tokenizer) 
     settings = folder / 'tokenizer_config.json'
     stated = json.loads(settings.read_text())
     # transformers cuts longer texts there ...
-    stated |= {'model_max_length': model.config.max_position}
+    stated |= {'model_max_length': model.longest_row}
     # ... and gives the second text of a pair its segment where a tokenizer asks for that, as by
     # itself the class of BERT does alone. A model with one segment or none takes no segments.
     has_segments = model.config.type_vocab_size > 1
@@ -275,7 +275,7 @@ def _facts(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[s
         'outputs': list(head.outputs),
         'labels': labels if head.labelled else [],
         **model.chosen,
-        'max_length': max_length or model.config.max_position,
+        'max_length': max_length or model.longest_row,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
     }

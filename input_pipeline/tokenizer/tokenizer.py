@@ -27,6 +27,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_folder
+from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.input_pipeline.tokenizer import settings
 from bert_jax.input_pipeline.tokenizer.directories import (
     albert_files,
@@ -218,6 +219,7 @@ class Tokenizer(abc.ABC):
                     ', spiece.model, vocab.json or tokenizer.json): make one with'
                     ' bert-train-vocab, or correct the path'
                 )
+            check_regular_files(path)
             # Whatever is missing or of another type in the files, they are not such a directory's.
             kinds = (fast_files, byte_bpe_files, albert_files)
             try:

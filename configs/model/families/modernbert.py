@@ -61,6 +61,8 @@ def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
     every = settings.get('global_attn_every_n_layers', 3)
     if every < 1:
         raise ValueError(f'global_attn_every_n_layers={every} is not built here: only 1 and more')
+    if types is not None and len(types) != count:
+        raise ValueError(f'num_hidden_layers={count}, but layer_types has {len(types)}')
     kinds = lambda every: [_LOCAL if i % every else _GLOBAL for i in range(count)]
     if types is not None and list(types) != kinds(every):
         every = next((i for i, kind in enumerate(types) if i and kind == _GLOBAL), count)

@@ -32,8 +32,8 @@ from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL
 from bert_jax.input_pipeline.tokenizer.layout import Layout
 from bert_jax.input_pipeline.tokenizer.models.compiled import (
     LibraryModel,
+    library,
     parts_at_space,
-    unreadable,
 )
 from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, whole
 from bert_jax.input_pipeline.tokenizer.settings import FLAGS
@@ -113,11 +113,9 @@ class ByteBpe(LibraryModel):
         self._added, self._prefix_space = parts['added_tokens'], parts['add_prefix_space']
 
         # Special tokens are not searched for in text, and none are put around it.
-        try:
+        with library(name):
             self._use(self._library_tokenizer(self._prefix_space))
             self._stretch_engine = self._library_tokenizer(add_prefix_space=False)
-        except Exception as error:
-            raise unreadable(name, error) from error
         self._parted = not self._prefix_space and parts_at_space(self._added)
 
         # Added tokens begin a word as special ones do.

@@ -9,6 +9,7 @@ are not searched for, as everywhere here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ def parts_at_space(added: Iterable[Mapping[str, Any]]) -> bool:
     return not any(token['rstrip'] or re.search(r'\S\s', token['content']) for token in added)
 
 
+_GAPS = 1000  # ids without an entry that a vocabulary may have, besides as many as its entries
+
+
 class LibraryModel(Tokenizer):
     """A vocabulary that the library encodes with, a text as a whole."""
 
@@ -45,6 +49,10 @@ class LibraryModel(Tokenizer):
         """Encode with `engine`; `entries` are its, added ones behind the vocabulary's."""
         self._engine = engine
         ids = engine.get_vocab(with_added_tokens=True)
+        if max(ids.values(), default=0) > 2 * len(ids) + _GAPS:
+            raise UserError(
+                f'its {len(ids)} entries have ids up to {max(ids.values())}: ids are missing'
+            )
         self.entries = [''] * (1 + max(ids.values()))  # '' for ids that nothing has
         for entry, i in ids.items():
             self.entries[i] = entry
@@ -66,10 +74,8 @@ class LibraryModel(Tokenizer):
             inside = {*pieces}.intersection(self.special_tokens)
             rules['added_tokens'] = [t for t in tokens if t['content'] not in inside]
             model['vocab'] = [['\n' * (p in inside) + p, score] for p, score in model['vocab']]
-        try:
+        with library(name):
             self._use(tokenizers.Tokenizer.from_str(json.dumps(rules)))
-        except Exception as error:
-            raise unreadable(name, error) from error
         self._engine.encode_special_tokens = True
         self.entries[: len(pieces)] = pieces
 
@@ -113,25 +119,40 @@ class LibraryModel(Tokenizer):
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a text."""
-        return self._engine.encode(whole(word), add_special_tokens=False).ids
+        with library('a text', 'encode'):
+            return self._engine.encode(whole(word), add_special_tokens=False).ids
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         return self._run_on(self._engine, texts)
 
     def _run_on(self, engine: tokenizers.Tokenizer, texts: Iterable[str]) -> list[np.ndarray]:
-        encodings = engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
+        with library('a text', 'encode'):
+            encodings = engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text."""
-        encoding = self._engine.encode(whole(text), add_special_tokens=False)
+        with library('a text', 'encode'):
+            encoding = self._engine.encode(whole(text), add_special_tokens=False)
         for piece, span in zip(encoding.ids, encoding.offsets):
             yield (piece, *span, self.begins_word(piece))
 
 
-def unreadable(name: str, error: Exception) -> UserError:
-    """Return what to raise where the library, whose errors have no kind, refuses a file."""
-    return UserError(f'{name}: the tokenizers library cannot read it ({error})')
+@contextlib.contextmanager
+def library(name: str, does: str = 'read') -> Iterator[None]:
+    """Raise UserError where the tokenizers library, whose errors have no kind, refuses something.
+
+    A pattern that runs for too long ends in a panic there, which is no Exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != 'PanicException':
+            raise
+        reason = str(error).strip() or repr(error)
+        raise UserError(
+            f'{name}: the tokenizers library cannot {does} it ({reason[:300]})'
+        ) from error
 
 
 class Compiled(LibraryModel):

@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 
 from bert_jax.input_pipeline.tokenizer.layout import rows_of, steps
-from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel
+from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, library
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
@@ -59,7 +59,8 @@ class Fast(LibraryModel):
         parts words.
         """
         text = whole(text)
-        encoding = self._engine.encode(text, add_special_tokens=False)
+        with library('a text', 'encode'):
+            encoding = self._engine.encode(text, add_special_tokens=False)
         begun: set[int | None] = set()
         reached = 0
         for piece, word, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets):
