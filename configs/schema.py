@@ -75,6 +75,13 @@ class Phase(Section):
                 f'a divisor of batch_size={self.batch_size}, and less',
             )
 
+    @property
+    def growth_steps(self) -> int:
+        """Return how many of the first steps have fewer rows than batch_size."""
+        if self.batch_warmup_from is None or self.batch_warmup_steps is None:
+            return 0
+        return self.batch_warmup_steps * (self.batch_size // self.batch_warmup_from - 1)
+
 
 @dataclass(frozen=True)
 class OptimizerConfig(Section):
