@@ -52,8 +52,8 @@ def pretrain(
 ) -> PretrainResult:
     """Pre-train on records made by bert-preprocess, as bert-pretrain does.
 
-    The same call goes on from the newest checkpoint in the workdir. In the main thread SIGTERM and
-    SIGINT ask it to save and stop, which the result says.
+    The same call goes on from the newest checkpoint in the workdir. In the main thread SIGTERM,
+    SIGINT and SIGHUP ask it to save and stop, which the result says.
 
     Args:
       config: a preset's name, a Python file or a saved config.json, or the settings themselves. A
