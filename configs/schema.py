@@ -77,6 +77,13 @@ class Phase(Section):
                 ' phases.0.batch_warmup_from=none --set phases.0.batch_warmup_steps=none',
             )
 
+    @property
+    def growth_steps(self) -> int:
+        """Return how many of the first steps have fewer rows than batch_size."""
+        if self.batch_warmup_from is None or self.batch_warmup_steps is None:
+            return 0
+        return self.batch_warmup_steps * (self.batch_size // self.batch_warmup_from - 1)
+
 
 @dataclass(frozen=True)
 class OptimizerConfig(Section):

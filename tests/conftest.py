@@ -165,7 +165,10 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     """Puts back the handlers that a run installs in this process."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    kept = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)

@@ -28,7 +28,7 @@ from absl import app, flags
 
 import bert_jax
 from bert_jax.cli import commands, log
-from bert_jax.cli.common_flags import configured
+from bert_jax.cli.common_flags import check_growth_ends, configured
 from bert_jax.cli.flags import define, read
 from bert_jax.configs.errors import UserError, chain, require_extra
 from bert_jax.configs.load import named
@@ -236,9 +236,12 @@ def changes() -> list[str]:
 
 
 def config_from_flags(cls: type[C]) -> C:
-    """Return the configuration that --config names, with every --set applied."""
+    """Return the configuration that --config names, with every --set applied, for a new run."""
     config, is_preset = named(config_name(), cls)
-    return configured(config, changes(), is_preset)
+    made = configured(config, changes(), is_preset)
+    if isinstance(made, PretrainConfig):
+        check_growth_ends(made)
+    return made
 
 
 def check_output_file(flag: str, path: str) -> None:

@@ -69,6 +69,12 @@ class Task(NamedTuple):
         return self.phase.batch_size // split
 
     @property
+    def fewest_parts(self) -> int:
+        """Return the fewest micro-batches of a step: 1, or as many sizes as a growing batch has."""
+        phases = self.config.phases
+        return math.lcm(*(p.batch_size // (p.batch_warmup_from or p.batch_size) for p in phases))
+
+    @property
     def inputs(self) -> InputKind:
         """Return what the batches of the step are."""
         return InputKind(self.phase.seq_len, self.predictions)

@@ -91,7 +91,7 @@ def estimate(task: Task) -> Estimate:
     model, runtime, chip = config.model, config.runtime, topology.chip
     mesh = task.mesh.shape
     # Remat and accumulation change nothing of what shapes alone tell: counted once for all of them.
-    plain = {'remat': 'none', 'accumulation': 1}
+    plain = {'remat': 'none', 'accumulation': task.fewest_parts}
     counted = _analytic(task.changed(plain))
     state = counted['memory']
     # A sharded update keeps a share of the weights; the step has all of them nevertheless.
@@ -173,10 +173,13 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     """
     chips, runtime = task.topology.chips, task.config.runtime
     is_sharded = sharding.shards_update(runtime, task.mesh)
-    # Powers of two alone: they divide most topologies and the widths of most models.
+    # Powers of two alone: they divide most topologies and the widths of most models. So do parts of
+    # a growing batch, times the fewest that it can have.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
-        'accumulation': [2**i for i in range(task.phase.batch_size.bit_length())],
+        'accumulation': [
+            task.fewest_parts * 2**i for i in range(task.phase.batch_size.bit_length())
+        ],
         'remat': _REMAT,
         'fsdp': powers,
         # Above 8 the products of one chip are narrow even in BERT-large.

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.load import load
+from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.costs import overheads, plan, search
@@ -261,3 +261,18 @@ def test_the_command_without_compiling(monkeypatch, tmp_path):
     padding = 70 * 1024 + 70
     assert found['checkpoints']['bytes'] == pytest.approx(12 * (336_226_108 + padding), rel=1e-6)
     assert [p.name for p in tmp_path.iterdir()] == ['plan.json']
+
+
+@pytest.mark.parametrize('name', presets(PretrainConfig))
+def test_every_preset_is_estimated_with_micro_batches_that_it_can_have(name):
+    config = load(name)
+    tiny = apply(config, ['model.num_layers=1'])
+    task = plan.Task(tiny, tiny.phases[0], 8, topology('v5e:2x2'))
+    assert search.estimate(task).memory() > 0
+    first = tiny.phases[0].batch_warmup_from
+    assert task.fewest_parts == (tiny.phases[0].batch_size // first if first else 1)
+    parts = {
+        e[0].get('accumulation', tiny.runtime.accumulation)
+        for e in search.grid(task, ('accumulation',))
+    }
+    assert {task.fewest_parts} <= parts and all(n % task.fewest_parts == 0 for n in parts)

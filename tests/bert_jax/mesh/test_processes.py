@@ -430,3 +430,22 @@ def kill_the_second(workdir: pathlib.Path) -> None:
                     return
         time.sleep(0.02)
     raise AssertionError('no checkpoint appeared')
+
+
+@pytest.mark.parametrize('ignored', [False, True])
+def test_the_end_of_the_terminal_asks_to_stop_unless_it_is_ignored(ignored):
+    program = f"""
+import signal
+if {ignored}:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from bert_jax.runs.supervision import signals
+stop = signals.StopSignal()
+signal.raise_signal(signal.SIGHUP)
+print(stop.received)
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == f'{None if ignored else int(signal.SIGHUP)}\n', done.stderr
