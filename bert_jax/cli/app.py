@@ -344,7 +344,7 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
     """Return the line for a flag that the program does not have: what may have been meant."""
     from bert_jax.cli import elsewhere  # where it is needed, so that --help is quick
 
-    own = [*(each.name for each in own_flags()), 'verbosity']
+    own = [each.name for each in own_flags()]
     if settings is None and 'set' in own:  # feature-based's own --set
         settings = FinetuneConfig
     command = commands.typed_name(program)

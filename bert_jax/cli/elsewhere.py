@@ -162,7 +162,7 @@ there
 `logging_dir`, `include_num_input_tokens_seen`
     none: the workdir has logs and TensorBoard's files
 `log_level`, `disable_tqdm`
-    `--verbosity`
+    none: `2>/dev/null` hides the log
 `report_to`
     `--track=wandb` or `--track=mlflow`; TensorBoard's files are always there
 `run_name`, `project`
@@ -364,7 +364,7 @@ def _split(here: str) -> dict[str, str]:
 
 def _type(code: str, known: dict[str, list[str]]) -> str:
     """Return a flag as it is typed: by --set in a command that has the setting alone."""
-    name, equals, value = code.removeprefix('--').partition('=')
+    name, _, value = code.removeprefix('--').partition('=')
     if code.startswith('--') and known.get(name, [''])[0].startswith('--set '):
         return known[name][0] + value
     return code
