@@ -34,7 +34,7 @@ from bert_jax.configs.errors import UserError, chain, require_extra
 from bert_jax.configs.load import named
 from bert_jax.configs.overrides import describe_settings
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
-from bert_jax.configs.section import Section
+from bert_jax.configs.section import Section, names
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 # What the same command does when it was interrupted, of those that write much.
@@ -91,7 +91,7 @@ def run(
                 _tell(f'bert_jax {bert_jax.__version__}')
             if settings and (section := _section_asked(ours)) is not None:
                 _tell(describe_settings(settings, section))
-            words = _parsed(argv)
+            words = _parsed(argv, program, settings)
             # What absl takes without a word. Surely a slip: --flag value.
             if words[1:] and not arguments:
                 slip = 'a flag is written --name=value, without spaces around "=" (see --help)'
@@ -331,12 +331,14 @@ def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> N
     sys.exit(exit_code)
 
 
-def _parsed(argv: Sequence[str]) -> list[str]:
+def _parsed(argv: Sequence[str], program: str, settings: type[Section] | None) -> list[str]:
     """Parse the flags, and return what is none of them."""
     try:
         return flags.FLAGS(argv)
     except SystemExit:  # absl's own --helpfull and the like, which exit with 1
         sys.exit(0)
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(_describe_unknown(error.flagname, program, settings)) from None
     except flags.Error as error:
         message = str(error)
 
@@ -359,6 +361,18 @@ def _parsed(argv: Sequence[str]) -> list[str]:
     if "'recipe'" in message and 'config' in flags.FLAGS:
         message += ': --config=NAME names a preset, as --config=modernbert_base'
     raise UserError(f'{message} (see --help)')
+
+
+def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -> str:
+    """Return the line for a flag that the program does not have: what may have been meant."""
+    from bert_jax.cli import elsewhere  # where it is needed, so that --help is quick
+
+    own = [each.name for each in own_flags()]
+    if settings is None and 'set' in own:  # feature-based's own --set
+        settings = FinetuneConfig
+    command = commands.typed_name(program)
+    meant = elsewhere.propose(flag, command, own, names(settings) if settings else ())
+    return f'--{flag}: {command} has no such flag{meant and "; "}{meant} (see --help)'
 
 
 def _too_little(error: BaseException) -> str | None:
