@@ -58,7 +58,7 @@ def same_products() -> Iterator[None]:
         yield
 
 
-# Seconds after which a slow test fails; setup.cfg has those of the others.
+# Seconds after which a slow test fails, or one of tests/plan; setup.cfg has those of the others.
 _SLOW_S = 2400
 
 
@@ -99,10 +99,11 @@ def _peak() -> tuple[float, float]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts first what takes longest: last, it would leave one of two processes idle.
 
-    And last what imports TensorFlow: it stays in memory, 0.4 GB. What is slow may be slow.
+    And last what imports TensorFlow: it stays in memory, 0.4 GB. What is slow may take longer,
+    and so may the TPU compiler.
     """
     for item in items:
-        if item.get_closest_marker('slow') and not item.get_closest_marker('timeout'):
+        if item.get_closest_marker('slow') or 'plan' in item.path.parts:
             item.add_marker(pytest.mark.timeout(_SLOW_S))
     turns = {'docs': 0, 'input_pipeline': 2}
     items.sort(key=lambda item: next((turns[p] for p in item.path.parts if p in turns), 1))
