@@ -153,7 +153,7 @@ first, second = (KeptResults.numbered(f'{tmp_path}/{{i}}', 2) for i in range(2))
 with LocalEngine(2) as engine:
     engine.run(print, [('ready',)] * 2, Progress('', 2, ''), first)
     print(flush=True)
-    engine.run(time.sleep, [(600,)] * 2, Progress('', 2, ''), second)
+    engine.run(time.sleep, [(60,)] * 2, Progress('', 2, ''), second)
 """
     job = subprocess.Popen(
         [sys.executable, '-c', code],
