@@ -109,7 +109,8 @@ class LibraryModel(Tokenizer):
         return self._encode_passages(sentences, spaces, self._parted)
 
     def _encode_passage(self, pieces: Sequence[str]) -> list[np.ndarray]:
-        encoding = self._engine.encode(whole(''.join(pieces)), add_special_tokens=False)
+        with library('a text', 'encode'):
+            encoding = self._engine.encode(whole(''.join(pieces)), add_special_tokens=False)
         starts = np.array(encoding.offsets, np.int64).reshape(-1, 2)[:, 0]
         return cut_at(pieces, np.array(encoding.ids, np.int32), starts)
 
