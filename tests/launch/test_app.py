@@ -11,6 +11,8 @@ import pytest
 
 from bert_jax.cli import app
 from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
 from tests.helpers import commands
 from tests.helpers.processes import ROOT, python
 
@@ -265,3 +267,27 @@ def test_libraries_are_heard_only_when_it_is_serious(program):
         'I orbax',
         'D RuntimeWarning: of a library',
     ]
+
+
+@pytest.mark.parametrize(
+    'name,given,line',
+    [
+        ('preprocess', [], '--input, --tokenizer and --output are required (see --help)'),
+        ('preprocess', ['--input=a', '--output=b'], 'error: --tokenizer is required (see --help)'),
+        ('pretrain', ['--recipe=modernbert'], '--config=NAME names a preset, as --config=modern'),
+    ],
+)
+def test_flags_that_are_missing_or_unknown_are_one_sentence(name, given, line):
+    assert line in commands.run(name, *given).stderr
+
+
+def test_a_batch_that_cannot_grow_says_how_to_turn_the_growth_off():
+    from bert_jax.configs.load import named
+    from bert_jax.configs.overrides import apply
+
+    config, _ = named('modernbert_base', PretrainConfig)
+    with pytest.raises(UserError, match='turns the growth off, as in --set (.*) --set (.*)') as no:
+        apply(config, ['phases.0.batch_size=512'])
+    off = str(no.value).split(' --set ')[1:]
+    off.append('runtime.accumulation=4')
+    assert apply(config, ['phases.0.batch_size=512', *off]).phases[0].batch_warmup_from is None
