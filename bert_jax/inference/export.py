@@ -184,7 +184,7 @@ def _last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
         guessed |= guess.scores
     scores = []
     for name, value in held_out[-1].items():
-        if isinstance(value, int | float) and name != 'step':
+        if isinstance(value, int | float) and name not in ('step', 'phase'):
             scores.append((f'held out at step {held_out[-1]["step"]}', name, float(value)))
             if name in guessed:
                 scores.append(('guessing', name, guessed[name]))
