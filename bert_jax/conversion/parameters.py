@@ -315,20 +315,17 @@ def parts_of(
     Raises:
       UserError: there cannot be so many blocks; it names `settings`, the file of settings.
     """
-    # Numbers from a file of settings bound the work that follows: a damaged one would ask for
-    # arrays of any size, or for a name a block.
+    # Settings bound the work that follows: damaged ones would ask for arrays of any size.
     names, c = set(tensors), config
     sizes = [c.vocab_size, c.hidden_size, c.type_vocab_size]
-    if c.positions == 'learned':
-        sizes.append(c.max_position)
+    sizes += [c.max_position] if c.positions == 'learned' else []
     longest = max((max(np.shape(array), default=0) for array in tensors.values()), default=0)
-    if max(sizes) > longest or max(c.intermediate_size, c.max_position) >= 2**30:
+    largest = max(*sizes, c.intermediate_size, c.max_position)
+    if max(sizes) > longest or largest >= 2**30 or c.num_layers > _DEEPEST:
         raise UserError(
-            f'{settings}: a size of {max(*sizes, c.intermediate_size, c.max_position)}, but the'
-            f' longest array has {longest} rows: it is damaged, or of another model'
+            f'{settings}: {c.num_layers} blocks and a size of {largest}, but the longest array has'
+            f' {longest} rows: it is damaged, or of another model'
         )
-    if config.num_layers > _DEEPEST:  # blocks that share their arrays, too
-        raise UserError(f'{settings}: {config.num_layers} blocks: it is damaged')
     if config.own_blocks > len(names):  # before a name is made for each array of each
         raise UserError(
             f'{settings}: {config.own_blocks} blocks, but there are {len(names)} arrays: it is of'

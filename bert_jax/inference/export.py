@@ -86,12 +86,11 @@ def export(
       hidden_act: this activation in place of the model's own.
       print_map: whether all names that are read and written are printed.
       settings: how a program is written: opset, int8 weights, arithmetic.
-      languages: of a model card, the languages of its texts, by their ISO codes.
-      license: of a model card, the Hub's name of the licence.
+      languages: of a model card, by their ISO codes.
+      license: of a model card, as the Hub calls it.
 
     Raises:
-      UserError: there is no such language or licence, the format has no place for such a model, or
-        its weights are damaged.
+      UserError: the format has no place for such a model, or its weights are damaged.
     """
     model_card.check_origin(languages, license)
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
@@ -112,17 +111,14 @@ def export(
         model = _as_sentence_encoder(model)
     if not of_ours:
         model = with_stored_words(model, source.where)
-    # Some readers know only one form of gelu; the weights stay.
-    if hidden_act:
+    if hidden_act:  # some readers know only one form of gelu; the weights stay
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
 
-    # Also the map, as the files say it: what has just been written is what is named.
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
     notes = _notes(init_from, output)._replace(languages=tuple(languages), license=license)
-    saved, texts = sources.saved_in(init_from), options.get('texts')
-    arguments = (encoder, saved, length, texts, init_from, notes, settings)
-    reading, left_out = write(model, source.tokenizer, format, output, *arguments)
+    arguments = (encoder, sources.saved_in(init_from), length, options.get('texts'), init_from)
+    reading, left_out = write(model, source.tokenizer, format, output, *arguments, notes, settings)
     if print_map:
         sources.print_names(reading)
     if left_out:
@@ -159,8 +155,8 @@ def _notes(init_from: str, output: str) -> Notes:
     trained.append(('steps', workdir.newest_step()))
     scores = []
     for file in sorted((workdir.path / 'eval').glob('*.json')):
-        found = read_object(file).get('metrics') or {}
-        numbers = {n: v for n, v in found.items() if isinstance(v, int | float)}
+        of_split = read_object(file).get('metrics') or {}
+        numbers = {n: v for n, v in of_split.items() if isinstance(v, int | float)}
         scores += [(file.stem, metric, value) for metric, value in numbers.items()]
     scores += _last_scores(workdir)
     return Notes(name, base, tuple(trained), tuple(scores), longest)
@@ -191,7 +187,7 @@ def _last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
         guessed |= guess.scores
     scores = []
     for name, value in held_out[-1].items():
-        if isinstance(value, int | float) and name != 'step':
+        if isinstance(value, int | float) and name not in ('step', 'phase'):
             scores.append((f'held out at step {held_out[-1]["step"]}', name, float(value)))
             if name in guessed:
                 scores.append(('guessing', name, guessed[name]))
