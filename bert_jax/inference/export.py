@@ -41,7 +41,7 @@ from bert_jax.runs.workdir import metrics
 from bert_jax.runs.workdir import notes as note_of
 from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.task_heads import HEADS
+from bert_jax.train.task_heads import CLASSES, HEADS
 
 Format = Literal[
     'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo', 'saved_model'
@@ -253,6 +253,9 @@ def write(
       What is read there again (so it fits, and holds no NaN), and the parts of the model that the
       format has no place for.
     """
+    # Other programs give a tagger's words to its tokenizer as they are, or the text as a whole.
+    if model.architecture in CLASSES and model.row.of_words:
+        tokenizer = tokenizer.for_words
     with new_folder(output) as folder:
         try:
             if format in ('huggingface', 'sentence_transformers'):

@@ -120,7 +120,6 @@ class Tokenizer(abc.ABC):
       file: the file of the vocabulary; '' where tokenizer.json holds it.
       has_json: whether the tokenizers library can have its rules.
       layout: how rows are made of texts.
-      word_prefix: what comes before a word that is inside a running text.
       holds_space: whether entries have white space in them, so that what a sentence becomes depends
         on what is before it.
       refusal: why a vocabulary of this kind takes no new words; '' where it does.
@@ -140,7 +139,6 @@ class Tokenizer(abc.ABC):
     file = ''
     has_json = True
     layout = Layout()
-    word_prefix = ''
     holds_space = False
     refusal: str
     marked_kind: ClassVar[Kind | None] = None
@@ -334,7 +332,12 @@ class Tokenizer(abc.ABC):
 
         As `encode_batch`, but byte-level BPE has other entries for a word behind a space.
         """
-        return self._encode([f'{self.word_prefix}{word}' for word in several(words)])
+        return self.for_words.encode_batch(words)
+
+    @property
+    def for_words(self) -> Tokenizer:
+        """The same with a space before each text, where that changes ids, as words in one have."""
+        return self
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         # The hot path: a word is worked out once and then is a look-up of bytes, joined without

@@ -107,7 +107,6 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
                 f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
             )
         check_model_reads(config.model, manifest, directory)
-        config.model.check_reads(records.tokenizer.kind, f'--data={directory}')
         if faults := check_files(directory, manifest.files):
             raise UserError(
                 f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'

@@ -12,6 +12,7 @@ is remembered by the tokenizer, as words are of other vocabularies. No text is u
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
 import re
@@ -28,6 +29,7 @@ from tokenizers import (
     processors,
 )
 
+from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
 from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.layout import Layout
 from bert_jax.input_pipeline.tokenizer.models.compiled import (
@@ -102,7 +104,6 @@ class ByteBpe(LibraryModel):
 
     kind = 'byte_bpe'
     layout = Layout(separators=2, second_segment=0, mask_takes_space=True)
-    word_prefix = ' '
     refusal = 'byte-level BPE merges pairs in the order of its training'
     marked_kind = 'byte_bpe'
     holds_space = True
@@ -165,6 +166,14 @@ class ByteBpe(LibraryModel):
         inside._prefix_space, inside._parted = False, True
         inside._engine = self._stretch_engine
         return inside.encode_document([f' {sentences[0]}', *sentences[1:]], spaces)
+
+    @functools.cached_property
+    def for_words(self) -> Base:
+        """The same with a space before each text."""
+        if self._prefix_space:
+            return self
+        content = byte_bpe_files.content(self._listed, self._merges, True, self._added)
+        return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text.

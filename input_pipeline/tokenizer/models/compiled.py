@@ -10,6 +10,7 @@ are not searched for, as everywhere here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -114,6 +115,15 @@ class LibraryModel(Tokenizer):
         starts = np.array(encoding.offsets, np.int64).reshape(-1, 2)[:, 0]
         return cut_at(pieces, np.array(encoding.ids, np.int32), starts)
 
+    @functools.cached_property
+    def for_words(self) -> Tokenizer:
+        """The same with a space before each text, where that changes what it is cut into."""
+        if _cut(self._engine, 'a') == _cut(self._engine, ' a'):
+            return self
+        vocabulary = json.dumps(_spaced(json.loads(self.vocabulary)), ensure_ascii=False)
+        content = vocabulary.encode('utf-8', 'surrogatepass')
+        return type(self)(content, self.normalizer, self.special_tokens, self.kind)
+
     def tokenizer_json(self) -> str:
         """Return the file's content."""
         return self.vocabulary.decode()
@@ -154,6 +164,32 @@ def library(name: str, does: str = 'read') -> Iterator[None]:
         raise UserError(
             f'{name}: the tokenizers library cannot {does} it ({reason[:300]})'
         ) from error
+
+
+def _cut(engine: tokenizers.Tokenizer, text: str) -> list[str]:
+    """Return what a text is cut into before the model has it."""
+    if engine.normalizer is not None:
+        text = engine.normalizer.normalize_str(text)
+    if engine.pre_tokenizer is None:
+        return [text]
+    return [part for part, _ in engine.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def _spaced(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer.json that puts a space before each text, or word of a list."""
+    # What trims a piece's place must not take that space for one of the text.
+    for step in steps(rules['post_processor']):
+        if 'add_prefix_space' in step:
+            step['add_prefix_space'] = True
+
+    # transformers' add_prefix_space; behind another step it would part what that has cut.
+    first = next(steps(rules['pre_tokenizer']), {})
+    if first.get('type') == 'ByteLevel':
+        first['add_prefix_space'] = True
+        return rules
+    before = [{'type': 'Strip', 'strip_left': True, 'strip_right': False}]
+    before += [{'type': 'Prepend', 'prepend': ' '}, *steps(rules['normalizer'])]
+    return rules | {'normalizer': {'type': 'Sequence', 'normalizers': before}}
 
 
 class Compiled(LibraryModel):
