@@ -133,9 +133,9 @@ def configured(config: C, changes: Sequence[str], is_preset: bool = False) -> C:
         return any(_same(change, name) for change in changes)
 
     # Without a warm-up first: the preset's may be longer than the whole run.
-    without = [] if is_named(_WARMUP) else [f'{_WARMUP}=0']
+    without: list[str] = [] if is_named(_WARMUP) else [f'{_WARMUP}=0']
     changed = apply(config, [*without, *changes])
-    scaled = []
+    scaled: list[str] = []
     if without:
         share = config.optimizer.warmup_steps / config.total_steps
         scaled.append(f'{_WARMUP}={round(share * changed.total_steps)}')

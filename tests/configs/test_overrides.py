@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bert_jax.configs import load, schema, section, sweep
+from bert_jax.configs import load, schema, sweep
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import (
@@ -16,6 +16,7 @@ from bert_jax.configs.schema import (
     Phase,
     PretrainConfig,
 )
+from bert_jax.runs.workdir.changes import leaves
 
 
 @pytest.mark.parametrize(
@@ -111,14 +112,10 @@ def test_a_refusal_names_the_flag_that_was_given():
 def test_what_is_printed_of_a_preset_can_be_set_line_by_line(name):
     """`null` included, which JSON has for none."""
     config = load.load(name)
-    data = schema.to_dict(config)
-    for setting, value, _ in section.settings(config):
-        printed = data
-        for key in setting.split('.'):
-            if isinstance(printed, list | tuple):
-                printed = printed[int(key)]
-            elif printed is not None:
-                printed = printed.get(key, value)
-        text = printed if isinstance(printed, str) else json.dumps(printed)
-        assert apply(config, [f'{setting}={text}']) == config
+    printed = json.loads(schema.dumps(config))
+    del printed['kind']
+    for setting, value in leaves(printed).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        if not setting.endswith('.length'):  # of a list, as `leaves` tells it
+            assert apply(config, [f'{setting}={text}']) == config
     assert schema.loads(schema.dumps(config)) == config

@@ -181,7 +181,7 @@ class TrainingRows:
         # Where other examples are negatives a text must not be its own.
         is_apart = config.embedding.reads.in_batch and 'text_numbers' in features
         self._distinct = features['text_numbers'][rows, :, 0] if is_apart else None
-        if is_apart:
+        if self._distinct is not None:
             self._say_left_over(self._distinct)
 
     def _say_left_over(self, distinct: np.ndarray) -> None:

@@ -144,8 +144,10 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize('name', ['config.json', 'data.json'])
-@pytest.mark.parametrize('damage', DAMAGE)
+@pytest.mark.parametrize(
+    ('name', 'damage'),
+    [*(('config.json', damage) for damage in DAMAGE), ('data.json', 'a folder')],
+)
 def test_a_folder_whose_files_do_not_say_of_which_run_is_refused_and_left_alone(
     tmp_path, name, damage
 ):
