@@ -367,11 +367,11 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
     """Return the line for a flag that the program does not have: what may have been meant."""
     from bert_jax.cli import elsewhere  # where it is needed, so that --help is quick
 
-    own = [each.name for each in own_flags()]
-    if settings is None and 'set' in own:  # feature-based's own --set
+    flag_names = [each.name for each in own_flags()]
+    if settings is None and 'set' in flag_names:  # feature-based's own --set
         settings = FinetuneConfig
     command = commands.typed_name(program)
-    meant = elsewhere.propose(flag, command, own, names(settings) if settings else ())
+    meant = elsewhere.propose(flag, command, flag_names, names(settings) if settings else ())
     return f'--{flag}: {command} has no such flag{meant and "; "}{meant} (see --help)'
 
 

@@ -315,22 +315,24 @@ def propose(name: str, command: str, flags: Sequence[str], settings: Iterable[st
     """
     wanted = name.lower().replace('-', '_')
     # A setting is known by its whole name, and by the last part, which several may share.
-    known = {flag: [f'--{flag}'] for flag in flags}
+    proposals = {flag: [f'--{flag}'] for flag in flags}
     for setting in settings:
         setting = setting.replace('.N.', '.0.')
         for spelling in {setting, setting.rpartition('.')[2]} - {*flags}:
-            known.setdefault(spelling, []).append(f'--set {setting}=')
+            proposals.setdefault(spelling, []).append(f'--set {setting}=')
 
     # A slip in one of our own flags, then another program's name, then what looks a little alike.
     close = difflib.get_close_matches(wanted, flags, n=1, cutoff=0.85)
-    if not close and (here := _counterpart(wanted, command, known)):
-        here = re.sub('`([^`]+)`', lambda code: _type(code[1], known), _LINK.sub(r'docs/\1', here))
+    if not close and (here := _counterpart(wanted, command, proposals)):
+        here = re.sub(
+            '`([^`]+)`', lambda code: _type(code[1], proposals), _LINK.sub(r'docs/\1', here)
+        )
         return f'its counterpart: {here}'
-    close = close or difflib.get_close_matches(wanted, known, n=1)
-    return f'did you mean {" or ".join(known[close[0]])}?' if close else ''
+    close = close or difflib.get_close_matches(wanted, proposals, n=1)
+    return f'did you mean {" or ".join(proposals[close[0]])}?' if close else ''
 
 
-def _counterpart(name: str, command: str, known: Container[str]) -> str:
+def _counterpart(name: str, command: str, proposals: Container[str]) -> str:
     """Return what the tables say of a name to users of a command; '' where it is in none."""
     family = command.split()[0].replace('plan', 'pretrain')
     for table in TABLES.values():
@@ -342,9 +344,10 @@ def _counterpart(name: str, command: str, known: Container[str]) -> str:
             by_command = _split(here)
             near = [each for each in (command, family, 'others') if each in by_command]
             if near and (near[0] != 'others' or not owners or family in owners):
-                said = by_command[near[0]]
-                if all(flag in known for flag in re.findall(r'`--(\w+)[^`]*`(?! of `)', said)):
-                    return said
+                answer = by_command[near[0]]
+                named = re.findall(r'`--(\w+)[^`]*`(?! of `)', answer)
+                if all(flag in proposals for flag in named):
+                    return answer
             # Of other commands, all that is said, with their names.
             is_named = _COMMANDS.match(here) or not owners
             return here if is_named else f'{" or ".join(owners)}: {here}'
@@ -356,15 +359,15 @@ def _split(here: str) -> dict[str, str]:
     first, *parts = _COMMANDS.split(here)
     if first:
         return {'others': here}
-    said: dict[str, str] = {}
+    by_command: dict[str, str] = {}
     for named, text in zip(parts[::2], parts[1::2]):
-        said |= dict.fromkeys(named.replace('`', '').split(', '), text.removesuffix('; '))
-    return said
+        by_command |= dict.fromkeys(named.replace('`', '').split(', '), text.removesuffix('; '))
+    return by_command
 
 
-def _type(code: str, known: dict[str, list[str]]) -> str:
+def _type(code: str, proposals: dict[str, list[str]]) -> str:
     """Return a flag as it is typed: by --set in a command that has the setting alone."""
     name, _, value = code.removeprefix('--').partition('=')
-    if code.startswith('--') and known.get(name, [''])[0].startswith('--set '):
-        return known[name][0] + value
+    if code.startswith('--') and proposals.get(name, [''])[0].startswith('--set '):
+        return proposals[name][0] + value
     return code
