@@ -68,24 +68,24 @@ def main(argv: Sequence[str]) -> None:
             print(f'{name}: left out: {left_out[name]}')
     report = measure(programs, texts)
     for name, of in report.items():
-        rates, cpu, one = of['a_wall_second'], of['a_cpu_second'], of['one_ms']
+        rates, cpu, latency = of['a_wall_second'], of['a_cpu_second'], of['one_ms']
         print(
             f'{name}: {rates["median"]:.1f} sentences/s ({rates["range"][0]:.1f} to'
             f' {rates["range"][1]:.1f}), {cpu["median"]:.1f} a CPU second; one:'
-            f' {one["median"]:.2f} ms, p95 {one["p95"]:.2f}, CPU {one["cpu"]:.2f}; first call'
-            f' {of["first_seconds"]:.1f} s; cosine {of["cosine"]:.7f}'
+            f' {latency["median"]:.2f} ms, p95 {latency["p95"]:.2f}, CPU {latency["cpu"]:.2f};'
+            f' first call {of["first_seconds"]:.1f} s; cosine {of["cosine"]:.7f}'
         )
     if _JSON.value:
         from benchmarks import machine
 
-        found = {
+        figures = {
             'machine': machine.describe(*_PACKAGES, 'onnx', 'onnxruntime'),
             'sentences': len(texts),
             'words_a_sentence': statistics.mean(len(text.split()) for text in texts),
             'left_out': left_out,
             'programs': report,
         }
-        pathlib.Path(_JSON.value).write_text(json.dumps(found, indent=1) + '\n')
+        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=1) + '\n')
 
 
 def read_sentences(path: str, count: int) -> list[str]:
@@ -123,21 +123,21 @@ def measure(programs: dict[str, Embed], texts: list[str]) -> dict[str, dict[str,
         for text in singles:
             embed([text])
     many: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
-    one: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+    single: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for _ in range(_ROUNDS.value):
         for name, embed in programs.items():
             many[name].append(time_call(embed, texts)[:2])
-            one[name] += [time_call(embed, [text])[:2] for text in singles]
+            single[name] += [time_call(embed, [text])[:2] for text in singles]
     for name, figures in report.items():
         for index, kind in enumerate(('wall', 'cpu')):
             rates = sorted(len(texts) / times[index] for times in many[name])
             summary = {'median': statistics.median(rates), 'range': [rates[0], rates[-1]]}
             figures[f'a_{kind}_second'] = summary
-        calls = sorted(1000 * wall for wall, _ in one[name])
+        calls = sorted(1000 * wall for wall, _ in single[name])
         figures['one_ms'] = {
             'median': statistics.median(calls),
             'p95': calls[int(0.95 * (len(calls) - 1))],
-            'cpu': 1000 * statistics.mean(cpu for _, cpu in one[name]),
+            'cpu': 1000 * statistics.mean(cpu for _, cpu in single[name]),
         }
     return report
 
