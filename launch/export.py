@@ -14,8 +14,8 @@ google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert
 ALBERT albert_config.json, vocab.txt and model.ckpt-best.
 peft: what tuning has added to an encoder, and the head, as Hugging Face's peft loads them onto it.
 sentence_transformers: opens in sentence-transformers 2.7 and later.
-onnx, stablehlo, saved_model: a folder that serves the model without this project, with onnxruntime,
-jax or TensorFlow (docs/export.md).
+onnx, stablehlo: a folder that serves the model without this project, with onnxruntime or jax
+(docs/export.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Options:
 
     model: TrainedModel
     format: Literal[
-        'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo', 'saved_model'
+        'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo'
     ] = option('huggingface', 'what to write')
     output: str = required('folder to write; it must be new or empty')
     architecture: str | None = option(
@@ -79,8 +79,6 @@ class Options:
 def main(options: Options) -> None:
     """Write the folder, read it back, and print what is in it."""
     app.check_output('output', options.output)
-    if options.format == 'saved_model':
-        require_extra('--format=saved_model', 'tensorflow', 'tensorflow')
     if options.format == 'onnx':
         require_extra('--format=onnx', 'onnx', 'onnx')
     if options.int8:

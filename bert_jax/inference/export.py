@@ -43,9 +43,7 @@ from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.task_heads import CLASSES, HEADS
 
-Format = Literal[
-    'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo', 'saved_model'
-]
+Format = Literal['huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo']
 HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu']
 
 
@@ -103,7 +101,7 @@ def export(
             ' and no other program has its tokenizer: it answers by bert-predict and'
             ' bert_jax.inference'
         )
-    of_ours = format in ('onnx', 'stablehlo', 'saved_model')
+    of_ours = format in ('onnx', 'stablehlo')
     if format != 'peft':
         source = sources.fold(source) if of_ours else sources.plain(source)
     model = source.bert._replace(architecture=architecture or source.bert.architecture)
