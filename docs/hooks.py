@@ -52,14 +52,16 @@ def _narrowed(block: str) -> str:
     """Return a block of commands whose lines go on below, before a flag, where they are long."""
     lines = []
     for line in block.split('\n'):
-        *before, last = _FLAGS.split(line)
-        while before and len(line) > _WIDTH:
-            line = before.pop(0)
-            while before and len(f'{line} {before[0]}') <= _WIDTH - 2:
-                line += f' {before.pop(0)}'
-            lines.append(f'{line} \\')
-            line = '    ' + ' '.join([*before, last])
-        lines.append(line)
+        first, *others = _FLAGS.split(line)
+        for i, word in enumerate(others, 1):
+            # Two columns are left for the backslash; the last word needs none.
+            limit = _WIDTH - 2 * (i < len(others))
+            if len(line) > _WIDTH and len(f'{first} {word}') > limit:
+                lines.append(f'{first} \\')
+                first = f'    {word}'
+            else:
+                first += f' {word}'
+        lines.append(first)
     return '\n'.join(lines)
 
 
