@@ -49,9 +49,8 @@ _SETTINGS = {
     'initializer_range': 'initializer_range',
     'layer_norm_eps': 'layer_norm_eps',
 }
-_DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()} | {
-    'hidden_act': 'gelu'
-}
+_DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()}
+_DEFAULTS['hidden_act'] = 'gelu'
 _ACTIVATION_OUT = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}
 _ACTIVATION_IN = {theirs: ours for ours, theirs in _ACTIVATION_OUT.items()} | {
     'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_python': 'gelu_erf',
@@ -73,10 +72,7 @@ _FIRST = 'bert'
 # The files of weights.
 _FILES = ('model.safetensors', 'pytorch_model.bin')
 # not learned; files of some versions hold them
-_BUFFERS = (
-    'embeddings.position_ids',
-    'embeddings.token_type_ids',
-)
+_BUFFERS = ('embeddings.position_ids', 'embeddings.token_type_ids')
 # The types of safetensors that numpy, with ml_dtypes, can hold.
 _DTYPES = {
     'F64': np.float64,
