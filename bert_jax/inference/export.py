@@ -111,7 +111,6 @@ def export(
         model = with_stored_words(model, source.where)
     if hidden_act:  # some readers know only one form of gelu; the weights stay
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
-
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
     notes = _notes(init_from, output)._replace(languages=tuple(languages), license=license)
@@ -257,12 +256,7 @@ def write(
     with new_folder(output) as folder:
         try:
             if format in ('huggingface', 'sentence_transformers'):
-                reading, left_out = _huggingface(model, tokenizer, folder)
-                if format == 'sentence_transformers':
-                    shape = model.config.hidden_size, model.config.max_position
-                    sentence = model.sentence or SentenceConfig()
-                    sentence_transformers.write(folder, sentence, *shape)
-                    reading = sentence_transformers.with_modules(folder, reading)
+                reading, left_out = _huggingface(model, tokenizer, format, folder)
                 notes = notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out
@@ -285,14 +279,19 @@ def write(
 
 
 def _huggingface(
-    model: Model, tokenizer: Tokenizer, folder: epath.Path
+    model: Model, tokenizer: Tokenizer, format: Format, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # The tokenizer first, then the weights under the names of transformers' class.
     serving_folder.write_tokenizer(folder, model, tokenizer)
     left_out = huggingface.write(folder, model, serving_folder.token_ids(tokenizer))
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
-    return huggingface.read(folder), left_out
+    reading = huggingface.read(folder)
+    if format == 'sentence_transformers':
+        shape = model.config.hidden_size, model.config.max_position
+        sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
+        reading = sentence_transformers.with_modules(folder, reading)
+    return reading, left_out
 
 
 def _google(

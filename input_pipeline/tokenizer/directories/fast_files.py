@@ -49,8 +49,8 @@ def is_directory(path: epath.Path) -> bool:
     # Rules that other kinds know are theirs; what they know is rows as much as words.
     if model == 'BPE':
         return bool(byte_bpe_files.foreign(directory.with_defaults(byte_bpe_files.SPECIAL_TOKENS)))
-    known = {'WordPiece': (name,), 'Unigram': albert_files.CLASSES}.get(str(model), ())
-    if name not in (*known, 'None'):
+    classes = {'WordPiece': (name,), 'Unigram': albert_files.CLASSES}.get(str(model), ())
+    if name not in (*classes, 'None'):
         return True
     cls, sep, layout = rows_of(directory.fast, path / 'tokenizer.json')
     return [cls, sep, layout] != [*directory.special[2:4], Layout()]
