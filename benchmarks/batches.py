@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 
-def batch_of(
+def draw_batch(
     config: Any, seq_len: int, predictions: int, size: int, packed: int = 0
 ) -> dict[str, Any]:
     """Draw random ids as numpy arrays, nothing padded, some masked at sorted places.

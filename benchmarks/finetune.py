@@ -1,14 +1,13 @@
-"""Our fine-tuning runs beside transformers' in PyTorch: same examples, weights and settings.
+"""Fine-tune in PyTorch what bert-finetune has learnt: same examples, weights and settings.
 
   python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER
-  --json=FILE [--seeds=0,1,2,3,4]
+      --json=FILE [--seeds=0,1,2,3,4]
 
 WORKDIR is that of a sweep of bert-finetune over seeds; each of PyTorch's runs has its settings,
 which must be those that both know: algorithm adamw, schedule linear, nothing frozen. transformers'
 tokenizer cuts the texts and its model learns from them; the task's own scorer scores both. Rows are
-padded to the longest of their batch; where the sweep has length_buckets, rows of like length share
-a batch here too. A seed that is in the JSON file is not run again. Scored pairs of an embedding
-task are learnt by sentence-transformers' own trainer.
+padded to the longest of their batch. A seed that is in the JSON file is not run again. Scored pairs
+of an embedding task are learnt by sentence-transformers' own trainer.
 """
 
 from __future__ import annotations
@@ -39,53 +38,52 @@ _INIT_FROM = flags.DEFINE_string(
 )
 _SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], "seeds of PyTorch's runs")
 _JSON = flags.DEFINE_string('json', None, 'file with the scores of each seed', required=True)
-_GROUPED = 50  # batches whose examples are sorted by length together, as transformers has it
+
+# Only what both programs have: else a difference of means would be one of recipes.
+_RECIPE = {'init': 'source', 'select': 'last', 'patience': 0, 'bilstm': False, 'length_buckets': 1}
+_OPTIMIZER = {
+    'algorithm': 'adamw',
+    'schedule': 'linear',
+    'end_lr': 0.0,
+    'layer_decay': 1.0,
+    'freeze_layers': 0,
+    'freeze_embeddings': False,
+}
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the seeds that are missing and prints both means and their difference."""
+    """Run the seeds that are missing and print both means and their difference."""
     del argv
     from benchmarks import machine, sentence_training
     from bert_jax.input_pipeline.tasks import load_task
 
-    def one_run(task: Any, config: Any, seed: int) -> dict[str, float]:
-        if task.kind == 'embedding':
-            return sentence_training.run(task, config, seed, _INIT_FROM.value)
-        return run(task, config, seed)
-
     task = load_task(_TASK.value, _DATA_DIR.value)
-    config, ours = sweep(pathlib.Path(_RUNS.value))
+    config, ours = read_sweep(pathlib.Path(_RUNS.value))
 
-    # The report grows seed by seed and is written after each: a run of hours goes on where it
-    # ended.
+    # The report is written after each seed: a run of hours goes on where it ended.
     file = pathlib.Path(_JSON.value)
-    report = (
-        json.loads(file.read_text())
-        if file.exists()
-        else {'task': task.name, 'machine': {}, 'seeds': {}}
-    )
+    report: dict[str, Any] = {'task': task.name, 'machine': {}, 'seeds': {}}
+    if file.exists():
+        report = json.loads(file.read_text())
     for seed in _SEEDS.value:
         if seed in report['seeds']:
             continue
         started = time.perf_counter()
-        metrics = one_run(task, config, int(seed))
+        if task.kind == 'embedding':
+            metrics = sentence_training.run(task, config, int(seed), _INIT_FROM.value)
+        else:
+            metrics = run(task, config, int(seed))
         report['seeds'][seed] = {'metrics': metrics, 'seconds': time.perf_counter() - started}
-        report['machine'] = machine.describe(
-            'torch', 'transformers', 'sentence-transformers', 'numpy'
-        )
+        packages = ('torch', 'transformers', 'sentence-transformers', 'numpy')
+        report['machine'] = machine.describe(*packages)
         file.write_text(json.dumps(report, indent=1) + '\n')
         logging.info('seed %s: %s in %.0f s', seed, metrics, report['seeds'][seed]['seconds'])
+    theirs = [row['metrics'] for row in report['seeds'].values()]
     for metric in task.metrics:
-        print(
-            compared(
-                metric,
-                [row[metric] for row in ours],
-                [row['metrics'][metric] for row in report['seeds'].values()],
-            )
-        )
+        print(compare(metric, [row[metric] for row in ours], [row[metric] for row in theirs]))
 
 
-def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
+def read_sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
     """Return (settings of the sweep's runs, {metric: value} of each on the dev split).
 
     UserError where the runs differ in more than the seed, or this loop has no such setting.
@@ -103,31 +101,15 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
             f'--runs={folder}: its runs differ in {", ".join(sorted(others))}: name a sweep over'
             ' seeds alone'
         )
-
-    # Only settings that both programs have: else a difference of means would be one of recipes.
     config = schema.read(folder / 'runs' / rows[0]['name'] / 'config.json')
-    o = config.optimizer
-    if (o.algorithm, o.schedule, o.end_lr, o.layer_decay, o.freeze_layers, o.freeze_embeddings) != (
-        'adamw',
-        'linear',
-        0.0,
-        1.0,
-        0,
-        False,
-    ):
-        raise UserError(
-            f'--runs={folder}: its optimizer is not the one of this loop: --set'
-            ' optimizer.algorithm=adamw --set optimizer.schedule=linear'
-        )
-    if (config.init, config.select, config.patience, config.bilstm) != ('source', 'last', 0, False):
-        raise UserError(
-            f'--runs={folder}: it needs init=source, select=last, patience=0 and no BiLSTM, as this'
-            ' loop has them'
-        )
+    for part, wanted in ((config, _RECIPE), (config.optimizer, _OPTIMIZER)):
+        for name, value in wanted.items():
+            if getattr(part, name) != value:
+                raise UserError(f'--runs={folder}: this loop needs {name}={value}')
     return config, [row['metrics'] for row in rows]
 
 
-def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
+def compare(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Return a line of text: both means, their difference, and its standard error."""
     both = (ours, theirs)
     means = [statistics.fmean(values) for values in both]
@@ -151,72 +133,59 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     import torch
     import transformers
 
+    from benchmarks.sentence_training import dropout_rates
     from bert_jax.input_pipeline.tasks.batching import subset
     from bert_jax.runs.finetuning.finetuner import total_steps
 
     torch.manual_seed(seed)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     tokenizer = transformers.AutoTokenizer.from_pretrained(_INIT_FROM.value)
-    model = _classifier(task, config).to(device)
+    is_regression = task.kind == 'regression'
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        _INIT_FROM.value,
+        classifier_dropout=config.head_dropout,
+        # The fastest attention that people have by default.
+        attn_implementation='sdpa',
+        num_labels=task.num_outputs,
+        problem_type='regression' if is_regression else None,
+        **dropout_rates(config),
+    ).to(device)
 
     # Texts are cut by the reference's tokenizer, longest first, as ours cuts them.
-    def encoded(examples: Sequence[Any]) -> list[dict[str, list[int]]]:
+    def encode(examples: Sequence[Any]) -> list[dict[str, list[int]]]:
         texts = [(e.text,) if e.text_b is None else (e.text, e.text_b) for e in examples]
         cut = {'truncation': 'longest_first', 'max_length': config.max_seq_length}
         return [tokenizer(*text, **cut) for text in texts]
 
-    def padded(rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
+    def pad(rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
         # Padding to the longest row of the batch, as transformers' own loop does.
         arrays = tokenizer.pad(rows, return_tensors='pt')
         return {name: value.to(device) for name, value in arrays.items()}
 
     # The same examples as ours, but an order of PyTorch's: seeds are compared by their mean.
     examples = subset(task.examples('train'), config.train_examples, seed)
-    rows = encoded(examples)
-    dtype = torch.float32 if task.kind == 'regression' else torch.long
+    rows = encode(examples)
+    dtype = torch.float32 if is_regression else torch.long
     labels = torch.tensor([e.label for e in examples], dtype=dtype)
     steps = total_steps(len(examples), config)
     # A fresh permutation for each epoch; the last steps may end within one.
     order = torch.cat([torch.randperm(len(examples)) for _ in range(math.ceil(config.epochs))])
     batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
-
-    # As transformers' group_by_length: within 50 batches at a time, to keep some disorder.
-    if config.length_buckets > 1:
-        lengths = torch.tensor([len(row['input_ids']) for row in rows])
-        batches = torch.cat([grouped(group, lengths) for group in batches.split(_GROUPED)])
     # A generator: rows are padded and moved when their step comes.
     inputs = (
-        padded([rows[i] for i in indices]) | {'labels': labels[indices].to(device)}
+        pad([rows[i] for i in indices]) | {'labels': labels[indices].to(device)}
         for indices in batches
     )
     train(model, inputs, config.optimizer, steps, int(steps * config.warmup_fraction))
 
     model.eval()
     dev = task.examples(task.selection_split)
-    rows = encoded(dev)
+    rows = encode(dev)
     with torch.inference_mode():
         logits = torch.cat(
-            [model(**padded(rows[i : i + 64])).logits.cpu() for i in range(0, len(rows), 64)]
+            [model(**pad(rows[i : i + 64])).logits.cpu() for i in range(0, len(rows), 64)]
         )
     return task.score(dev, task.decode(dev, {}, {'logits': logits.numpy()}))
-
-
-def _classifier(task: Any, config: Any) -> Any:
-    """Make transformers' model with the run's dropouts."""
-    import transformers
-
-    from benchmarks.sentence_training import dropout_rates
-
-    problem = {'problem_type': 'regression'} if task.kind == 'regression' else {}
-    return transformers.AutoModelForSequenceClassification.from_pretrained(
-        _INIT_FROM.value,
-        classifier_dropout=config.head_dropout,
-        # The fastest attention that people have by default.
-        attn_implementation='sdpa',
-        num_labels=task.num_outputs,
-        **problem,
-        **dropout_rates(config),
-    )
 
 
 def train(
@@ -246,23 +215,12 @@ def train(
         loss = model(**batch).loss
         loss.backward()
         # clip_grad_norm_ returns the norm before clipping.
-        seen.append(
-            (loss.detach(), torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm))
-        )
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
+        seen.append((loss.detach(), norm))
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
     return seen
-
-
-def grouped(batches: Any, lengths: Any) -> Any:
-    """Return the same examples [steps, batch], in batches of like length that come in any order."""
-    import torch
-
-    # Sorted by length, cut into batches, and the batches shuffled: else training would go from
-    # short to long.
-    places = batches.flatten()
-    return places[lengths[places].argsort()].reshape(batches.shape)[torch.randperm(len(batches))]
 
 
 if __name__ == '__main__':

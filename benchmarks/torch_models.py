@@ -1,4 +1,4 @@
-"""What benchmarks.train_step measures ours beside: the models of transformers and their losses."""
+"""Make what benchmarks.train_step measures ours beside: transformers' models and losses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[[], Any]:
+def make_bert_loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[[], Any]:
     """Return the loss of our batch, as people run it or of the masked positions alone."""
     import torch
 
@@ -34,7 +34,7 @@ def loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[[], Any
     return loss_gathered if gathered else loss_as_people_run_it
 
 
-def modern_loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[[], Any]:
+def make_modern_loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[[], Any]:
     """Return ModernBERT's masked-LM loss of our batch, packed or not, in both forms.
 
     With SDPA transformers packs no rows by itself: it takes a mask for each kind of block, and the
@@ -65,7 +65,7 @@ def modern_loss(model: Any, arrays: dict[str, Any], gathered: bool) -> Callable[
     return loss_gathered if gathered else loss_as_people_run_it
 
 
-def model_of(shape: Any) -> Any:
+def make_model(shape: Any) -> Any:
     """Make the same model by transformers' names; gelu_new is the tanh form."""
     import transformers
 

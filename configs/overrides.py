@@ -140,10 +140,10 @@ def _put(data: Any, root: type[Section], name: str, text: str) -> None:
 
 def _parse(text: str, hint: Any, name: str) -> Any:
     """Return the value of type `hint` that `text` spells, or raise UserError with the name."""
-    # `none` first, where it is allowed; what is left is one type.
+    # `none` first, where it is allowed, or as JSON has it; what is left is one type.
     kind = without_none(hint)[0]
     or_none = ' or none' if type(None) in typing.get_args(hint) else ''
-    if or_none and text.lower() == 'none':
+    if or_none and text.lower() in ('none', 'null'):
         return None
     if kind is str:
         return text

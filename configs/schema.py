@@ -72,8 +72,17 @@ class Phase(Section):
             self._require(
                 self.batch_size % first == 0 and first < self.batch_size,
                 'batch_warmup_from',
-                f'a divisor of batch_size={self.batch_size}, and less',
+                f'a divisor of batch_size={self.batch_size}, and less; none, and'
+                ' batch_warmup_steps=none with it, turns the growth off, as in --set'
+                ' phases.0.batch_warmup_from=none --set phases.0.batch_warmup_steps=none',
             )
+
+    @property
+    def growth_steps(self) -> int:
+        """Return how many of the first steps have fewer rows than batch_size."""
+        if self.batch_warmup_from is None or self.batch_warmup_steps is None:
+            return 0
+        return self.batch_warmup_steps * (self.batch_size // self.batch_warmup_from - 1)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from bert_jax.configs.errors import UserError, did_you_mean
 # {what one wants to do: the commands}; what each does is written at the head of its file.
 COMMANDS = {
     'see all of it in minutes': ('quickstart',),
-    'make records of your text': ('train_vocab', 'preprocess', 'verify_data', 'adopt_records'),
+    'make records of your text': ('train_vocab', 'preprocess', 'verify_data'),
     'pre-train on them': ('plan', 'pretrain', 'train_retvec', 'supervise'),
     'train on your task': ('finetune', 'feature_based', 'transfer', 'study'),
     'see how good it is': ('evaluate', 'translations', 'report'),

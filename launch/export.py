@@ -14,12 +14,13 @@ google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert
 ALBERT albert_config.json, vocab.txt and model.ckpt-best.
 peft: what tuning has added to an encoder, and the head, as Hugging Face's peft loads them onto it.
 sentence_transformers: opens in sentence-transformers 2.7 and later.
-onnx, stablehlo, saved_model: a folder that serves the model without this project, with onnxruntime,
-jax or TensorFlow (docs/export.md).
+onnx, stablehlo: a folder that serves the model without this project, with onnxruntime or jax
+(docs/export.md).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,7 +36,7 @@ class Options:
 
     model: TrainedModel
     format: Literal[
-        'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo', 'saved_model'
+        'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo'
     ] = option('huggingface', 'what to write')
     output: str = required('folder to write; it must be new or empty')
     architecture: str | None = option(
@@ -61,6 +62,14 @@ class Options:
         'of --format=stablehlo: arithmetic of dense layers, and their weights in the file; bfloat16'
         ' is faster where the processor has instructions for it',
     )
+    language: tuple[str, ...] = option(
+        (),
+        "of a model card: the languages of the model's texts, ISO codes as en or pt-BR",
+        commas=True,
+    )
+    license: str | None = option(
+        None, "of a model card: the Hub's name of the licence, as apache-2.0 or cc-by-4.0"
+    )
     print_map: bool = option(
         False,
         'print every name that is read, and every name that is written, with the array here',
@@ -70,8 +79,6 @@ class Options:
 def main(options: Options) -> None:
     """Write the folder, read it back, and print what is in it."""
     app.check_output('output', options.output)
-    if options.format == 'saved_model':
-        require_extra('--format=saved_model', 'tensorflow', 'tensorflow')
     if options.format == 'onnx':
         require_extra('--format=onnx', 'onnx', 'onnx')
     if options.int8:
@@ -85,7 +92,15 @@ def main(options: Options) -> None:
 
     from bert_jax.inference.export import export
     from bert_jax.inference.serving_folder import ProgramSettings
+    from bert_jax.runs.sources.source import read_source
+    from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
+    # Given again it is done: of the model its weights count, and not where they lie.
+    flags = dataclasses.asdict(options)
+    made_from = {n: flags[n] for n in flags if n not in ('model', 'output', 'print_map')}
+    now = lambda: made_from | {'model': read_source(options.model.where).fingerprint()}
+    if was_made(options.output, now):
+        return
     exported = export(
         options.model.where,
         options.format,
@@ -95,7 +110,10 @@ def main(options: Options) -> None:
         options.hidden_act,
         options.print_map,
         ProgramSettings(options.opset, options.int8, options.compute_dtype),
+        options.language,
+        options.license,
     )
+    note_inputs(options.output, made_from | {'model': exported.model})
     print(f'{options.output}: {exported.architecture}')
 
 

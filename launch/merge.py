@@ -13,7 +13,9 @@ they are layers of their own. An adapter of Hugging Face's peft is folded by
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import Any
 
 from bert_jax.cli import app
 from bert_jax.configs.options import option, required
@@ -40,11 +42,22 @@ def main(options: Options) -> None:
     app.check_output('output', options.output)
 
     from bert_jax.runs.sources.merged import average, merge
+    from bert_jax.runs.sources.source import read_source
+    from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
-    if options.average:
-        print(average(options.workdir, options.output, options.average))
+    def made_from() -> dict[str, Any]:
+        steps = [f'checkpoints/{step}' for step in options.average] or ['']
+        names = [os.path.join(options.workdir, step) for step in steps]
+        return {'average': options.average, 'model': [read_source(n).fingerprint() for n in names]}
+
+    if was_made(options.output, made_from):
         return
-    print(merge(options.workdir, options.output))
+    if options.average:
+        message = average(options.workdir, options.output, options.average)
+    else:
+        message = merge(options.workdir, options.output)
+    note_inputs(options.output, made_from())
+    print(message)
 
 
 if __name__ == '__main__':

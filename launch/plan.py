@@ -20,7 +20,6 @@ from bert_jax.cli import app, flags
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.runs.pretraining.planning import Options
 
-app.define_config_flags()
 flags.define(Options)
 
 
@@ -72,4 +71,4 @@ def _choose_platform(platform: str) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, settings=PretrainConfig)

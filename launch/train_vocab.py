@@ -21,6 +21,7 @@ without accents, as BERT's first vocabulary; any other language keeps both, unle
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,18 +93,24 @@ def main(argv: Sequence[str]) -> None:
 
     # Everything that can be refused, before hours of reading.
     output = epath.Path(options.output)
+    check_flags(options, vocabulary.model)
+    from bert_jax.runs.preparation.vocabulary import Text, extend, inputs_of, train
+    from bert_jax.runs.workdir.resumable import note_inputs, was_made
+
+    source = Text(options.input or (), options.language_exponent, options.language_repeats, text)
+    of_flags = {**dataclasses.asdict(vocabulary), **dataclasses.asdict(options)}
+    made_from = lambda: inputs_of(of_flags, source)
+    if was_made(options.output, made_from):
+        return
     # better now than after the training
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(
             f'--output={output}: exists and is not an empty folder: remove it, or name another'
         )
     app.check_output('output', options.output)
-    check_flags(options, vocabulary.model)
+    inputs = made_from()  # before they are read: one that changes meanwhile is not what was read
 
     # Two jobs by one command: from nothing, or on from a vocabulary that models know.
-    from bert_jax.runs.preparation.vocabulary import Text, extend, train
-
-    source = Text(options.input or (), options.language_exponent, options.language_repeats, text)
     if options.extend:
         lines = extend(
             options.extend,
@@ -116,6 +123,7 @@ def main(argv: Sequence[str]) -> None:
         )
     else:
         lines = train(vocabulary, source, output, options.language)
+    note_inputs(options.output, inputs)
     print('\n'.join(lines))
 
 

@@ -58,6 +58,27 @@ def same_products() -> Iterator[None]:
         yield
 
 
+# Seconds after which a slow test fails, or one of tests/plan; setup.cfg has those of the others.
+_SLOW_S = 2400
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kills what a test has started and left, as one does that fails while it waits."""
+    started, init = [], subprocess.Popen.__init__
+
+    def noted(process: subprocess.Popen, *arguments: Any, **options: Any) -> None:
+        init(process, *arguments, **options)
+        started.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, '__init__', noted)
+    yield
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 # GB at the most, of the processes that ran tests and of the largest that a test started.
 _PEAKS: list[tuple[float, float]] = []
 
@@ -78,8 +99,12 @@ def _peak() -> tuple[float, float]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts first what takes longest: last, it would leave one of two processes idle.
 
-    And last what imports TensorFlow: it stays in memory, 0.4 GB.
+    And last what imports TensorFlow: it stays in memory, 0.4 GB. What is slow may take longer,
+    and so may the TPU compiler.
     """
+    for item in items:
+        if item.get_closest_marker('slow') or 'plan' in item.path.parts:
+            item.add_marker(pytest.mark.timeout(_SLOW_S))
     turns = {'docs': 0, 'input_pipeline': 2}
     items.sort(key=lambda item: next((turns[p] for p in item.path.parts if p in turns), 1))
 
@@ -165,7 +190,10 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     """Puts back the handlers that a run installs in this process."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    kept = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)

@@ -28,15 +28,28 @@ from absl import app, flags
 
 import bert_jax
 from bert_jax.cli import commands, log
-from bert_jax.cli.common_flags import configured
+from bert_jax.cli.common_flags import check_growth_ends, configured
 from bert_jax.cli.flags import define, read
 from bert_jax.configs.errors import UserError, chain, require_extra
 from bert_jax.configs.load import named
 from bert_jax.configs.overrides import describe_settings
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
-from bert_jax.configs.section import Section
+from bert_jax.configs.section import Section, names
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
+# What the same command does when it was interrupted, of those that write much.
+_AFTER_INTERRUPT = {
+    **dict.fromkeys(
+        (
+            'preprocess', 'predict', 'extract_features', 'quickstart', 'study', 'pretrain',
+            'finetune', 'feature_based', 'transfer', 'train_retvec',
+        ),
+        ': the same command goes on from here',
+    ),
+    **dict.fromkeys(
+        ('train_vocab', 'export', 'merge'), ': nothing was written; the same command begins anew'
+    ),
+}  # fmt: skip
 _COMMANDS_RUNNING = 0  # a command may run others in its own process
 
 
@@ -78,7 +91,7 @@ def run(
                 _tell(f'bert_jax {bert_jax.__version__}')
             if settings and (section := _section_asked(ours)) is not None:
                 _tell(describe_settings(settings, section))
-            words = _parsed(argv)
+            words = _parsed(argv, program, settings)
             # What absl takes without a word. Surely a slip: --flag value.
             if words[1:] and not arguments:
                 slip = 'a flag is written --name=value, without spaces around "=" (see --help)'
@@ -148,7 +161,7 @@ def ending(program: str) -> Iterator[None]:
         _fail(program, str(error), error.exit_code)
     # Exit codes as a shell tells them: 128 + the signal (SIGINT is 2, SIGPIPE is 13).
     except KeyboardInterrupt:
-        print(f'{program}: interrupted', file=sys.stderr)
+        print(f'{program}: interrupted{_AFTER_INTERRUPT.get(program, "")}', file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         if sys.stdout is None or not _is_unread(sys.stdout):  # it was another pipe
@@ -223,9 +236,12 @@ def changes() -> list[str]:
 
 
 def config_from_flags(cls: type[C]) -> C:
-    """Return the configuration that --config names, with every --set applied."""
+    """Return the configuration that --config names, with every --set applied, for a new run."""
     config, is_preset = named(config_name(), cls)
-    return configured(config, changes(), is_preset)
+    made = configured(config, changes(), is_preset)
+    if isinstance(made, PretrainConfig):
+        check_growth_ends(made)
+    return made
 
 
 def check_output_file(flag: str, path: str) -> None:
@@ -315,12 +331,14 @@ def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> N
     sys.exit(exit_code)
 
 
-def _parsed(argv: Sequence[str]) -> list[str]:
+def _parsed(argv: Sequence[str], program: str, settings: type[Section] | None) -> list[str]:
     """Parse the flags, and return what is none of them."""
     try:
         return flags.FLAGS(argv)
     except SystemExit:  # absl's own --helpfull and the like, which exit with 1
         sys.exit(0)
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(_describe_unknown(error.flagname, program, settings)) from None
     except flags.Error as error:
         message = str(error)
 
@@ -335,7 +353,26 @@ def _parsed(argv: Sequence[str]) -> list[str]:
         (r'could not convert string to float: .*', 'must be a number'),
     ):
         message = re.sub(absl_words, ours, message)
+    # Of several flags that are missing, one sentence.
+    if missing := re.findall(r'(--\w+) is required', message):
+        message = f'{missing[0]} is required'
+        if len(missing) > 1:
+            message = f'{", ".join(missing[:-1])} and {missing[-1]} are required'
+    if "'recipe'" in message and 'config' in flags.FLAGS:
+        message += ': --config=NAME names a preset, as --config=modernbert_base'
     raise UserError(f'{message} (see --help)')
+
+
+def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -> str:
+    """Return the line for a flag that the program does not have: what may have been meant."""
+    from bert_jax.cli import elsewhere  # where it is needed, so that --help is quick
+
+    flag_names = [each.name for each in own_flags()]
+    if settings is None and 'set' in flag_names:  # feature-based's own --set
+        settings = FinetuneConfig
+    command = commands.typed_name(program)
+    meant = elsewhere.propose(flag, command, flag_names, names(settings) if settings else ())
+    return f'--{flag}: {command} has no such flag{meant and "; "}{meant} (see --help)'
 
 
 def _too_little(error: BaseException) -> str | None:

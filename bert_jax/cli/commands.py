@@ -1,7 +1,6 @@
-"""The names that commands are called by, of now and of before, and the file that each of them runs.
+"""The names that commands are called by, and the file that each of them runs.
 
-Owns which commands are a part of another, and what an old name says. It must not know what a
-command does.
+Owns which commands are a part of another. It must not know what a command does.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from bert_jax.cli.log import ROOT
 from bert_jax.configs.errors import UserError
 
-# {command: {its subcommand: the file in launch}}; jax is `bert-jax`, which lists all of them. Each
-# was a command of its own, named as its file: those names go on for one release.
+# {command: {its subcommand: the file in launch}}; jax is `bert-jax`, which lists all of them.
 SUBCOMMANDS = {
     'jax': {'supervise': 'supervise'},
-    'preprocess': {'verify': 'verify_data', 'adopt': 'adopt_records'},
+    'preprocess': {'verify': 'verify_data'},
     'pretrain': {'retvec': 'train_retvec'},
     'finetune': {'feature-based': 'feature_based', 'transfer': 'transfer'},
     'evaluate': {'translations': 'translations'},
@@ -32,22 +29,24 @@ _REMOVED_FLAGS = {
         'write_rate': 'the size of a checkpoint is told, divide it by your rate',
     },
 }
-# Former commands, and the templates that replace them; for one release.
-_TEMPLATES = {'slurm': 'slurm.sbatch', 'jobset': 'jobset.yaml'}
+# Subcommands of version 0.2.0 that are there no longer.
+_LEFT = {
+    ('preprocess', 'adopt'): (
+        'records of google-research/bert are taken no longer: make them again from their text;'
+        ' those that version 0.2.0 has taken are read as before'
+    ),
+}
 
 
 def module_of(name: str) -> str:
     """Return the module that runs the command; a subcommand is taken from the arguments.
 
-    Raises UserError, which names the template, for a command that was replaced by one.
+    Raises UserError for a subcommand that was there once.
     """
-    if name in _TEMPLATES:
-        template = ROOT / 'launch' / 'cluster' / _TEMPLATES[name]
-        raise UserError(f'this command is now a template: copy {template} and edit the copy')
-    if name in _PARTS:
-        old, new = script_name(name), typed_name(name)
-        sys.stderr.write(f'{old} is `{new}` now: the old name goes with the next release\n')
-    file = SUBCOMMANDS.get(name, {}).get(sys.argv[1] if len(sys.argv) > 1 else '')
+    word = sys.argv[1] if len(sys.argv) > 1 else ''
+    if reason := _LEFT.get((name, word)):
+        raise UserError(f'{word}: {reason}')
+    file = SUBCOMMANDS.get(name, {}).get(word)
     if file:
         sys.argv = [str(pathlib.Path(sys.argv[0]).with_name(file)), *sys.argv[2:]]
     elif name == 'jax':

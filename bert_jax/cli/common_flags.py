@@ -1,7 +1,7 @@
 """The settings that have flags of their own: --steps, --batch_size, --learning_rate, --track.
 
-Owns what each of them means to a run of either kind, and the warm-up that a preset has for another
-number of steps. It must not know where a configuration came from.
+Owns what each of them means to a run of either kind, and the warm-up and growth that a preset has
+for another number of steps. It must not know where a configuration came from.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 _WARMUP = 'optimizer.warmup_steps'
+_GROWTH = 'batch_warmup_steps'  # of a phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +121,40 @@ def _same(change: str, name: str) -> bool:
 
 
 def configured(config: C, changes: Sequence[str], is_preset: bool = False) -> C:
-    """Return the configuration with `changes`; a preset's warm-up keeps its share of the steps.
+    """Return the configuration with `changes`; what a preset warms up keeps its share of the steps.
 
-    A warm-up that is named in `changes` stays as it is.
+    That is the learning rate's warm-up, and the growth of each phase's batch. What is named in
+    `changes` stays as it is.
     """
-    named = any(_same(change, _WARMUP) for change in changes)
-    if named or not is_preset or not isinstance(config, PretrainConfig):
+    if not is_preset or not isinstance(config, PretrainConfig):
         return apply(config, changes)
+
+    def is_named(name: str) -> bool:
+        return any(_same(change, name) for change in changes)
+
     # Without a warm-up first: the preset's may be longer than the whole run.
-    changed = apply(config, [f'{_WARMUP}=0', *changes])
-    share = config.optimizer.warmup_steps / config.total_steps
-    return apply(changed, [f'{_WARMUP}={round(share * changed.total_steps)}'])
+    without: list[str] = [] if is_named(_WARMUP) else [f'{_WARMUP}=0']
+    changed = apply(config, [*without, *changes])
+    scaled: list[str] = []
+    if without:
+        share = config.optimizer.warmup_steps / config.total_steps
+        scaled.append(f'{_WARMUP}={round(share * changed.total_steps)}')
+    for i, phase in enumerate(config.phases):
+        name = f'phases.{i}.{_GROWTH}'
+        if phase.batch_warmup_steps is not None and not is_named(name):
+            share = phase.batch_warmup_steps / phase.steps
+            scaled.append(f'{name}={max(1, round(share * changed.phases[i].steps))}')
+    return apply(changed, scaled)
+
+
+def check_growth_ends(config: PretrainConfig) -> None:
+    """Raise UserError where the batch of a phase grows to its end, so that it is never whole."""
+    for i, phase in enumerate(config.phases):
+        if phase.steps <= phase.growth_steps:
+            raise UserError(
+                f'phases.{i}: its batch grows for {phase.growth_steps} steps, and it has'
+                f' {phase.steps}: raise steps, lower batch_warmup_steps='
+                f'{phase.batch_warmup_steps}, or let it have batch_size={phase.batch_size} from'
+                f' the start: --set phases.{i}.batch_warmup_from=none --set'
+                f' phases.{i}.{_GROWTH}=none'
+            )

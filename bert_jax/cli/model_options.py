@@ -64,5 +64,10 @@ class RecordFile:
     )
     shard: str = option('0/1', 'I/N: take every N-th record from the I-th on')
 
+    @property
+    def skips(self) -> bool:
+        """Tell whether bad records are answered by what is wrong with them."""
+        return self.on_bad_record == 'skip'
+
 
 ALL_RECORDS = RecordFile()  # of a file whose name says what it is

@@ -56,7 +56,10 @@ def _lines(asked: bool) -> Iterator[tuple[int, str]]:
         try:
             text = line.decode('utf-8-sig' if number == 1 else 'utf-8').strip()
         except UnicodeDecodeError as error:
-            raise UserError(f'stdin, line {number}: is not UTF-8 ({error.reason})') from error
+            raise UserError(
+                f'stdin, line {number}: is not UTF-8 ({error.reason}): pipe the text through iconv'
+                ' -f ENCODING -t UTF-8, with its own encoding, such as cp1252'
+            ) from error
         if text:
             yield number, text
     if asked:

@@ -27,11 +27,12 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
+from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, sentence_transformers, shape_settings
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
-from bert_jax.train.task_heads import CLASSES, of_task
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
 _SETTINGS = {
@@ -48,9 +49,8 @@ _SETTINGS = {
     'initializer_range': 'initializer_range',
     'layer_norm_eps': 'layer_norm_eps',
 }
-_DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()} | {
-    'hidden_act': 'gelu'
-}
+_DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()}
+_DEFAULTS['hidden_act'] = 'gelu'
 _ACTIVATION_OUT = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}
 _ACTIVATION_IN = {theirs: ours for ours, theirs in _ACTIVATION_OUT.items()} | {
     'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_python': 'gelu_erf',
@@ -72,10 +72,7 @@ _FIRST = 'bert'
 # The files of weights.
 _FILES = ('model.safetensors', 'pytorch_model.bin')
 # not learned; files of some versions hold them
-_BUFFERS = (
-    'embeddings.position_ids',
-    'embeddings.token_type_ids',
-)
+_BUFFERS = ('embeddings.position_ids', 'embeddings.token_type_ids')
 # The types of safetensors that numpy, with ml_dtypes, can hold.
 _DTYPES = {
     'F64': np.float64,
@@ -123,6 +120,8 @@ def read(directory: epath.PathLike) -> Reading:
     unused = (*_BUFFERS, *theirs.displaced(architecture))
     ignored = tuple(names[n] for n in unused if tensors.pop(n, None) is not None)
     _untie(tensors, names, name_of, folder)
+    first = _first_position(config.traits, {**theirs.defaults, **settings})
+    _move_positions(tensors, name_of, config.traits.first_position - first)
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
     parts = parameters.parts_of(tensors, config, name_of, str(folder / 'config.json'))
@@ -140,6 +139,9 @@ def read(directory: epath.PathLike) -> Reading:
     if architecture in CLASSES and isinstance(of_tasks := settings.get(_CHOSEN), dict):
         chosen = of_tasks.get(model.head)
         model = model._replace(chosen=chosen if isinstance(chosen, dict) else {})
+    if architecture == HEADS['classifier'].class_in(config.family):
+        named = sentence_transformers.activation_in(settings)
+        model = sentence_transformers.with_activation(model, named, folder / 'config.json')
     ours = {names[name]: path for name, path in layout.our_names().items()}
     return Reading(model, ours, ignored, tuple(remarks))
 
@@ -158,10 +160,11 @@ def write(
     model = parameters.with_mapping(model)
     folder = epath.Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        theirs.full(name, model.architecture): array
-        for name, array in tensors_of(model, CLASSES[model.architecture].parts).items()
-    }
+    ours = tensors_of(model, CLASSES[model.architecture].parts)
+    first = _first_position(model.config.traits, {**theirs.written, **(token_ids or {})})
+    name_of = names_in(model.config.family, model.architecture)
+    _move_positions(ours, name_of, first - model.config.traits.first_position)
+    tensors = {theirs.full(name, model.architecture): array for name, array in ours.items()}
     # Weights first: a folder whose config.json is there is whole.
     atomic_write(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
     write_settings(folder, model, token_ids)
@@ -174,9 +177,15 @@ def write_settings(
     """Write config.json alone; arguments as of `write`, whose checks are passed."""
     model = parameters.with_mapping(model)
     settings = _their_settings(model)
-    settings |= {name: number for name, number in (token_ids or {}).items() if name in settings}
-    if model.row.problem_type == 'regression' and model.outputs == 1:
-        settings |= sentence_transformers.as_cross_encoder()
+    for name in [name for name in settings if name.endswith('_token_id')]:
+        number = (token_ids or {}).get(name, settings[name])
+        # torch refuses a number that is of no row
+        settings[name] = number if number < model.config.vocab_size else None
+    first = _first_position(model.config.traits, settings)
+    settings['max_position_embeddings'] = first + model.config.max_position
+    is_number = model.row.problem_type == 'regression' and model.outputs == 1
+    if is_number or 'activation' in model.chosen:
+        settings |= sentence_transformers.as_cross_encoder(model)
     atomic_write(folder / 'config.json', json.dumps(settings, indent=2) + '\n')
 
 
@@ -241,16 +250,43 @@ def _scores_alone(architecture: str) -> bool:
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     family = BY_TYPE[settings.get('model_type', _FIRST)]
     of_family = FAMILIES[family].transformers
-    shape_settings.check_fixed(settings, {**_FIXED, **of_family.fixed}, file)
+    head = CLASSES.get(_architecture(settings, file))
+    parts = head.parts if head else PARTS
     stated = {**_DEFAULTS, **of_family.defaults, **settings}
+    # What no part of the class reads may have any value.
+    for name, part in of_family.read_with.items():
+        if part not in parts:
+            stated.pop(name, None)
+    shape_settings.check_fixed(stated, {**_FIXED, **of_family.fixed}, file)
     values = {ours: stated[theirs] for ours, theirs in _named(of_family).items()}
     try:
         values |= {**of_family.shape, **of_family.read(stated)}
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f'{file}: {error}') from None
+    pad_id = stated.get('pad_token_id')
+    if FAMILIES[family].first_position and (not isinstance(pad_id, int) or pad_id < 0):
+        raise UserError(f'{file}: pad_token_id={pad_id!r}: positions count on from it: a number')
     if isinstance(values['max_position'], int):  # any other type is refused with its name
-        values['max_position'] -= FAMILIES[family].first_position
+        values['max_position'] -= _first_position(FAMILIES[family], stated)
     return shape_settings.model_config(values | {'family': family}, _ACTIVATION_IN, file)
+
+
+def _first_position(family: Family, settings: Mapping[str, Any]) -> int:
+    """Return the row of their position table that is of a text's first token.
+
+    Where rows of no text are before it, the last of them has the number of the padding token.
+    """
+    return settings['pad_token_id'] + 1 if family.first_position else 0
+
+
+def _move_positions(tensors: Tensors, name_of: NameOf, rows: int) -> None:
+    """Put so many rows of no text before the position table, or take them away."""
+    if not rows:
+        return
+    (piece,), _ = name_of('encoder/embeddings/position')
+    table = tensors.get(piece.name)
+    if table is not None and table.ndim == 2:  # else it is refused by its shape
+        tensors[piece.name] = np.pad(table, ((max(rows, 0), 0), (0, 0)))[max(-rows, 0) :]
 
 
 def _named(of_family: TransformersNames) -> dict[str, str]:
@@ -269,18 +305,18 @@ def _their_settings(model: Model) -> dict[str, Any]:
         rate = model.config.hidden_dropout
     named = _named(family)
     ours = {theirs: getattr(model.config, name) for name, theirs in named.items()}
+    act = _ACTIVATION_OUT[model.config.hidden_act]
     is_learned = model.config.positions == 'learned'
     learned = {'position_embedding_type': 'absolute'} if is_learned else {}
     settings = {
         'architectures': [model.architecture],
         'model_type': family.model_type,
         **ours,
-        'max_position_embeddings': model.config.position_rows,
-        named['hidden_act']: _ACTIVATION_OUT[model.config.hidden_act],
+        named['hidden_act']: act,
         **learned,
         called: rate,
         **family.written,
-        **family.write(vars(model.config)),
+        **family.write(vars(model.config) | {'hidden_act': act}),
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }

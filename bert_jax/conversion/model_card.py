@@ -7,10 +7,13 @@ the lines of Python that use it, which fit its head. Must not know workdirs: not
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
 
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.conversion.parameters import Model
 
@@ -25,12 +28,33 @@ class Notes(NamedTuple):
       base: the model on the Hub that it began with, if it is there.
       trained: (what, value) of the training, in order.
       scores: (split, metric, value), in order.
+      longest: word pieces of the longest row in training; None: unknown.
+      languages: ISO codes of the languages of its texts.
+      license: the Hub's name of its licence.
     """
 
     name: str
     base: str | None = None
     trained: tuple[tuple[str, Any], ...] = ()
     scores: tuple[tuple[str, str, float], ...] = ()
+    longest: int | None = None
+    languages: tuple[str, ...] = ()
+    license: str | None = None
+
+
+def check_origin(languages: Sequence[str], license: str | None) -> None:
+    """Raise UserError for what is no code of a language, or no name of a licence, on the Hub."""
+    for code in languages:
+        # ISO 639, with a script or a region behind it; `code` and `multilingual` are the Hub's.
+        if not re.fullmatch(r'[a-z]{2,3}(-[A-Za-z0-9]{2,4})*|code|multilingual', code):
+            raise UserError(
+                f'language={code!r}: must be an ISO 639 code, as en, pt-BR or yue, or multilingual'
+            )
+    if license is not None and not re.fullmatch(r'[a-z0-9][a-z0-9.+-]*', license):
+        raise UserError(
+            f"license={license!r}: must be one of the Hub's names, as apache-2.0, mit, cc-by-4.0 or"
+            ' other, in small letters'
+        )
 
 
 _PIPELINE = 'from transformers import pipeline\n\nask = pipeline({tag!r}, {name!r})\n'
@@ -111,6 +135,8 @@ def card(model: Model, notes: Notes) -> str:
     (tag, what, lines), traits = _USES[model.head], model.config.traits
     of_vectors = model.sentence is not None
     header: dict[str, Any] = {
+        'language': list(notes.languages) or None,
+        'license': notes.license,
         'library_name': 'sentence-transformers' if of_vectors else 'transformers',
         'pipeline_tag': tag,
         'base_model': notes.base,
@@ -125,8 +151,10 @@ def card(model: Model, notes: Notes) -> str:
         ('blocks', config.num_layers),
         ('width', config.hidden_size),
         ('vocabulary', config.vocab_size),
-        ('longest row in word pieces', length),
+        ('longest row that it can read, in word pieces', length),
     ]
+    if notes.longest is not None:
+        facts.append(('longest row that it was trained on', notes.longest))
     if model.labels:
         facts.append(('labels', ', '.join(model.labels)))
     facts += [(name, json.dumps(value)) for name, value in model.chosen.items()]

@@ -42,6 +42,7 @@ _FIXED = (
     'local_window', 'norm_class', 'block',
 )  # fmt: skip
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
+_DEEPEST = 4096  # blocks of any model, also where they share their arrays
 _LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks
 
 
@@ -98,6 +99,11 @@ class Model(NamedTuple):
     def row(self) -> Head:
         """Return its head, as its family has it. KeyError for a class that is not there."""
         return HEADS[self.head].of(self.config.family)
+
+    @property
+    def longest_row(self) -> int:
+        """Return how many word pieces its task's rows have at most."""
+        return self.chosen.get('max_seq_length', self.config.max_position)
 
     def under(self, head: str) -> Model:
         """Return the same weights as a model of the class that has this head of HEADS."""
@@ -302,21 +308,24 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def parts_of(
-    tensors: Iterable[str], config: ModelConfig, name_of: NameOf, settings: str
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, name_of: NameOf, settings: str
 ) -> tuple[str, ...]:
     """Return what stands on the encoder, by the names of the arrays.
 
     Raises:
       UserError: there cannot be so many blocks; it names `settings`, the file of settings.
     """
-    # Numbers from a file of settings bound the work that follows: a damaged one would ask for
-    # arrays of any size, or for a name a block.
+    # Settings bound the work that follows: damaged ones would ask for arrays of any size.
     names, c = set(tensors), config
-    largest = max(
-        c.vocab_size, c.hidden_size, c.intermediate_size, c.max_position, c.type_vocab_size
-    )
-    if largest >= 2**31:
-        raise UserError(f'{settings}: a size of {largest}: it is damaged')
+    sizes = [c.vocab_size, c.hidden_size, c.type_vocab_size]
+    sizes += [c.max_position] if c.positions == 'learned' else []
+    longest = max((max(np.shape(array), default=0) for array in tensors.values()), default=0)
+    largest = max(*sizes, c.intermediate_size, c.max_position)
+    if max(sizes) > longest or largest >= 2**30 or c.num_layers > _DEEPEST:
+        raise UserError(
+            f'{settings}: {c.num_layers} blocks and a size of {largest}, but the longest array has'
+            f' {longest} rows: it is damaged, or of another model'
+        )
     if config.own_blocks > len(names):  # before a name is made for each array of each
         raise UserError(
             f'{settings}: {config.own_blocks} blocks, but there are {len(names)} arrays: it is of'

@@ -56,7 +56,7 @@ IA3_SHAPES = {'key': (-1, 1), 'value': (-1, 1), 'output': (1, -1), 'attention_ou
 def check_method(tuning: TuningConfig) -> None:
     """UserError where peft has no such method."""
     if tuning.method not in ('lora', 'spafit', 'ia3'):
-        adapters = 'peft has no such adapters: --format=stablehlo or saved_model writes them'
+        adapters = 'peft has no such adapters: --format=stablehlo writes them'
         why = _NOT_THEIRS.get(tuning.method, adapters)
         raise UserError(f'--format=peft cannot write tuning.method={tuning.method}: {why}')
 

@@ -8,6 +8,7 @@ too; both spellings are read. Weights and tokenizer are those of transformers (h
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +18,11 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.json_object import parse, read_object
+from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.conversion.parameters import Reading
+from bert_jax.conversion.parameters import Model, Reading
+from bert_jax.train.task_heads import HEADS
 
 MODULES = 'modules.json'
 _SETTINGS, _LENGTH = 'config_sentence_transformers.json', 'sentence_bert_config.json'
@@ -34,6 +37,14 @@ _POOLINGS = {
 }
 _FLAG = 'pooling_mode_'
 _IDENTITY = 'torch.nn.modules.linear.Identity'
+_CROSS = 'CrossEncoder'
+# What may stand on a cross-encoder's outputs: its name -> ours.
+_ACTIVATIONS = {
+    _IDENTITY: 'identity',
+    'torch.nn.modules.activation.Sigmoid': 'sigmoid',
+    'torch.nn.Identity': 'identity',
+    'torch.nn.Sigmoid': 'sigmoid',
+}
 # The first release whose directories look so: no reader takes this one for newer than itself.
 _VERSION = '2.7.0'
 
@@ -43,13 +54,93 @@ def is_directory(folder: epath.PathLike) -> bool:
     return (epath.Path(folder) / MODULES).exists()
 
 
-def with_sentence(path: epath.PathLike, reading: Reading) -> Reading:
+def check_kind(folder: epath.Path) -> None:
+    """Raise UserError for a directory of a class of sentence-transformers that is not read."""
+    kind = _object(folder / _SETTINGS).get('model_type') or 'SentenceTransformer'
+    if kind not in ('SentenceTransformer', _CROSS):
+        raise UserError(
+            f'{folder / _SETTINGS}: this is a {kind} of sentence-transformers: only'
+            f' SentenceTransformer and {_CROSS} are read here'
+        )
+
+
+def with_modules(path: epath.PathLike, reading: Reading) -> Reading:
+    """Return what was read of a directory's weights as a sentence encoder or a cross-encoder.
+
+    Raises:
+      UserError: a module, a pooling, an activation or a setting has no counterpart here.
+    """
+    folder = epath.Path(path)
+    is_cross = _object(folder / _SETTINGS).get('model_type') == _CROSS
+    return _with_scores(folder, reading) if is_cross else _with_sentence(folder, reading)
+
+
+def activation_in(settings: Mapping[str, Any]) -> Any:
+    """Return the name of a cross-encoder's activation in a config.json, or None."""
+    of_release_4 = settings.get('sentence_transformers')
+    named = of_release_4.get('activation_fn') if isinstance(of_release_4, dict) else None
+    return named or settings.get('sbert_ce_default_activation_function')
+
+
+def with_activation(model: Model, named: Any, file: epath.Path) -> Model:
+    """Return a classifier whose answers have an activation.
+
+    Args:
+      model: the classifier.
+      named: the activation as `file` names it, or None.
+      file: where it stands, in errors.
+
+    Raises:
+      UserError: it is not built here. No name is imported.
+    """
+    if named is None:
+        return model
+    activation = _ACTIVATIONS.get(named) if isinstance(named, str) else None
+    if activation is None:
+        raise UserError(
+            f'{file}: the activation of its scores is {str(named)[:80]!r}: only torch.nn.Identity'
+            ' and torch.nn.Sigmoid are built here'
+        )
+    chosen = {**model.chosen, 'activation': activation}
+    # Several numbers, each with a sigmoid, are labels that do not exclude one another.
+    if activation == 'sigmoid' and model.outputs > 1:
+        return model._replace(chosen=chosen, problem_type='multi_label_classification')
+    if activation == 'identity':  # as classifiers and regressions are without it
+        del chosen['activation']
+    return model._replace(chosen=chosen)
+
+
+def _with_scores(folder: epath.Path, reading: Reading) -> Reading:
+    """Return a cross-encoder: a classifier with its activation and its longest row."""
+    model, file = reading.model, folder / _SETTINGS
+    architecture = HEADS['classifier'].class_in(model.config.family)
+    if _modules(folder) != [('Transformer', '')] or model.architecture != architecture:
+        raise UserError(
+            f'{folder / MODULES}: a {_CROSS} is read here whose one module is a Transformer in the'
+            f' folder itself, of the class {architecture}'
+        )
+    settings = _object(file)
+    if name := settings.get('default_prompt_name'):
+        raise UserError(
+            f'{file}: default_prompt_name={name!r}: a {_CROSS} has no prompts here: set it to null'
+        )
+    named = settings.get('activation_fn') or activation_in(_object(folder / 'config.json'))
+    if named is None and model.outputs == 1:  # as there, where nothing is said
+        named = 'torch.nn.Sigmoid'
+    model = with_activation(model, named, file)
+    chosen = {'activation': 'identity', **model.chosen}
+    if length := _max_length(folder, model.config.max_position):
+        chosen['max_seq_length'] = length
+    return reading._replace(model=model._replace(chosen=chosen))
+
+
+def _with_sentence(folder: epath.Path, reading: Reading) -> Reading:
     """Return what was read of a directory's weights as a sentence encoder.
 
     Raises:
       UserError: a module, a pooling or a setting has no counterpart here.
     """
-    folder, remarks = epath.Path(path), list(reading.remarks)
+    remarks = list(reading.remarks)
     modules = _modules(folder)
     kinds = [kind for kind, _ in modules]
     # In this order, and a cut where numbers are left out before vectors get length one.
@@ -130,11 +221,13 @@ def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position
     _write(folder / MODULES, modules)
 
 
-def as_cross_encoder() -> dict[str, Any]:
-    """Return what config.json says so that a CrossEncoder gives a regression's number as it is."""
+def as_cross_encoder(model: Model) -> dict[str, Any]:
+    """Return what config.json says so that a CrossEncoder gives a model's scores as we do."""
+    ours = model.chosen.get('activation', 'identity')
+    name = next(name for name, activation in _ACTIVATIONS.items() if activation == ours)
     return {
-        'sentence_transformers': {'activation_fn': _IDENTITY},
-        'sbert_ce_default_activation_function': _IDENTITY,  # of the releases up to 3
+        'sentence_transformers': {'activation_fn': name},
+        'sbert_ce_default_activation_function': name,  # of the releases up to 3
     }
 
 
@@ -142,11 +235,17 @@ def _modules(folder: epath.Path) -> list[tuple[str, str]]:
     """Return (class, folder) of each module, in order."""
     file = folder / MODULES
     try:
-        listed = json.loads(file.read_text())
+        listed = parse(file.read_bytes())
         ordered = sorted(listed, key=lambda module: module['idx'])
-        return [(module['type'].rpartition('.')[2], module['path']) for module in ordered]
+        modules = [(module['type'].rpartition('.')[2], module['path']) for module in ordered]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f'{file}: is no list of modules: download it again') from None
+    for _, path in modules:
+        # A file from elsewhere: it cannot lead to another folder.
+        if not isinstance(path, str) or not re.fullmatch(r'(?!\.\.?$)[^/\\\0]*', path):
+            raise UserError(f'{file}: path={path!r}: must be the name of a folder beside it')
+        check_regular_files(folder / path)
+    return modules
 
 
 def _pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:

@@ -1,21 +1,19 @@
 """A model as one function of arrays, and as a file that serves where this project is absent.
 
-Owns the two forms of that function: a StableHLO artifact of jax.export, and a TensorFlow
-SavedModel. Both take any number of rows of any length up to the position table, and keep the
-weights apart from the program. What each class of model takes and gives, and the axes of it, is in
-train/task_heads.py. Must not know texts, tokenizers or labels.
+Owns that function and its form as a StableHLO artifact of jax.export, which takes any number of
+rows of any length up to the position table, and keeps the weights apart from the program. What
+each class of model takes and gives, and the axes of it, is in train/task_heads.py. Must not know
+texts, tokenizers or labels.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from etils import epath
 from flax import traverse_util
 from jax import Array, export
 from jax.typing import DTypeLike
@@ -127,55 +125,3 @@ def stablehlo(model: Model, compute_dtype: DTypeLike = jnp.float32) -> bytes:
         jax.jit(lambda weights, batch: call(nested(weights), batch)), platforms=PLATFORMS
     )(weights, batch)
     return bytes(exported.serialize())
-
-
-def write_saved_model(folder: epath.PathLike, model: Model) -> None:
-    """Write a SavedModel whose signature `serving_default` takes and gives arrays by name.
-
-    Weights are its variables.
-
-    Raises:
-      UserError: the TensorFlow that is installed cannot read programs of this jax.
-    """
-    import tensorflow as tf
-    from jax.experimental import jax2tf
-
-    # axes: 'b, t' and so on, in jax2tf's notation as in jax.export's.
-    axes, call = model.row.inputs, forward(model)
-    converted = jax2tf.convert(
-        lambda weights, batch: call(nested(weights), batch),
-        polymorphic_shapes=(None, {name: f'({shape})' for name, shape in axes.items()}),
-        polymorphic_constraints=(f't <= {model.config.max_position}',),
-        native_serialization_platforms=PLATFORMS,
-        with_gradient=False,
-    )
-    weights = used_weights(model)
-
-    # Variables on the host: a GPU's memory need not hold the weights a second time.
-    with tf.device('/CPU:0'):
-        variables = {
-            name: tf.Variable(leaf, trainable=False, name=name) for name, leaf in weights.items()
-        }
-    # A Module that owns the variables: only what hangs on it is saved.
-    holder = tf.Module()
-    holder.weights = list(variables.values())
-    serve = tf.function(lambda **batch: converted(variables, batch), autograph=False)
-    # Every axis is open; the bound on t is in the constraints above.
-    shapes = {
-        name: tf.TensorSpec([None] * len(shape.split(',')), tf.int32, name)
-        for name, shape in axes.items()
-    }
-    signature = serve.get_concrete_function(**shapes)
-    # Programs of jax 0.12 check their shapes by an operation that TensorFlow 2.21 does not know.
-    try:
-        signature(
-            **{name: tf.ones([1] * len(spec.shape), tf.int32) for name, spec in shapes.items()}
-        )
-    except tf.errors.InvalidArgumentError as error:
-        if 'Cannot deserialize computation' not in str(error):
-            raise
-        raise UserError(
-            f'--format=saved_model: TensorFlow {tf.__version__} cannot read programs of jax'
-            f' {jax.__version__}: take --format=stablehlo, or export on Python 3.11 with jax 0.10.2'
-        ) from None
-    tf.saved_model.save(holder, os.fspath(folder), signatures={'serving_default': signature})

@@ -37,12 +37,13 @@ from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
+from bert_jax.runs.workdir import metrics
+from bert_jax.runs.workdir import notes as note_of
 from bert_jax.runs.workdir.folder import new_folder
-from bert_jax.train.task_heads import HEADS
+from bert_jax.runs.workdir.workdir import Workdir
+from bert_jax.train.task_heads import CLASSES, HEADS
 
-Format = Literal[
-    'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo', 'saved_model'
-]
+Format = Literal['huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo']
 HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu']
 
 
@@ -52,10 +53,12 @@ class Exported(NamedTuple):
     Attributes:
       architecture: transformers' class of the model.
       left_out: the parts of the model that the format has no place for.
+      model: the fingerprint of the source.
     """
 
     architecture: str
     left_out: tuple[str, ...]
+    model: str
 
 
 def export(
@@ -67,6 +70,8 @@ def export(
     hidden_act: HiddenAct | None = None,
     print_map: bool = False,
     settings: ProgramSettings = DEFAULT,
+    languages: Sequence[str] = (),
+    license: str | None = None,
 ) -> Exported:
     """Write a trained model in another format.
 
@@ -79,20 +84,24 @@ def export(
       hidden_act: this activation in place of the model's own.
       print_map: whether all names that are read and written are printed.
       settings: how a program is written: opset, int8 weights, arithmetic.
+      languages: of a model card, by their ISO codes.
+      license: of a model card, as the Hub calls it.
 
     Raises:
       UserError: the format has no place for such a model, or its weights are damaged.
     """
+    model_card.check_origin(languages, license)
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
     source = sources.read_source(init_from, print_map)
+    fingerprint = source.fingerprint()
     if source.model.embedding == OF_WORDS:
         raise UserError(
             f'{source.where} reads whole words by their characters (model.embedding={OF_WORDS}),'
             ' and no other program has its tokenizer: it answers by bert-predict and'
             ' bert_jax.inference'
         )
-    of_ours = format in ('onnx', 'stablehlo', 'saved_model')
+    of_ours = format in ('onnx', 'stablehlo')
     if format != 'peft':
         source = sources.fold(source) if of_ours else sources.plain(source)
     model = source.bert._replace(architecture=architecture or source.bert.architecture)
@@ -100,22 +109,18 @@ def export(
         model = _as_sentence_encoder(model)
     if not of_ours:
         model = with_stored_words(model, source.where)
-    # Some readers know only one form of gelu; the weights stay.
-    if hidden_act:
+    if hidden_act:  # some readers know only one form of gelu; the weights stay
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
-
-    # Also the map, as the files say it: what has just been written is what is named.
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
-    notes = _notes(init_from, output)
-    saved, texts = sources.saved_in(init_from), options.get('texts')
-    arguments = (encoder, saved, length, texts, init_from, notes, settings)
-    reading, left_out = write(model, source.tokenizer, format, output, *arguments)
+    notes = _notes(init_from, output)._replace(languages=tuple(languages), license=license)
+    arguments = (encoder, sources.saved_in(init_from), length, options.get('texts'), init_from)
+    reading, left_out = write(model, source.tokenizer, format, output, *arguments, notes, settings)
     if print_map:
         sources.print_names(reading)
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
-    return Exported(model.architecture, left_out)
+    return Exported(model.architecture, left_out, fingerprint)
 
 
 def _notes(init_from: str, output: str) -> Notes:
@@ -124,7 +129,7 @@ def _notes(init_from: str, output: str) -> Notes:
     workdir, _ = sources.at_step(init_from)
     if not workdir.config_file.exists() or huggingface.is_directory(init_from):
         return Notes(name, _on_hub(init_from))
-    config, trained = workdir.config(), []
+    config, trained, longest = workdir.config(), [], None
     if isinstance(config, FinetuneConfig):
         data = workdir.data(init_from=str)
         base = _on_hub(data['init_from'])
@@ -133,8 +138,11 @@ def _notes(init_from: str, output: str) -> Notes:
             ('begun from', base or epath.Path(data['init_from']).name),
             ('batch', config.batch_size),
             *([] if config.steps else [('epochs', f'{config.epochs:g}')]),
-            ('longest row in training', config.max_seq_length),
         ]
+        longest = config.max_seq_length
+    if isinstance(config, PretrainConfig):
+        trained += _of_phases(config, workdir.newest_step())
+        longest = max(phase.seq_len for phase in config.phases)
     if isinstance(config, FinetuneConfig | PretrainConfig):
         trained += [
             ('optimizer', config.optimizer.algorithm),
@@ -144,10 +152,43 @@ def _notes(init_from: str, output: str) -> Notes:
     trained.append(('steps', workdir.newest_step()))
     scores = []
     for file in sorted((workdir.path / 'eval').glob('*.json')):
-        metrics = read_object(file).get('metrics') or {}
-        numbers = {n: v for n, v in metrics.items() if isinstance(v, int | float)}
+        of_split = read_object(file).get('metrics') or {}
+        numbers = {n: v for n, v in of_split.items() if isinstance(v, int | float)}
         scores += [(file.stem, metric, value) for metric, value in numbers.items()]
-    return Notes(name, base, tuple(trained), tuple(scores))
+    scores += _last_scores(workdir)
+    return Notes(name, base, tuple(trained), tuple(scores), longest)
+
+
+def _of_phases(config: PretrainConfig, step: int) -> list[tuple[str, Any]]:
+    """Return what each phase of pre-training has read until a step."""
+    facts: list[tuple[str, Any]] = []
+    for number, phase in enumerate(config.phases):
+        steps = min(phase.steps, step)
+        step -= steps
+        if steps:
+            pieces = steps * phase.batch_size * phase.seq_len
+            row = f'rows of {phase.seq_len}, batch {phase.batch_size}, {steps:,} steps'
+            facts.append((f'phase {number}', f'{row}, at most {pieces:,} word pieces'))
+    return facts
+
+
+def _last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
+    """Return the last scores on held-out rows, each beside what guessing has, if that is known."""
+    file = workdir.path / metrics.FILE
+    lines = metrics.read_metrics(file) if file.exists() else []
+    held_out = [line for line in lines if line.get('split') == 'eval']
+    if not held_out:
+        return []
+    guessed: dict[str, float] = {}
+    for guess in note_of.guesses(workdir):
+        guessed |= guess.scores
+    scores = []
+    for name, value in held_out[-1].items():
+        if isinstance(value, int | float) and name not in ('step', 'phase'):
+            scores.append((f'held out at step {held_out[-1]["step"]}', name, float(value)))
+            if name in guessed:
+                scores.append(('guessing', name, guessed[name]))
+    return scores
 
 
 def _on_hub(name: str) -> str | None:
@@ -209,15 +250,13 @@ def write(
       What is read there again (so it fits, and holds no NaN), and the parts of the model that the
       format has no place for.
     """
+    # Other programs give a tagger's words to its tokenizer as they are, or the text as a whole.
+    if model.architecture in CLASSES and model.row.of_words:
+        tokenizer = tokenizer.for_words
     with new_folder(output) as folder:
         try:
             if format in ('huggingface', 'sentence_transformers'):
-                reading, left_out = _huggingface(model, tokenizer, folder)
-                if format == 'sentence_transformers':
-                    shape = model.config.hidden_size, model.config.max_position
-                    sentence = model.sentence or SentenceConfig()
-                    sentence_transformers.write(folder, sentence, *shape)
-                    reading = sentence_transformers.with_sentence(folder, reading)
+                reading, left_out = _huggingface(model, tokenizer, format, folder)
                 notes = notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out
@@ -240,14 +279,19 @@ def write(
 
 
 def _huggingface(
-    model: Model, tokenizer: Tokenizer, folder: epath.Path
+    model: Model, tokenizer: Tokenizer, format: Format, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # The tokenizer first, then the weights under the names of transformers' class.
     serving_folder.write_tokenizer(folder, model, tokenizer)
     left_out = huggingface.write(folder, model, serving_folder.token_ids(tokenizer))
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
-    return huggingface.read(folder), left_out
+    reading = huggingface.read(folder)
+    if format == 'sentence_transformers':
+        shape = model.config.hidden_size, model.config.max_position
+        sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
+        reading = sentence_transformers.with_modules(folder, reading)
+    return reading, left_out
 
 
 def _google(

@@ -228,6 +228,8 @@ def _pieces(
     text: str | list[str], tokenizer: Tokenizer, traced: bool
 ) -> tuple[Encoding, np.ndarray]:
     """Return a text's pieces, and int [T] the index of each one's word in it."""
+    if not isinstance(text, str):  # words as a tagger reads them
+        tokenizer = tokenizer.for_words
     if not traced:  # the tokenizer's memo of words makes this much faster
         (ids,) = tokenizer.encode_batch([text if isinstance(text, str) else ' '.join(text)])
         nowhere = np.zeros(len(ids), np.int32)

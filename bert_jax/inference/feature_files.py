@@ -56,7 +56,7 @@ def extract_features(
     """
     # The input before the model: a mistyped column should not wait for weights.
     shard, columns = parse_shard(file.shard), parse_columns(file.columns)
-    reader = Reader(input, ('text',), ('text_b',), columns, file.format, file.header)
+    reader = Reader(input, ('text',), ('text_b',), columns, file.format, file.header, file.skips)
     _ = reader.size
 
     # A pooler that the source lacks is made fresh; no layer that is written reads it.
@@ -69,7 +69,7 @@ def extract_features(
 
     def parts(records: Records, done: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         # Part by part: memory holds one part.
-        for part in extractor(records, input, file.on_bad_record == 'skip'):
+        for part in extractor(records, input, file.skips):
             np.add(cut, part.cut, out=cut)
             yield len(part.lines), files.contents(part, first=done == 0), part.bad
             done += len(part.lines)

@@ -121,14 +121,20 @@ class TextClassification(OfWholeText):
     """A text, or a pair, has one of the labels."""
 
     def answer(self, outputs: Arrays) -> Answer:
-        """Return {'label', 'probability', 'probabilities': {label: p}}."""
+        """Return {'label', 'probability', 'probabilities': {label: p}}.
+
+        Of a cross-encoder also {'scores': {label: score}}, which it is compared by elsewhere.
+        """
         shares = _softmax(outputs['logits'])
         best = int(shares.argmax())
-        return {
+        answer = {
             'label': self.labels[best],
             'probability': float(shares[best]),
             'probabilities': _named(self.labels, shares),
         }
+        if 'activation' in self.options:
+            answer['scores'] = _named(self.labels, outputs['logits'])
+        return answer
 
 
 class MultiLabelClassification(OfWholeText):
@@ -153,7 +159,10 @@ class Regression(OfWholeText):
     def answer(self, outputs: Arrays) -> Answer:
         """Return {'value': the number}, or of several outputs {'values': {label: number}}."""
         if len(self.labels) == 1:
-            return {'value': float(outputs['logits'][0])}
+            value = float(outputs['logits'][0])
+            if self.options.get('activation') == 'sigmoid':
+                value = float(special.expit(value))
+            return {'value': value}
         return {'values': _named(self.labels, outputs['logits'])}
 
 
@@ -174,6 +183,8 @@ class FillMask(Pipeline):
     For a pair also whether the second text follows, where the model has a next-sentence head.
     """
 
+    tells_next: ClassVar[bool] = True
+
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many are real."""
         # Rows as in fine-tuning, but a [MASK] written in the text becomes the token itself.
@@ -186,6 +197,12 @@ class FillMask(Pipeline):
             raise UserError(
                 f'a text with {count} mask tokens: at most {_MASKS} are answered; split it'
             )
+        for record, count in zip(records, rows['masks']):
+            if not count and not (self.tells_next and 'text_b' in record):
+                mask = self.tokenizer.special_tokens[4]
+                raise UserError(
+                    f'no {mask} in the pieces that are read: write one in place of each word'
+                )
 
         # A stable sort puts the positions of masks first, in reading order; what follows them are
         # positions without a mask, whose answers nobody reads.
@@ -235,6 +252,12 @@ class FillMask(Pipeline):
                 answer |= {'is_next': p > 0.5, 'next_probability': p}
             replies.append(answer)
         return replies
+
+
+class FillMaskAlone(FillMask):
+    """The words for each mask token, of a model that has no head besides."""
+
+    tells_next = False
 
 
 class QuestionAnswering(Pipeline):

@@ -141,6 +141,7 @@ def predict_file(
     read = {*required, *optional, *columns}
     refused = ('text_b',) if 'text' in required and 'text_b' not in read else ()
     reader = Reader(input, required, (*optional, 'id', *refused), columns, file.format, file.header)
+    reader.skips = file.skips
 
     part = lambda lines, bad: (len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad)
 
@@ -150,8 +151,7 @@ def predict_file(
         for answer in answers(predictor, records):
             if 'error' in answer:
                 bad += 1
-                fault = f'{input}:{answer["line"]}: {answer["error"]}'
-                pass_over(fault, file.on_bad_record == 'skip')
+                pass_over(f'{input}:{answer["line"]}: {answer["error"]}', file.skips)
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
                 yield part(lines, bad)

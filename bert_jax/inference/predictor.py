@@ -181,7 +181,7 @@ class Predictor:
         check_process()
         source = read_source(init_from)
         length, options = trained_with(os.fspath(init_from))
-        length = max_seq_length or length or source.model.max_position
+        length = max_seq_length or length or source.bert.longest_row
         if doc_stride is not None:
             served_heads.check_windows(source.bert, doc_stride)
             options = {**options, 'doc_stride': doc_stride}

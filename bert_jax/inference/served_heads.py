@@ -86,7 +86,9 @@ SERVED = {
     'classifier': Served(pipelines.TextClassification, _SHARES + _PRINT),
     'regressor': Served(
         pipelines.Regression,
-        "values = [round(float(value), 4) for value in out['logits'][0]]\nprint(values[0]"
+        "numbers = out['logits'][0]\n"
+        "if about.get('activation') == 'sigmoid':\n    numbers = (1 + np.tanh(numbers / 2)) / 2\n"
+        'values = [round(float(value), 4) for value in numbers]\nprint(values[0]'
         " if len(values) == 1 else dict(zip(about['labels'], values)))",
     ),
     'multi_label': Served(pipelines.MultiLabelClassification, _SIGMOID + _PRINT),
@@ -113,7 +115,10 @@ SERVED = {
         batch=_BATCH + _MASKED,
     ),
     'masked_words': Served(
-        pipelines.FillMask, _BEST.format('logits'), "'a text with [MASK]'", batch=_BATCH + _MASKED
+        pipelines.FillMaskAlone,
+        _BEST.format('logits'),
+        "'a text with [MASK]'",
+        batch=_BATCH + _MASKED.replace(' and len(words) < 2', ''),
     ),
     'next_sentence': Served(
         pipelines.NextSentencePrediction,

@@ -5,7 +5,6 @@ the program, which is bert_jax/conversion/serving.py's:
 
   model.stablehlo, weights.safetensors    --format=stablehlo: for jax, on cpu, cuda or tpu
   spelling.py                             with them, where word vectors are computed at load
-  saved_model.pb, variables/              --format=saved_model: for TensorFlow
   onnx/model.onnx                         --format=onnx: for onnxruntime and others
   onnx/model_quantized.onnx               with --int8: the same with int8 weights
   config.json                             with them, for programs that read it beside such a file
@@ -80,14 +79,6 @@ weights = load_file(here / 'weights.safetensors')
 model = jit(export.deserialize(bytearray((here / 'model.stablehlo').read_bytes())).call)""",
     'call': 'out = {name: np.asarray(value) for name, value in model(weights, batch).items()}',
 }
-_SAVED_MODEL = {
-    'needs': 'tensorflow and tokenizers',
-    'imports': 'import numpy as np, tensorflow as tf\nfrom tokenizers import Tokenizer',
-    'load': "loaded = tf.saved_model.load(str(here))\nmodel = loaded.signatures['serving_default']",
-    'call': """\
-out = {name: value.numpy() for name, value in \
-model(**{k: tf.constant(v) for k, v in batch.items()}).items()}""",
-}
 _ONNX = {
     'needs': 'numpy, onnxruntime and tokenizers',
     'imports': """\
@@ -106,8 +97,8 @@ if 'masked_lm_positions' in batch:
     out = {name: value[:, batch['masked_lm_positions'][0]] if value.ndim == 3 else value for \
 name, value in out.items()}""",
 }
-_FORMS = {'stablehlo': _STABLEHLO, 'saved_model': _SAVED_MODEL, 'onnx': _ONNX}
-Form = Literal['stablehlo', 'saved_model', 'onnx']
+_FORMS = {'stablehlo': _STABLEHLO, 'onnx': _ONNX}
+Form = Literal['stablehlo', 'onnx']
 
 
 class ProgramSettings(NamedTuple):
@@ -173,8 +164,7 @@ def write(
     folder = Path(folder)
     _save(folder, tokenizer)
 
-    # What is computed from the vocabulary is computed where the folder is used; a SavedModel has it
-    # among its variables, since no program of ours runs where it is loaded.
+    # What is computed from the vocabulary is computed where the folder is used.
     computed = model.config.words.computed if form == 'stablehlo' else frozenset()
     facts = _facts(model, tokenizer, max_length)
     if form == 'onnx':
@@ -183,15 +173,13 @@ def write(
         facts['word_vectors'] = _word_vectors(folder, model)
     (folder / 'serving.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False) + '\n')
 
-    # jax.export's program takes the weights as an argument; a SavedModel holds its own.
+    # jax.export's program takes the weights as an argument.
     if form == 'stablehlo':
         (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model, settings.compute_dtype))
         kept = [name for name in weights if name not in computed]
         stored = {name: np.ascontiguousarray(weights[name]) for name in kept}
         # Not by save_file, whose file no other user may read.
         (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
-    elif form == 'saved_model':
-        serving.write_saved_model(folder, model)
     # The example asks with the mask token that this tokenizer knows.
     script, mask = example(model, form, texts), tokenizer.special_tokens[4]
     (folder / 'serve.py').write_text(script.replace(SPECIAL_TOKENS['mask_token'], mask))
@@ -246,7 +234,7 @@ def write_tokenizer(folder: epath.PathLike, model: Model, tokenizer: Tokenizer) 
     settings = folder / 'tokenizer_config.json'
     stated = json.loads(settings.read_text())
     # transformers cuts longer texts there ...
-    stated |= {'model_max_length': model.config.max_position}
+    stated |= {'model_max_length': model.longest_row}
     # ... and gives the second text of a pair its segment where a tokenizer asks for that, as by
     # itself the class of BERT does alone. A model with one segment or none takes no segments.
     has_segments = model.config.type_vocab_size > 1
@@ -275,7 +263,7 @@ def _facts(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[s
         'outputs': list(head.outputs),
         'labels': labels if head.labelled else [],
         **model.chosen,
-        'max_length': max_length or model.config.max_position,
+        'max_length': max_length or model.longest_row,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
     }

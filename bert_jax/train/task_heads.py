@@ -109,6 +109,7 @@ class Head:
       inputs: what the model reads -> its axes, as in 'b, t'.
       problem_type: what transformers is told besides the class, or None.
       labelled: whether the outputs are called by labels.
+      of_words: whether words are given to it one by one, each as behind a space.
       objective: what fine-tuning minimises; None where no task has this head.
       has_targets: whether the objective reads weights of classes and smoothing.
       decoded: (result, batch, n_best) -> the arrays that a task decodes.
@@ -123,6 +124,7 @@ class Head:
     inputs: Mapping[str, str] = dataclasses.field(default_factory=lambda: _ROWS)
     problem_type: str | None = None
     labelled: bool = False
+    of_words: bool = False
     objective: MakeObjective | None = None
     has_targets: bool = False
     decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = (
@@ -221,6 +223,7 @@ HEADS = {
         architecture='BertForTokenClassification',
         outputs=_RESULT,
         labelled=True,
+        of_words=True,
         objective=_of_model(losses.token_objective),
     ),
     'choice': Head(

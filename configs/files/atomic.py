@@ -7,7 +7,10 @@ on storage that is not local (gs://), of a kind with the same methods (etils.epa
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -65,10 +68,14 @@ def atomic_folder(path: Folder) -> Iterator[Folder]:
     """Return a new folder to fill that takes the name `path` when the block ends well.
 
     It is gone when the block does not. At `path` may be nothing before, or an empty folder.
+    What a killed process has left of the same folder goes, too.
     """
     target = cast(Path, path)
     temporary = _beside(target)
+    if not _remote(path):
+        _remove_abandoned(target)
     temporary.mkdir(parents=True)
+    lock = None if _remote(path) else _try_lock(temporary)
     try:
         yield cast(Folder, temporary)
         if not _remote(path):  # to outlast a loss of power, before the name says that it is whole
@@ -83,6 +90,30 @@ def atomic_folder(path: Folder) -> Iterator[Folder]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the temporary folders of `target` that no process fills any more."""
+    for left in Path(target.parent).glob(f'.{glob.escape(target.name)}.*.tmp'):
+        has_our_name = re.fullmatch('[0-9a-f]{12}', left.name.split('.')[-2])
+        lock = _try_lock(left) if has_our_name and left.is_dir() else None
+        if lock is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+
+
+def _try_lock(folder: Path) -> int | None:
+    """Return an open lock on a folder, which ends with its process; None where it is taken."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another process has it, or the file system knows no locks
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _remote(path: os.PathLike[str]) -> bool:

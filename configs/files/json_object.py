@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.regular import check_regular
 
 
 def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -49,6 +50,7 @@ def read_object(
 
     UserError, which ends with `mend`, where it cannot be read or holds none.
     """
+    check_regular(path)
     # Two kinds of fault, two sentences: the file cannot be read, or holds something else.
     with reading(path, mend):
         content = cast(Path, path).read_bytes()

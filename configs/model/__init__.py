@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.embeddings import EMBEDDINGS, Embedding, EmbeddingName
+from bert_jax.configs.model.embeddings import EMBEDDINGS, OF_WORDS, Embedding, EmbeddingName
 from bert_jax.configs.model.families import FAMILIES, FamilyName
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning import DEFAULTS, TuningConfig
@@ -209,11 +209,10 @@ class ModelConfig(Section):
     def holds(self, entries: int) -> bool:
         """Whether its word table is that of a vocabulary of so many entries.
 
-        Such a table may have further rows, that no piece has, up to the next multiple of 64 or 128,
-        as transformers' resize_token_embeddings(pad_to_multiple_of=64) makes them.
+        Such a table may have further rows, that no piece has, but fewer than 128: up to a multiple
+        of 64 or 128 in many models, and 35 in the multilingual MiniLM.
         """
-        padded = [-(-entries // multiple) * multiple for multiple in (64, 128)]
-        return self.vocab_size in (entries, *padded)
+        return 0 <= self.vocab_size - entries < 128
 
     @property
     def own_blocks(self) -> int:
@@ -234,17 +233,25 @@ class ModelConfig(Section):
             )
 
     def reads_segments(self, count: int) -> bool:
-        """Tell whether it reads rows of so many segments, or leaves segments alone."""
-        return not self.type_vocab_size or self.type_vocab_size >= count
+        """Tell whether it reads rows of so many segments, or leaves segments alone.
+
+        A family that is not trained on pairs may have one row for all segments, as RoBERTa has.
+        """
+        needed = count if self.traits.pairs else min(count, 1)
+        return not self.type_vocab_size or self.type_vocab_size >= needed
 
     def check_reads(self, tokenizer: str, source: str) -> None:
-        """Raise UserError where it does not read the rows of that tokenizer, which `source` has."""
-        kinds = self.words.tokenizers or self.traits.tokenizers
-        if tokenizer not in kinds:
+        """Raise UserError where it cannot have vectors of a tokenizer of that kind.
+
+        Any family reads any pieces. `source` is what has the tokenizer.
+        """
+        has_words = tokenizer == 'words'
+        if has_words != (self.embedding == OF_WORDS):
+            units = ('word pieces', 'whole words')
             raise UserError(
-                f'{source}: its tokenizer is of kind {tokenizer}, and this {self.traits.name}'
-                f' (model.family={self.family}, model.embedding={self.embedding}) reads'
-                f' {" or ".join(kinds)}: take the tokenizer of such a model, or another model'
+                f'{source}: its tokenizer has {units[has_words]}, and'
+                f' model.embedding={self.embedding} reads {units[not has_words]}: take the'
+                ' tokenizer of such a model, or another model'
             )
 
     @property

@@ -21,7 +21,6 @@ class Embedding:
       options: the settings of ModelConfig that it alone reads.
       reads: the input that the vectors are made from.
       axes: the axes of that input behind those of rows and positions.
-      tokenizers: the kinds of tokenizers whose rows it reads; None: the family's.
       computed: paths, in a model with a head, of the arrays that follow from the vocabulary alone;
         they are neither trained nor in a checkpoint.
       network: the module with a network that is trained by itself before the encoder, if any.
@@ -30,7 +29,6 @@ class Embedding:
     options: tuple[str, ...] = ()
     reads = 'input_ids'
     axes: tuple[int, ...] = ()
-    tokenizers: tuple[str, ...] | None = None
     computed: frozenset[str] = frozenset()
     network: str | None = None
 
@@ -83,7 +81,6 @@ class Retvec(Embedding):
     options = ('retvec',)
     reads = 'characters'
     axes = (characters,)
-    tokenizers = ('words',)
     network = 'retvec'
 
     def untrained(self, model: ModelConfig) -> str | None:

@@ -35,7 +35,8 @@ class Documents:
     `tokens` [T]; sentence s is tokens[sentences[s]:sentences[s + 1]], never empty; document
     d is the sentences documents[d] to documents[d + 1], never none, however long it is.
     `names` [D] uint64 name the documents. `languages` [D] are numbers,
-    equal ones side by side: B is drawn from A's language, unless A is alone in it.
+    equal ones side by side: B is drawn from A's language, unless A is alone in it. `lines`
+    [sentences, 2] uint64 are hashes of what each sentence says; None where its tokens say it.
     """
 
     tokens: np.ndarray  # [T] ids
@@ -43,6 +44,7 @@ class Documents:
     documents: np.ndarray  # [D + 1] places in sentences
     names: np.ndarray
     languages: np.ndarray
+    lines: np.ndarray | None = None
 
     @property
     def language_numbers(self) -> np.ndarray:

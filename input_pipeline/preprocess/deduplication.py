@@ -149,6 +149,7 @@ def drop_copies(
         offsets(sentences[alive]),
         run.names[alive],
         run.languages[alive],
+        None if run.lines is None else run.lines[keep],
     )
     save_documents(to, left)
 

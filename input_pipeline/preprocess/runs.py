@@ -180,19 +180,24 @@ def save_documents(path: str, documents: Documents) -> None:
         'lengths': pa.LargeListArray.from_arrays(documents.documents, lengths),
         'tokens': pa.LargeListArray.from_arrays(starts, documents.tokens),
     }
+    if documents.lines is not None:
+        hashes = documents.lines.reshape(-1)
+        columns['lines'] = pa.LargeListArray.from_arrays(2 * documents.documents, hashes)
     schema = pa.schema([(name, column.type) for name, column in columns.items()])
     save(path, schema, [columns])
 
 
 def documents_of(run: pa.Table) -> Documents:
     """Return the documents of a run that has some; of one that was just loaded, mapped."""
-    names, languages, lengths, tokens = (column.chunk(0) for column in run.combine_chunks().columns)
+    columns = (column.chunk(0) for column in run.combine_chunks().columns)
+    names, languages, lengths, tokens, *lines = columns
     return Documents(
         tokens.flatten().to_numpy(),
         offsets(lengths.flatten()),
         offsets(lengths.value_lengths()),
         names.to_numpy(),
         languages.to_numpy(),
+        lines[0].flatten().to_numpy().reshape(-1, 2) if lines else None,
     )
 
 
@@ -208,7 +213,12 @@ def sorted_documents(inputs: Inputs, low: int, high: int) -> Documents | None:
 
 
 def hash_sentences(documents: Documents, salt: int = 0) -> np.ndarray:
-    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
+    """Return uint64, a hash of each sentence's tokens in their order; each `salt` gives another.
+
+    Of `lines` where there are some: of these, 1 and 2 have nothing in common.
+    """
+    if documents.lines is not None:
+        return mix(documents.lines[:, salt % 2], salt)
     bounds = documents.sentences
     hashes = np.empty(bounds.size - 1, np.uint64)
     step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small

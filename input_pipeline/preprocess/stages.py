@@ -48,8 +48,6 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 # A unit of more than that, as a large compressed file is, makes several runs: they are sorted in
 # memory
 RUN_TOKENS = 1 << 24
-# Of a document, tokenised at once: an array each takes more memory than their tokens
-SENTENCES = 1024
 # Examples laid out, masked and encoded at once: their arrays stay in the processor's cache
 ROWS = 1024
 SUMS_OF_LANGUAGE = ('documents', 'tokens', 'unknown_tokens', 'words')  # words as they are read
@@ -149,6 +147,11 @@ def tokenise(
     return {name: side.finished() for name, side in sides.items()}
 
 
+def _line_hash(sentence: str) -> bytes:
+    """Return 16 bytes, a hash of a sentence."""
+    return hashed(sentence.encode('utf-8', 'surrogatepass'), 16).to_bytes(16, 'little')
+
+
 class _Side:
     """Collects the documents of one unit that go to one split."""
 
@@ -156,8 +159,8 @@ class _Side:
         self._recipe, self._language, self._path = recipe, language, path
         self._tokenizer = _tokenizer(recipe.options.tokenizer)
         self._token_type = np.uint16 if self._tokenizer.known <= 1 << 16 else np.int32
-        # key, lengths of sentences, tokens
-        self._documents: list[tuple[int, np.ndarray, np.ndarray]] = []
+        # key, lengths of sentences, tokens, hashes of what sentences say
+        self._documents: list[tuple[int, np.ndarray, np.ndarray, bytes]] = []
         self._tokens = 0  # of these
         self._parts: list[Tokenised] = []  # that are written
         self._identities: list[int] = []
@@ -170,22 +173,25 @@ class _Side:
         """
         # A long document in batches: one array for each of them, and not one for each sentence, is
         # held until the run is written.
-        lengths, tokens = [], []
-        for first in range(0, len(document.sentences), SENTENCES):
-            batch = document.sentences[first : first + SENTENCES]
-            sentences = [ids for ids in self._tokenizer.encode_batch(batch) if ids.size]
-            if sentences:
-                lengths.append(np.fromiter(map(len, sentences), np.int32, len(sentences)))
-                tokens.append(np.concatenate(sentences).astype(self._token_type))
-        if not tokens:
+        lengths, tokens, sentences = [], [], document.sentences
+        for batch in self._tokenizer.encode_document(sentences, document.spaces, document.lined):
+            lengths.append(np.fromiter(map(len, batch), np.int32, len(batch)))
+            tokens.append(np.concatenate(batch).astype(self._token_type))
+        sizes = np.concatenate(lengths)
+        kept = np.flatnonzero(sizes)
+        if not kept.size:
             self.sums['empty_documents'] += 1
             return
 
         # By the seed and the name (unit and place in it), never by the text: copies of a document
         # get keys of their own, and another seed brings other documents together.
         key = digest64(self._recipe.options.seed, *document.name)
-        self._documents.append((key, np.concatenate(lengths), np.concatenate(tokens)))
-        self._tokens += self._documents[-1][-1].size
+        lines = b''
+        if self._tokenizer.holds_space:
+            # A line is the same whatever white space is before it, which its tokens hold too.
+            lines = b''.join(_line_hash(sentences[i]) for i in kept.tolist())
+        self._documents.append((key, sizes[kept], np.concatenate(tokens), lines))
+        self._tokens += self._documents[-1][2].size
 
         # Enough for one run? Sorting is done in memory.
         if self._tokens > RUN_TOKENS:
@@ -211,7 +217,7 @@ class _Side:
 
         # Sorted here, so that stage 2 finds its range of keys by bisection and reads nothing else.
         self._documents.sort(key=lambda document: document[0])
-        keys, lengths, tokens = zip(*self._documents)
+        keys, lengths, tokens, lines = zip(*self._documents)
         self._documents, self._tokens = [], 0
         run = Documents(
             np.concatenate(tokens),
@@ -219,6 +225,7 @@ class _Side:
             offsets([each.size for each in lengths]),
             np.array(keys, np.uint64),
             np.full(len(keys), self._language),
+            np.frombuffer(b''.join(lines), '<u8').reshape(-1, 2) if any(lines) else None,
         )
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.

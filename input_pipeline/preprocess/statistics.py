@@ -112,7 +112,8 @@ def doubts_of_records(
     if (duplicates := statistics['duplicate_line_rate']) > _MANY_DUPLICATES:
         yield (
             f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a'
-            ' model learns little from them'
+            ' model learns little from them; --dedup=lines leaves one of each, and'
+            ' --dedup=documents one of each document'
         )
 
     # Where a row has no room for two sentences, B is random: the label is then no question. What

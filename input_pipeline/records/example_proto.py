@@ -443,15 +443,6 @@ def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[s
     return {f.name: values[f.name] for f in features}
 
 
-def lengths(payload: bytes) -> dict[str, int]:
-    """Count the numbers of each feature of one Example; ValueError where it is none."""
-    return {
-        name: len(_numbers(kind, body))
-        for name, kind, body in _features(payload)
-        if kind != 'bytes'
-    }
-
-
 def bytes_of(payload: bytes, name: str) -> list[bytes]:
     """Return the values of a feature of bytes in one Example; none where it is absent."""
     return [

@@ -75,47 +75,117 @@ def _shuffled(count: int, batch_size: int, seed: int, start_step: int) -> Iterat
         yield np.concatenate([order_of(epoch)[places[epochs == epoch]] for epoch in turns])
 
 
+def count_left_over(distinct: np.ndarray, batch_size: int, seed: int) -> int:
+    """Return how many rows find no place in the first epoch's batches, which are kept `_apart`."""
+    steps = -(-len(distinct) // batch_size)
+    batches = list(itertools.islice(_apart(distinct, batch_size, seed), steps))
+    return len(distinct) - len(np.unique(batches))
+
+
 def _apart(distinct: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
     """Yield the rows of endless batches, none of which has a number of `distinct` [N, K] twice.
 
-    A row that does not fit in a batch waits for the next. Where no row of an epoch fits, those that
-    wait are left out of it, and the batch is filled up from the next epoch.
+    A row that does not fit in a batch waits for the next. Those that no batch of an epoch has taken
+    come first in the next epoch, once. A batch that an epoch leaves unfilled is filled up from the
+    next one.
 
     Raises:
       UserError: a whole epoch does not fill a batch.
     """
     # Walked through from step 0 on: which rows wait depends on all batches before.
-    numbers = [frozenset(row) for row in distinct.tolist()]
-    rows, taken, fruitless = list[int](), set[int](), 0
+    filling, left_over, fruitless = _Filling(distinct, batch_size), list[int](), 0
     for epoch in itertools.count():
-        coming = iter(permutation(len(numbers), seed, 'epoch', epoch).tolist())
-        waiting, fruitless = list[int](), fruitless + 1
-        while True:
-            # First those that waited, in their order, then the others.
-            waited, waiting = iter(waiting), []
-            for row in itertools.chain(waited, coming):
-                if taken.isdisjoint(numbers[row]):
-                    rows.append(row)
-                    taken |= numbers[row]
-                else:
-                    waiting.append(row)
-                if len(rows) == batch_size:
-                    break
-            waiting += waited
-            if len(rows) < batch_size:
-                break
-            yield np.array(rows, np.int64)
-            rows, taken, fruitless = [], set(), 0
+        shuffled = permutation(len(distinct), seed, 'epoch', epoch)
+        others = shuffled[~np.isin(shuffled, left_over)].tolist()
+        fruitless += 1
+        for batch in filling.fill([*left_over, *others]):
+            yield batch
+            fruitless = 0
+        left_over = filling.take_left_over()
 
-        # What is begun goes on in the next epoch, unless it has fitted nothing in a whole one.
+        # What is begun goes on in the next epoch, unless it has fitted nothing in a whole one. Then
+        # another order may do, so that none is put first.
         if fruitless == _TRIES:
+            fitting = len(filling.batch)
             raise UserError(
                 f'batch_size={batch_size}: texts that are equal share no batch, and there are no'
-                f' more than about {len(rows)} examples without one in common:'
-                f' {"lower it" if len(rows) > 1 else "add examples of other texts"}'
+                f' more than about {fitting} examples without one in common:'
+                f' {"lower it" if fitting > 1 else "add examples of other texts"}'
             )
         if fruitless:
-            rows, taken = [], set()
+            filling.flush()
+            left_over = []
+
+
+class _Filling:
+    """A batch that is being filled with rows that have no text in common.
+
+    Attributes:
+      batch: the rows that it has so far.
+      used_texts: their texts.
+      deferred: {text: rows that wait, since an earlier batch had that text}, each in their order.
+    """
+
+    def __init__(self, distinct: np.ndarray, batch_size: int):
+        self._texts = [frozenset(row) for row in distinct.tolist()]
+        self._batch_size = batch_size
+        self.batch: list[int] = []
+        self.used_texts: set[int] = set()
+        self.deferred: dict[int, list[int]] = {}
+        self._order: list[int] = []
+
+    def fill(self, order: list[int]) -> Iterator[np.ndarray]:
+        """Yield all batches that the rows of an epoch fill; `order` says which row comes when."""
+        self._order = order
+        for row in order:
+            if not self.fits(row):
+                self.defer(row)
+                continue
+            self.add(row)
+            # Those that wait come before new ones, and may fill a whole batch.
+            while len(self.batch) == self._batch_size:
+                yield self.flush()
+                self.add_deferred()
+
+    def fits(self, row: int) -> bool:
+        """Tell whether the batch has none of the row's texts."""
+        return self.used_texts.isdisjoint(self._texts[row])
+
+    def add(self, row: int) -> None:
+        """Put a row that fits into the batch."""
+        self.batch.append(row)
+        self.used_texts |= self._texts[row]
+
+    def defer(self, row: int) -> None:
+        """Let a row that does not fit wait for the next batch."""
+        text = min(self._texts[row] & self.used_texts)
+        self.deferred.setdefault(text, []).append(row)
+
+    def add_deferred(self) -> None:
+        """Put into an empty batch those that wait, as far as they fit."""
+        for text, rows in list(self.deferred.items()):
+            if len(self.batch) == self._batch_size:
+                break
+            # By text, since a batch has room for one of those that wait for the same: thousands
+            # may wait, and each batch comes by here.
+            row = None if text in self.used_texts else next(filter(self.fits, rows), None)
+            if row is not None:
+                self.add(row)
+                rows.remove(row)
+            if not rows:
+                del self.deferred[text]
+
+    def flush(self) -> np.ndarray:
+        """Return the rows of the batch, int64, and begin the next."""
+        rows = np.array(self.batch, np.int64)
+        self.batch, self.used_texts = [], set()
+        return rows
+
+    def take_left_over(self) -> list[int]:
+        """Return the rows that still wait, in the order in which they came; none waits then."""
+        waiting = {row for rows in self.deferred.values() for row in rows}
+        self.deferred = {}
+        return [row for row in self._order if row in waiting]
 
 
 def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple[int, np.ndarray]]:

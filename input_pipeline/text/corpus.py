@@ -22,13 +22,15 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text.files import chunks, decompressed, opened
+from bert_jax.input_pipeline.text.inputs import encodings
 from bert_jax.input_pipeline.text.inputs.formats import Format
 from bert_jax.input_pipeline.text.inputs.units import (
     AnyUnit,
+    SmallFiles,
     Unit,
     looked_at,
     require_unchanged,
@@ -37,19 +39,21 @@ from bert_jax.input_pipeline.text.inputs.units import (
 from bert_jax.input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
+    PASS_OVER,
     Lines,
+    Passage,
     Report,
     Text,
     TextOptions,
 )
 from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files, values
-from bert_jax.input_pipeline.text.wrapping import Widths
+from bert_jax.input_pipeline.text.wrapping import Line, Widths
 
 _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
 _DOC_BORDER = re.compile(r'</doc>(?=\s*<doc )')
 _TITLE = re.compile(r'title="([^"]*)"')
 
-Parsed = Iterator[tuple[int, list[str]]]  # (offset, sentences) of each document of a unit
+Parsed = Iterator[tuple[int, Passage]]  # (offset, sentences) of each document of a unit
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,14 @@ class Document:
     """The sentences of a document, and its name.
 
     `name` is (path below the glob's root, byte offset of the first line, uncompressed, or row of a
-    parquet file): unique and lasting.
+    parquet file): unique and lasting. `spaces` is the white space before each sentence. `lined`:
+    each sentence is a line of a text file.
     """
 
     name: tuple[str, int]
     sentences: list[str]
+    spaces: list[str] = field(default_factory=list)
+    lined: bool = False
 
 
 def read_documents(
@@ -93,7 +100,9 @@ def read_unit(
     # Files with too few lines to say whether a width has broken them are judged together.
     short: list[str] = []
     widths = Widths()
+    decoded, invalid, bad_file = report.decoded, report.bad_utf8, ''
     for file in unit.files():
+        before = report.bad_utf8
         try:
             for part in looked_at(file, options):
                 of_part = yield from _read(part, options, report)
@@ -106,8 +115,22 @@ def read_unit(
             require_unchanged(file)  # which would be why
             raise
         require_unchanged(file)
+        if report.bad_utf8 > before:
+            bad_file = bad_file or file.path
     if short:
         report.add_widths(short[0], widths)
+
+    # A stretch of a large file was judged by all of it.
+    decoded, invalid = report.decoded - decoded, report.bad_utf8 - invalid
+    together = isinstance(unit, SmallFiles) or unit.format in ('parquet', 'tfds', 'hf')
+    if together and options.on_bad_utf8 is None and encodings.many(invalid, decoded):
+        what, mend = 'records', 'write them as UTF-8'
+        if isinstance(unit, SmallFiles):
+            what = 'lines of this and other files'
+            mend = f'of this one {encodings.advice(bad_file)}'
+        raise UserError(
+            f'{bad_file}: {invalid:,} of {decoded:,} {what} are not UTF-8: {mend}; or {PASS_OVER}'
+        )
 
 
 def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Document, None, Widths]:
@@ -115,15 +138,18 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     # One document a line or record needs to be cut into sentences, and so do joined lines; text
     # files have them one a line.
     before = report.documents
-    segment = unit.format != 'text' or options.join_lines
+    is_text = unit.format == 'text'
+    segment = not is_text or options.join_lines
     records = unit.format in ('jsonl', 'parquet', 'tfds', 'hf')
-    text = Text(unit.path, options, report, segment, records)
+    has_lines = unit.format in ('text', 'jsonl', 'wikiextractor')
+    text = Text(unit.path, options, report, segment, records, has_lines)
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
             report.documents += 1
             report.uncut += not text.segment
             report.sentences += len(sentences)
-            yield Document((unit.name, offset), sentences)
+            lined = is_text and not (text.segment or options.join_lines)
+            yield Document((unit.name, offset), sentences, sentences.spaces, lined)
     if unit.whole and report.documents == before:
         report.empty_files.append(unit.name)
     return text.widths
@@ -149,19 +175,19 @@ def _text_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of the stretches between blank lines, or of the whole file."""
     # A document ends at a blank line, or where it has grown beyond any document's size.
     first, end = 0, 0
-    sentences: list[str] = []
+    sentences = Passage()
     ends_at_blank = options.documents == 'blank_line'
-    for _, offset, line in text.paragraphs(_lines(unit, text, options.max_line_bytes)):
+    for number, offset, line in text.paragraphs(_lines(unit, text, options.max_line_bytes)):
         if (ends_at_blank and not line.strip()) or _too_long(end - first, sentences):
             if sentences:
                 text.report.cut_documents += bool(line.strip())
                 yield first, sentences
-            sentences = []
+            sentences = Passage()
 
         # The first line with text gives the document its name.
         if not sentences:
             first = offset
-        sentences += text.sentences(line)
+        text.add(sentences, number, line)
         end = offset
     if sentences:
         yield first, sentences
@@ -186,7 +212,7 @@ def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
             text.report.cut_lines, too_long = cut_before, number
         if number != too_long and line.strip():
             value = values.of_json(line, options.text_column)
-            sentences = []
+            sentences = Passage()
             if isinstance(value, values.NoText):
                 text.leave_out(location, *value)
             else:
@@ -199,36 +225,38 @@ def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
 def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of each <doc>; one without its end ends where the next begins."""
     begun, first, title = False, 0, ('', '')
-    sentences: list[str] = []  # none outside of a document
-    for offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
+    sentences = Passage()  # none outside of a document
+    for number, offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
         # A new document. What is open still was never closed: it ends here.
-        if line.startswith('<doc '):
+        bare = line.strip()
+        if bare.startswith('<doc '):
             text.report.unclosed_documents += begun
             if sentences:
                 yield first, sentences
-            header = _DOC.match(line)
-            match = _TITLE.search(header[0] if header else line)
+            header = _DOC.match(bare)
+            match = _TITLE.search(header[0] if header else bare)
             begun, first, title = True, offset, values.titles(match[1] if match else '')
-            line, sentences = line[header.end() :].strip() if header else '', []
+            line, sentences = bare[header.end() :] if header else '', Passage()
 
         # The end may be on a line with text.
-        closed = line.endswith('</doc>')
-        line = line.removesuffix('</doc>').rstrip()
+        closed = bare.endswith('</doc>')
+        line = line.rstrip().removesuffix('</doc>') if closed else line
+        bare = line.strip()
         if not begun:
-            text.report.lines_outside += bool(line)
-        elif line and (sentences or line not in title):
+            text.report.lines_outside += bool(bare)
+        elif sentences or (bare and bare not in title):
             # The title comes again as the first line, and is left out there.
-            if _too_long(offset - first, sentences):
+            if bare and _too_long(offset - first, sentences):
                 text.report.cut_documents += 1
                 yield first, sentences
-                first, sentences = offset, []
-            sentences += text.sentences(line)
+                first, sentences = offset, Passage()
+            text.add(sentences, number, line)
 
         # After </doc> nothing belongs to a document, until the next <doc>.
         if closed:
             if sentences:
                 yield first, sentences
-            begun, sentences = False, []
+            begun, sentences = False, Passage()
 
     # The file ends, or the unit: units end between documents, so this one was not closed either.
     text.report.unclosed_documents += begun
@@ -236,14 +264,15 @@ def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
         yield first, sentences
 
 
-def _wiki_lines(lines: Lines) -> Iterator[tuple[int, str]]:
-    """Yield (byte offset, text) of each line, cut where a document ends and the next begins."""
-    for _, offset, line in lines:
+def _wiki_lines(lines: Lines) -> Iterator[Line]:
+    """Yield each line, cut where a document ends and the next begins."""
+    for number, offset, line in lines:
         begin = 0
         for border in _DOC_BORDER.finditer(line) if '</doc>' in line else ():
-            yield offset + len(line[:begin].encode()), line[begin : border.end()].strip()
+            at = offset + len(line[:begin].encode())
+            yield number, at, line[begin : border.end()]
             begin = border.end()
-        yield offset + len(line[:begin].encode()), line[begin:].strip()
+        yield number, offset + len(line[:begin].encode()), line[begin:]
 
 
 def _records_of(

@@ -33,6 +33,7 @@ _ENDS_RE = re.compile(f'[{_ENDS}]')
 _SENTENCE_RE = re.compile(
     rf'[\s\u0f01-\u0f14]*[^{_ENDS}]+(?:[{_ENDS}](?:\u179b\u17d4)?[{_ENDS}\s»”’)\]]*)?|[{_ENDS}]+'
 )
+PASS_OVER = 'let --on_bad_utf8=replace or =skip pass over what is not UTF-8'
 _MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth a word
 
 
@@ -46,9 +47,10 @@ class TextOptions:
     )
     language: str = option('en', 'language of the text, for --segment')
     text_column: str = option('text', 'jsonl, parquet, tfds, hf: the field that holds the document')
-    on_bad_utf8: Literal['replace', 'error', 'skip'] = option(
-        'replace',
-        'what to do with a line that is not UTF-8; each is counted and reported',
+    on_bad_utf8: Literal['replace', 'error', 'skip'] | None = option(
+        None,
+        'what to do with a line that is not UTF-8; each is counted and reported; by default'
+        ' replace, and from 5 % of the lines of a file (20 or more) on the file is refused',
         switch=('strict', 'error'),
     )
     on_bad_record: Literal['stop', 'skip'] = option(
@@ -89,13 +91,15 @@ class TextOptions:
         """Return the options by name, as a manifest keeps them.
 
         Those that came after the first manifests are named only where they say something else than
-        the default, so that equal jobs go on having equal manifests.
+        the default, so that equal jobs go on having equal manifests. What is refused by default
+        makes no records: else they are those of `replace`.
         """
-        return {
+        described = {
             each.name: value
             for each in fields(self)
             if (value := getattr(self, each.name)) != each.default or each.name not in _LATER
         }
+        return described | {'on_bad_utf8': self.on_bad_utf8 or 'replace'}
 
 
 @dataclass
@@ -106,7 +110,8 @@ class Report:
     uncut: int = 0  # of these, whose lines were taken for sentences
     sentences: int = 0
     bytes: int = 0  # of text, uncompressed
-    bad_utf8: int = 0  # lines with invalid UTF-8, replaced or skipped
+    decoded: int = 0  # lines that are not empty, and records of bytes
+    bad_utf8: int = 0  # of these, those with invalid UTF-8, replaced or skipped
     bad_places: list[str] = field(default_factory=list)  # 'FILE line N' of the first few
     nul_bytes: int = 0  # removed
     bad_records: Counter[str] = field(default_factory=Counter)  # left out, by kind
@@ -170,8 +175,8 @@ class Report:
             ),
             (
                 self.bad_utf8,
-                f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
-                f' says: {_some(self.bad_places, self.bad_utf8)}',
+                f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped (--on_bad_utf8):'
+                f' {_some(self.bad_places, self.bad_utf8)}',
             ),
             (
                 self.bad_records,
@@ -213,6 +218,40 @@ def _note(examples: list[str], example: Callable[[], str]) -> None:
         examples.append(example())
 
 
+class Passage(list[str]):
+    """The sentences of a document, and in `spaces` the white space before each.
+
+    Joined in turns they are the text, without the white space at its ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spaces: list[str] = []
+        self._line = -1  # that the last sentence is of
+        self._space: list[str] = []  # since the last sentence
+
+    def add(self, number: int, line: str, parts: Iterable[str]) -> None:
+        """Add line `number`, which these parts make up; of a blank one there are none.
+
+        What has the number of the line before goes on with that line.
+        """
+        if self and number != self._line:
+            self._space.append('\n')
+        self._line = number
+
+        # White space behind a sentence is before the next one.
+        at = len(line) - len(line.lstrip())
+        self._space.append(line[:at])
+        for part in parts:
+            sentence = part.strip()
+            if sentence:
+                start = line.index(sentence, at)
+                self.spaces.append(''.join([*self._space, line[at:start]]) if self else '')
+                self.append(sentence)
+                at, self._space = start + len(sentence), []
+        self._space.append(line[at:])
+
+
 class Text:
     """Decodes what a file holds, in the way the options say.
 
@@ -220,7 +259,13 @@ class Text:
     """
 
     def __init__(
-        self, path: str, options: TextOptions, report: Report, segment: bool, records: bool = False
+        self,
+        path: str,
+        options: TextOptions,
+        report: Report,
+        segment: bool,
+        records: bool = False,
+        has_lines: bool = False,
     ):
         """Make a decoder of the text of a file.
 
@@ -230,8 +275,10 @@ class Text:
           report: to count into.
           segment: whether the file holds paragraphs, unless the options say.
           records: whether it holds records, each with its text.
+          has_lines: whether it is a file of lines.
         """
         self.path, self.report, self._options = path, report, options
+        self._has_lines = has_lines
         self._skips = records and options.on_bad_record == 'skip'
         self.segment = segment if options.segment is None else options.segment
         self.widths = Widths()
@@ -251,9 +298,15 @@ class Text:
             raw = raw.replace(b'\0', b'')
 
         # Bytes that are not UTF-8 are the options' business: replaced, skipped or refused.
+        self.report.decoded += bool(raw)
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
+            if self._options.on_bad_utf8 is None and self._has_lines:
+                # imported here: --help of commands reads the options of this file
+                from bert_jax.input_pipeline.text.inputs import encodings
+
+                encodings.refuse_other(self.path, PASS_OVER)
             kept = self._keeps_invalid(location, f'invalid UTF-8 ({error.reason})')
             return raw.decode(errors='replace') if kept else None
 
@@ -265,15 +318,12 @@ class Text:
         """
         if self._options.on_bad_utf8 == 'error':
             if not self._skips:
-                raise UserError(
-                    f'{location()}: {what}: convert the file to UTF-8, or let'
-                    ' --on_bad_utf8=replace or =skip pass over it'
-                )
+                raise UserError(f'{location()}: {what}: convert the file to UTF-8, or {PASS_OVER}')
             self.leave_out(location, 'invalid UTF-8', what)
             return False
         self.report.bad_utf8 += 1
         _note(self.report.bad_places, location)
-        return self._options.on_bad_utf8 == 'replace'
+        return self._options.on_bad_utf8 != 'skip'
 
     def leave_out(self, location: Callable[[], str], kind: str, what: str) -> None:
         """Count a record without a text as left out; UserError where that is not wanted."""
@@ -284,11 +334,11 @@ class Text:
         self.report.bad_records[kind] += 1
         _note(self.report.bad_record_places, lambda: f'{location()} ({kind})')
 
-    def record(self, value: str | bytes | None, location: Callable[[], str]) -> list[str]:
+    def record(self, value: str | bytes | None, location: Callable[[], str]) -> Passage:
         """Return the sentences of a record's text, of which null and blank ones have none."""
         if value is None and self._skips:
             self.leave_out(location, 'null', 'null')
-            return []
+            return Passage()
         text = value
         if isinstance(value, bytes):
             text = self.decode(value, location)
@@ -305,39 +355,41 @@ class Text:
             kind = 'null' if value is None else 'empty'
             self.report.textless[kind] += 1
             _note(self.report.textless_places, lambda: f'{location()} ({kind})')
-        return self.document(str(text)) if text else []
+        return self.document(str(text)) if text else Passage()
 
-    def sentences(self, line: str) -> list[str]:
-        """Return the sentences of a line."""
+    def add(self, passage: Passage, number: int, line: str) -> None:
+        """Add the sentences of a line to a passage."""
+        passage.add(number, line, self._parts(line))
+
+    def _parts(self, line: str) -> list[str]:
+        """Return what a line is cut into, perhaps with white space at the ends of each."""
         line = line.strip()
-        if not line:
-            return []
-        if not self.segment:
+        if not line or not self.segment:
             return [line]
 
         # imported here: most text comes as a sentence a line and needs no rules of a language
         import sentencex
 
         return [
-            sentence
+            stretch
             for part in sentencex.segment(self._options.language, line)
             for stretch in (_SENTENCE_RE.findall(part) if _ENDS_RE.search(part) else [part])
-            if (sentence := stretch.strip())
         ]
 
-    def document(self, text: str) -> list[str]:
+    def document(self, text: str) -> Passage:
         """Return the sentences of a whole document in one record; its lines are paragraphs."""
         # Encoding every line to know its size would cost more than the rest: a line of fewer than
         # limit / 4 characters cannot be too long.
-        sentences, limit = [], self._options.max_line_bytes
-        for _, _, line in self.paragraphs((0, 0, line) for line in text.split('\n')):
+        passage, limit = Passage(), self._options.max_line_bytes
+        lines = ((number, 0, line) for number, line in enumerate(text.split('\n')))
+        for number, _, line in self.paragraphs(lines):
             if len(line) > limit // 4 and len(raw := line.encode()) > limit:
                 self.report.cut_lines += 1
                 for part, _ in _parts(raw, limit):
-                    sentences += self.sentences(part.decode())
+                    self.add(passage, number, part.decode())
             else:
-                sentences += self.sentences(line)
-        return sentences
+                self.add(passage, number, line)
+        return passage
 
 
 class Lines:
@@ -361,7 +413,7 @@ class Lines:
     def __iter__(self) -> Iterator[Line]:
         """Yield (line from 0 within the stretch, byte offset, text without line end) of each line.
 
-        A line that is too long comes as several.
+        A line that is too long comes as several, all of its number.
         """
         # `unfinished`: what follows the last line end so far; `cut`: its line's beginning has gone
         # out already, because it is too long.
@@ -398,7 +450,7 @@ class Lines:
             text = self.text.decode(part, lambda: self.location(number))
             # a blank part is not a blank line
             if text is not None and not ((cut or len(parts) > 1) and not text.strip()):
-                yield number, offset + start, text
+                yield number, offset + start, text.removesuffix('\r')
 
 
 def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:

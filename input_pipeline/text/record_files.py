@@ -20,6 +20,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text import rows
 from bert_jax.input_pipeline.text.files import changed, compression_of, crc32c, decompressed, state
+from bert_jax.input_pipeline.text.inputs import encodings
 from bert_jax.input_pipeline.text.inputs.formats import of_lines
 from bert_jax.input_pipeline.text.rows import BadRecord
 from bert_jax.input_pipeline.text.whole_text import plain_name
@@ -47,6 +48,8 @@ class Reader:
         is called as its column.
       form: one of FORMATS; '' goes by the suffix. In `text` each line is the first required role.
       header: whether the first line of TSV or CSV names the columns.
+      skips: whether bad records are left out; else a file in another encoding than UTF-8 is
+        refused before its first record.
       position: bytes of the file that are read so far, of `size`.
     """
 
@@ -56,6 +59,7 @@ class Reader:
     columns: Mapping[str, str | int] | None = None
     form: str = ''
     header: bool = True
+    skips: bool = False
     position: int = field(default=0, init=False)
     _form_given: bool = field(default=False, init=False)
 
@@ -130,6 +134,9 @@ class Reader:
         """
         # Two messages: before, it is the flag that is wrong; while reading, it is the file.
         with reading(f'--input={self.path}'):
+            if not self.skips:
+                mend = 'let --on_bad_record=skip, where the command has it, leave them out'
+                encodings.refuse_other(self.path, mend)
             file, before = epath.Path(self.path).open('rb'), state(self.path)
         with file, reading(self.path):
             # Cut by hand, because Python's own line reading also splits at \r, and cannot pass over
@@ -142,13 +149,22 @@ class Reader:
                 *lines, unfinished = (unfinished + chunk).split(b'\n')
                 for line in lines:
                     number += 1
-                    yield number, _decoded(line, number, errors)
+                    yield number, self._decoded(line, number, errors)
 
             # The last line may lack its end.
             if unfinished:
-                yield number + 1, _decoded(unfinished, number + 1, errors)
+                yield number + 1, self._decoded(unfinished, number + 1, errors)
             if state(self.path) != before:
                 raise changed(self.path)
+
+    def _decoded(self, line: bytes, number: int, errors: str) -> str | BadRecord:
+        # The byte order mark of a file made on Windows, which also ends its lines with \r\n.
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        try:
+            return line.removesuffix(b'\r').decode(errors=errors)
+        except UnicodeDecodeError as error:
+            advice = '' if self.skips else f': {encodings.advice(self.path)}'
+            return BadRecord(f'byte {error.start} of the line is not UTF-8{advice}')
 
     def _refuse_other(self, head: bytes) -> None:
         """Raise UserError for a file of text whose lines are no texts, by its first bytes."""
@@ -180,15 +196,6 @@ class Reader:
         # An optional role may be absent, unless the user has named its column.
         optional = set(self.optional) - set(given)
         yield from rows.of_lines(lines, self.form, columns, optional, self.header, self.path, mend)
-
-
-def _decoded(line: bytes, number: int, errors: str) -> str | BadRecord:
-    # The byte order mark of a file made on Windows, which also ends its lines with \r\n.
-    line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-    try:
-        return line.removesuffix(b'\r').decode(errors=errors)
-    except UnicodeDecodeError as error:
-        return BadRecord(f'byte {error.start} of the line is not UTF-8')
 
 
 def parse_columns(text: str | Mapping[str, str | int]) -> dict[str, str | int]:

@@ -14,6 +14,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import parse
 from bert_jax.input_pipeline.text.files import compression_of, decompressed
+from bert_jax.input_pipeline.text.inputs import encodings
 
 _COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')
 
@@ -52,7 +53,7 @@ def read_utf8(path: str) -> str:
         line = text.count(b'\n', 0, error.start) + 1
         byte = len(raw) - len(text) + error.start
         raise UserError(
-            f'{path}:{line}: byte {byte} is not UTF-8; convert the file (iconv -t utf-8)'
+            f'{path}:{line}: byte {byte} is not UTF-8; {encodings.advice(str(actual))}'
         ) from error
 
 

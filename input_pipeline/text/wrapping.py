@@ -144,12 +144,12 @@ def _columns(text: str) -> int:
 def joined(lines: Iterable[Line], drop_hyphens: bool, longest: int) -> Iterator[Line]:
     """Yield paragraphs for their lines, each where its first line was; blank lines as they are.
 
-    A paragraph ends at a blank line, before a line that is indented more than the one before it,
-    and where it has `longest` characters. Between two lines comes a space, and nothing between two
-    characters that are written without. A soft hyphen at the end of a line goes. A hyphen there
-    between letters stays, and the next line follows it at once; with `drop_hyphens` it goes where
-    the next line begins with a small letter. Before "and", "und" and the like it stays, with a
-    space.
+    A paragraph ends at a blank line, and before a line that is indented more than the one before
+    it. Where it has `longest` characters it goes on as another one of the same number. Between two
+    lines comes a space, and nothing between two characters that are written without. A soft hyphen
+    at the end of a line goes. A hyphen there between letters stays, and the next line follows it at
+    once; with `drop_hyphens` it goes where the next line begins with a small letter. Before "and",
+    "und" and the like it stays, with a space.
     """
     paragraph: tuple[int, int] | None = None
     parts: list[str] = []
@@ -158,14 +158,17 @@ def joined(lines: Iterable[Line], drop_hyphens: bool, longest: int) -> Iterator[
         text = line.strip()
         inwards = len(line) - len(line.lstrip())
 
-        # What is complete goes out before the line that ends it.
-        if paragraph and (not text or inwards > indent or size > longest):
+        # What is complete goes out before the line that ends it; what is too long goes on.
+        if paragraph and (not text or inwards > indent):
             yield *paragraph, ''.join(parts)
             paragraph, parts, size = None, [], 0
         indent = inwards
 
         if not text:
             yield number, offset, line
+        elif paragraph and size > longest:
+            yield *paragraph, ''.join(parts) + ' '
+            paragraph, parts, size = (paragraph[0], offset), [text], 0
         elif paragraph is None:
             paragraph, parts = (number, offset), [text]
         else:

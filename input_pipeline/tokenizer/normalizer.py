@@ -11,13 +11,18 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 # str.split() takes these control characters for spaces, but Google's cleaning deletes them first
 NOT_SPACE = '\x0b\x0c\x1c\x1d\x1e\x1f\x85'
 # Halves of a character, which a JSON file may hold and UTF-8 cannot.
 _HALVES_RE = re.compile('[\ud800-\udfff]')
+# What Unicode calls white space, and so do the libraries' rules; str.isspace() has four more.
+SPACES = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
+_SPACE_RE = re.compile(f'[{SPACES}]')
+# Characters of a text from which on it is cut before any white space, and anywhere.
+_LONG, _LONGEST = 1 << 16, 1 << 20
 _NOT_SPACE_RE = re.compile(f'[{NOT_SPACE}]')
 # Blocks of ideographs, which are written without spaces (tokenization.py:264-281); Hangul and kana
 # are not among them
@@ -130,6 +135,29 @@ def words(text: str) -> list[str]:
     if not text.isprintable():  # a quick test that most text passes
         text = _NOT_SPACE_RE.sub('', text)
     return text.split()
+
+
+def passages(
+    sentences: Sequence[str], spaces: Sequence[str], parted: bool = True
+) -> Iterator[list[str]]:
+    """Yield a text in stretches of sentences, each with the white space before it.
+
+    Args:
+      sentences: of the text.
+      spaces: the white space before each.
+      parted: a stretch ends before white space; else only where it is long.
+    """
+    stretch: list[str] = []
+    size = 0
+    for space, sentence in zip(spaces, sentences, strict=True):
+        ends = _SPACE_RE.match(space) and (parted or size > _LONG)
+        if stretch and (ends or size > _LONGEST):
+            yield stretch
+            stretch, size = [], 0
+        stretch.append(space + sentence)
+        size += len(stretch[-1])
+    if stretch:
+        yield stretch
 
 
 def segments(word: str) -> list[tuple[int, int]]:

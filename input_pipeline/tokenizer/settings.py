@@ -353,7 +353,11 @@ def entries_of(ids: Any, file: epath.Path) -> list[str]:
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
     by_id = {i: entry for entry, i in ids.items()} if isinstance(ids, dict) else {}
     if not ids or by_id.keys() != {*range(len(ids))}:
-        raise UserError(f'{file}: model.vocab does not give every entry an id from 0 on')
+        gaps = (i for i in range(len(by_id) + 1) if i not in by_id)
+        raise UserError(
+            f'{file}: model.vocab does not give every entry an id of its own from 0 on: the first'
+            f' that none has is {next(gaps)}, of {len(ids or ())} entries'
+        )
     return [by_id[i] for i in range(len(ids))]
 
 

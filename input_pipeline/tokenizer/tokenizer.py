@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_folder
+from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.input_pipeline.tokenizer import settings
 from bert_jax.input_pipeline.tokenizer.directories import (
     albert_files,
@@ -34,10 +36,12 @@ from bert_jax.input_pipeline.tokenizer.directories import (
 )
 from bert_jax.input_pipeline.tokenizer.layout import Layout
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
-from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, words
+from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, passages, words
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
+# Of a document, encoded at once: an array each takes more memory than their tokens
+_SENTENCES = 1024
 _MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
 _WORD_RE = re.compile(rf'(?:\S|[{NOT_SPACE}])+')
 # Module and class of each kind: a kind's libraries are imported where it is used.
@@ -98,6 +102,15 @@ def several(texts: Any) -> Any:
     return texts
 
 
+def cut_at(pieces: Sequence[str], ids: np.ndarray, starts: np.ndarray) -> list[np.ndarray]:
+    """Return the ids of each piece of a text: of those entries that begin in it.
+
+    `starts`: where in the text each entry begins.
+    """
+    borders = np.cumsum([len(piece) for piece in pieces[:-1]])
+    return np.split(ids, np.searchsorted(np.maximum.accumulate(starts), borders))
+
+
 class Tokenizer(abc.ABC):
     """A vocabulary of one kind, with its casing.
 
@@ -107,7 +120,8 @@ class Tokenizer(abc.ABC):
       file: the file of the vocabulary; '' where tokenizer.json holds it.
       has_json: whether the tokenizers library can have its rules.
       layout: how rows are made of texts.
-      word_prefix: what comes before a word that is inside a running text.
+      holds_space: whether entries have white space in them, so that what a sentence becomes depends
+        on what is before it.
       refusal: why a vocabulary of this kind takes no new words; '' where it does.
       marked_kind: the kind that it becomes with markers; None where it takes none.
       vocabulary: the content of its file, of which the fingerprint is made.
@@ -125,7 +139,7 @@ class Tokenizer(abc.ABC):
     file = ''
     has_json = True
     layout = Layout()
-    word_prefix = ''
+    holds_space = False
     refusal: str
     marked_kind: ClassVar[Kind | None] = None
 
@@ -200,8 +214,10 @@ class Tokenizer(abc.ABC):
             if not path.is_dir():
                 raise UserError(
                     f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
-                    ', spiece.model or vocab.json)'
+                    ', spiece.model, vocab.json or tokenizer.json): make one with'
+                    ' bert-train-vocab, or correct the path'
                 )
+            check_regular_files(path)
             # Whatever is missing or of another type in the files, they are not such a directory's.
             kinds = (fast_files, byte_bpe_files, albert_files)
             try:
@@ -281,12 +297,47 @@ class Tokenizer(abc.ABC):
         """
         return self._encode(several(texts))
 
+    def encode_document(
+        self, sentences: Sequence[str], spaces: Sequence[str], lined: bool = False
+    ) -> Iterator[list[np.ndarray]]:
+        """Yield the ids of sentences that follow each other in a document, in batches.
+
+        Args:
+          sentences: without white space at their ends.
+          spaces: the white space before each.
+          lined: each was a line of a file by itself.
+        """
+        for first in range(0, len(sentences), _SENTENCES):
+            yield self._encode(sentences[first : first + _SENTENCES])
+
+    def _encode_passages(
+        self, sentences: Sequence[str], spaces: Sequence[str], parted: bool = True
+    ) -> Iterator[list[np.ndarray]]:
+        """Yield the ids of sentences in batches, encoded as `passages` cuts their text."""
+        stretches, count = passages(sentences, spaces, parted), _SENTENCES if parted else 1
+        while batch := list(itertools.islice(stretches, count)):
+            alone = iter(self._encode([pieces[0] for pieces in batch if len(pieces) == 1]))
+            ids: list[np.ndarray] = []
+            for pieces in batch:
+                ids += [next(alone)] if len(pieces) == 1 else self._encode_passage(pieces)
+            yield ids
+
+    def _encode_passage(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each piece of a text that is encoded as one."""
+        encoding = self.encode_with_offsets(''.join(pieces))
+        return cut_at(pieces, encoding.ids, encoding.starts)
+
     def encode_words(self, words: Iterable[str]) -> list[np.ndarray]:
         """Return the ids of words that follow each other in a running text.
 
         As `encode_batch`, but byte-level BPE has other entries for a word behind a space.
         """
-        return self._encode([f'{self.word_prefix}{word}' for word in several(words)])
+        return self.for_words.encode_batch(words)
+
+    @property
+    def for_words(self) -> Tokenizer:
+        """The same with a space before each text, where that changes ids, as words in one have."""
+        return self
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         # The hot path: a word is worked out once and then is a look-up of bytes, joined without

@@ -12,14 +12,14 @@ import io
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import words as words_file
 from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
 from bert_jax.input_pipeline.tokenizer.models import byte_bpe
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, words
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, passages, words
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
@@ -61,6 +61,10 @@ class Trainer(abc.ABC):
     def split(self, text: str) -> list[str]:
         """Return the words of a line as they stand in it."""
         return words(text)
+
+    def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
+        """Return the texts to split of a document; as for `Tokenizer.encode_document`."""
+        return sentences
 
     def normalize(self, word: str) -> list[str]:
         """Return the words to count of a word as it is in the text."""
@@ -202,6 +206,10 @@ class ByteBpeTrainer(Trainer):
         """Return the stretches of a line."""
         return byte_bpe.stretches(text)
 
+    def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
+        """Return the lines of a file, or the text with all that is between its sentences."""
+        return sentences if lined else map(''.join, passages(sentences, spaces))
+
     def normalize(self, word: str) -> list[str]:
         """Return what merges stay within of a stretch."""
         return byte_bpe.words_of(word)
@@ -247,6 +255,10 @@ class ComposedByteBpeTrainer(ByteBpeTrainer):
     def split(self, text: str) -> list[str]:
         """Return the stretches of a line, composed."""
         return super().split(unicodedata.normalize('NFC', text))
+
+    def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
+        """Return the text with all that is between its sentences, line ends too."""
+        return super().lines(sentences, spaces, lined=False)
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of a tokenizer.json."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+
 import pytest
 from etils import epath
 
@@ -34,3 +38,37 @@ def test_a_folder_appears_when_all_is_in_it(tmp_path, kind):
     with pytest.raises((OSError, ValueError)), atomic_folder(kind(tmp_path / 'new')):
         pass  # what is there is not replaced
     assert list(tmp_path.iterdir()) == [tmp_path / 'new'] and (tmp_path / 'new/deep/a').exists()
+
+
+def _fill(path, ready):
+    with atomic_folder(path) as folder:
+        (folder / 'half').write_text('half')
+        ready.set()
+        signal.pause()
+
+
+def test_what_a_killed_process_left_goes_and_what_is_being_filled_stays(tmp_path):
+    context = multiprocessing.get_context('spawn')
+    ready = [context.Event(), context.Event()]
+    processes = [
+        context.Process(target=_fill, args=(tmp_path / name, event), daemon=True)
+        for name, event in zip(['new', 'other'], ready)
+    ]
+    for process, event in zip(processes, ready):
+        process.start()
+        assert event.wait(60)
+    users_own = tmp_path / '.new.mine.tmp'
+    users_own.mkdir()
+    try:
+        with atomic_folder(tmp_path / 'new'):
+            assert len(list(tmp_path.glob('.new.*.tmp'))) == 3  # the other process goes on
+        (tmp_path / 'new').rmdir()
+        os.kill(processes[0].pid, signal.SIGKILL)
+        processes[0].join()
+        with atomic_folder(tmp_path / 'new') as folder:
+            assert set(tmp_path.glob('.new.*.tmp')) == {folder, users_own}
+        assert list(tmp_path.glob('.other.*.tmp'))
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()

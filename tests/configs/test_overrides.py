@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from bert_jax.configs import sweep
+from bert_jax.configs import load, schema, sweep
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import (
@@ -14,6 +16,7 @@ from bert_jax.configs.schema import (
     Phase,
     PretrainConfig,
 )
+from bert_jax.runs.workdir.changes import leaves
 
 
 @pytest.mark.parametrize(
@@ -103,3 +106,16 @@ def test_a_refusal_names_the_flag_that_was_given():
         apply(FeatureConfig(), set_bilstm=['seed'])
     both = apply(FeatureConfig(), ['select=best'], set_bilstm=['score_every=5', 'seed=2'])
     assert (both.select, both.score_every, both.seed) == ('best', 5, 2)
+
+
+@pytest.mark.parametrize('name', load.presets())
+def test_what_is_printed_of_a_preset_can_be_set_line_by_line(name):
+    """`null` included, which JSON has for none."""
+    config = load.load(name)
+    printed = json.loads(schema.dumps(config))
+    del printed['kind']
+    for setting, value in leaves(printed).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        if not setting.endswith('.length'):  # of a list, as `leaves` tells it
+            assert apply(config, [f'{setting}={text}']) == config
+    assert schema.loads(schema.dumps(config)) == config

@@ -79,3 +79,23 @@ def test_a_page_is_rendered_as_github_shows_it():
     wanted = wanted.replace('```\n- d', '```\n\n- d')
     assert hooks.on_page_markdown(page) == wanted
     assert hooks.on_page_markdown('1. a:\n   - b\n') == '1. a:\n    - b\n'
+    titled = hooks.on_page_markdown('See [serving.md](serving.md#for-a-file) and [it](squad.md).')
+    long = (
+        '```\n'
+        + 'bert-x '
+        + ' '.join(f'--flag{i}={i:030}' for i in range(4))
+        + ' \\\n    --z\n```\n'
+    )
+    narrow = hooks.on_page_markdown(long)
+    assert max(map(len, narrow.split('\n'))) <= 82 and '=' + '0' * 29 + '3 \\\n    --z' in narrow
+    assert narrow.replace(' \\\n   ', '') == long.replace(' \\\n   ', '')
+    text = long.replace('```\n', '```text\n', 1)
+    assert hooks.on_page_markdown(text) == text
+    assert titled == 'See [Use a trained model](serving.md#for-a-file) and [it](squad.md).'
+
+
+def test_a_link_is_called_by_the_title_of_its_page_and_no_command_is_cut(site):
+    for page in site.glob('**/*.html'):
+        assert not re.findall(r'<a [^>]*>[\w/.]+\.md</a>', page.read_text()), page
+    assert 'pictures/site.css' in (site / 'modernbert.html').read_text()
+    assert 'white-space: pre-wrap' in (site / 'pictures/site.css').read_text()

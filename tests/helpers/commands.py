@@ -28,7 +28,10 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
     if not is_file:
         start = functools.partial(runpy.run_module, f'bert_jax.launch.{name}', alter_sys=True)
     out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
     # absl has kept the stderr that was there when it was imported.
     handler = logging.get_absl_handler().python_handler
     stream, code = handler.setStream(err), 0

@@ -99,6 +99,15 @@ def dense(x, d):
     return x @ d['kernel'] + d.get('bias', 0)
 
 
+def turned(x_BNTD, theta):
+    """RoFormer's formula: pairs are complex numbers, multiplied by exp(i position speed)."""
+    half = x_BNTD.shape[-1] // 2
+    pairs = x_BNTD[..., :half] + 1j * x_BNTD[..., half:]
+    speeds = np.array([theta ** (-2 * j / (2 * half)) for j in range(half)])
+    pairs = pairs * np.exp(1j * np.arange(x_BNTD.shape[2])[:, None] * speeds)
+    return np.concatenate([pairs.real, pairs.imag], -1)
+
+
 def as64(tree):
     """A tree with its blocks in stacks, in float64."""
     return layout.stacked(jax.tree.map(lambda x: np.asarray(x, np.float64), tree))
@@ -140,17 +149,26 @@ def numpy_encode(encoder, c: ModelConfig, batch, linear=None, residual=None):
             .transpose(0, 2, 1, 3)
             for n in ('query', 'key', 'value')
         )
+        is_local = c.local_window is not None and i % c.global_every != 0
+        if c.positions == 'rotary':
+            theta = c.local_rope_theta if is_local and c.local_rope_theta else c.rope_theta
+            q, k = turned(q, theta), turned(k, theta)
         scores = (
             q @ k.transpose(0, 1, 3, 2) / math.sqrt(D)
             + (1 - batch['input_mask'][:, None, None, :]) * -10000.0
         )
         if c.attention == 'left_to_right':
             scores = np.where(np.arange(T)[:, None] >= np.arange(T), scores, -np.inf)
+        if is_local:
+            away = np.abs(np.arange(T)[:, None] - np.arange(T))
+            scores = np.where(away <= c.local_window, scores, -np.inf)
         probs = np.exp(scores - scores.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
         context = (probs @ v).transpose(0, 2, 1, 3).reshape(B, T, H)
         x = residual(layer, 'attention_output', x, linear(layer, 'attention_output', context))
-        h = ACTIVATION[c.hidden_act](linear(layer, 'intermediate', read(layer, 'output', x)))
+        read_x = read(layer, 'output', x)
+        h = ACTIVATION[c.hidden_act](linear(layer, 'intermediate', read_x))
+        h = h * linear(layer, 'gate', read_x) if c.feed_forward == 'geglu' else h
         x = residual(layer, 'output', x, linear(layer, 'output', h))
     x = norm(x, encoder['final_norm'], c.layer_norm_eps) if is_pre else x
     if c.bilstm:

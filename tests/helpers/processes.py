@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
+SECONDS = 1200  # what a process may take in a slow test; any other test ends sooner
 
 
 def python(
@@ -20,6 +21,7 @@ def python(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
+        timeout=SECONDS,
     )
 
 

@@ -5,20 +5,33 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from bert_jax.model import heads
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import CLASSES
+from bert_jax.train.task_heads import CLASSES, HEADS
 from tests.helpers.tiny import tiny_config
 
 WORDS = 'paris is the capital of france who what ? . , a good bad film un ##able ##s'.split()
 CONFIG = tiny_config(vocab_size=5 + len(WORDS), initializer_range=0.5)
 LABELS = ('no', 'yes', 'maybe')
+
+# Two blocks, of which the second has a window where there is one; rows are longer than it.
+SHAPES = {
+    'bert': {'hidden_act': 'gelu_erf'},
+    'roberta': {'type_vocab_size': 1},
+    'albert': {'embedding_size': 8, 'num_groups': 1},
+    'modernbert': {
+        'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
+        'type_vocab_size': 0, 'local_window': 3, 'global_every': 2, 'max_position': 900,
+    },
+}  # fmt: skip
 
 
 def tokenizer() -> Tokenizer:
@@ -74,3 +87,18 @@ def batch_of(model: Model, b: int = 3, t: int = 7, p: int = 2) -> dict[str, np.n
     if 'masked_lm_positions' in shapes:
         batch['masked_lm_positions'] = rng.integers(0, t, shapes['masked_lm_positions'])
     return {name: array.astype(np.int32) for name, array in batch.items()}
+
+
+def of_family(family: str, head: str, **changes) -> Model:
+    """A random model, its numbers large enough for answers to differ."""
+    settings = {'initializer_range': 0.3} | SHAPES[family] | changes
+    config = tiny_config(family=family, **settings)
+    row = HEADS[head].of(family)
+    module = row.model(config, jnp.float32, 3)
+    rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: init_params(module, 0))
+    drawn = lambda leaf: (config.initializer_range * rng.normal(size=leaf.shape)).astype('f')
+    params = jax.tree.map_with_path(
+        lambda path, leaf: drawn(leaf) + np.float32('scale' in str(path[-1])), shapes
+    )
+    sentence = SentenceConfig('mean', True) if head == 'embedding' else None
+    return Model(config, params, row.class_in(family), sentence=sentence)

@@ -28,8 +28,6 @@ EXPERIMENTAL = {
     'multihost_utils': ('process_allgather', 'sync_global_devices'),
     # chips that are not here, to compile for
     'topologies': ('get_topology_desc',),
-    # SavedModel
-    'jax2tf': ('convert',),
     # tests open the cache anew
     'compilation_cache.compilation_cache': ('reset_cache',),
 }

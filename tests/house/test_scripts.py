@@ -19,6 +19,7 @@ case "$*" in
   *config*) ;;
   *)
     echo "$UV_DEFAULT_INDEX $*" >> installs
+    echo "$XLA_FLAGS" > flags
     [[ "$*" != *'uv pip'* ]] || exit "${{UV_FAILS:-0}}" ;;
 esac
 """
@@ -120,6 +121,18 @@ def test_without_a_python_there_is_one_line(here, named, words):
     )
 
 
+@pytest.mark.parametrize('has', [True, False])
+def test_the_suite_without_avx512_needs_a_processor_with_it(here, has):
+    python(here, 'bin/python3.13', '3.13.0')
+    (here / 'bin/grep').unlink()
+    write(here / 'bin/grep', f'#!/usr/bin/env bash\nexit {0 if has else 1}\n')
+    done = ok(bash(here, 'launch/test.sh', '--avx2', '-k', 'norm', XLA_FLAGS='--of_mine'))
+    assert ('passed over' in done.stdout) is not has
+    if has:
+        assert (here / 'flags').read_text() == '--of_mine --xla_cpu_max_isa=AVX2\n'
+        assert (here / 'installs').read_text().endswith('test_checkpoint.py -k norm\n')
+
+
 def suites(here: pathlib.Path, *cases: str) -> None:
     """The suites as a case of their flag each; the others pass."""
     rest = 'echo "1.50s call tests/$1"; echo "peak memory: 1.00 GB"; echo "3 passed in 2.00s"'
@@ -158,5 +171,5 @@ def test_ci_fails_over_what_failed_runs_the_rest_and_names_what_had_no_time(here
 def test_ci_fails_over_a_suite_that_was_not_run(here):
     suites(here)
     late = bash(here, '.ci/run', SECONDS='3001')
-    assert late.returncode == 1 and late.stdout.count('NOT RUN: ') == 9
+    assert late.returncode == 1 and late.stdout.count('NOT RUN: ') == 10
     assert late.stdout.splitlines()[-1] == 'NOT RUN: slow: 50 minutes are over'

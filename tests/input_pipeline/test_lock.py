@@ -17,7 +17,7 @@ import sys, time
 from bert_jax.input_pipeline.lock import locked
 with locked(sys.argv[1], '--output'):
     print('locked', flush=True)
-    time.sleep(600)
+    time.sleep(60)
 """
 
 

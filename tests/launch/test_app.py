@@ -9,7 +9,10 @@ import sys
 
 import pytest
 
+from bert_jax.cli import app
 from bert_jax.configs import schema
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
 from tests.helpers import commands
 from tests.helpers.processes import ROOT, python
 
@@ -100,7 +103,10 @@ def test_help_shows_the_binarys_own_flags(program):
     'arguments, message',
     [
         ([], '--data is required'),
-        (['--data=x', '--dta=y'], "Unknown command line flag 'dta'. Did you mean: data"),
+        (
+            ['--data=x', '--dta=y'],
+            '--dta: bert-sheep has no such flag; did you mean --data? (see --help)',
+        ),
         (['--data='], '--data=: is empty: give a value'),
         (['--data=x', '--share=half'], 'flag --share=half: must be a number (see --help)'),
         (['--data=x', '--share=nan'], '--share=nan: must be a finite number'),
@@ -190,6 +196,21 @@ def test_interrupted(program):
     assert (result.returncode, result.stderr) == (130, 'sheep: interrupted\n')
 
 
+@pytest.mark.parametrize(
+    'name,then',
+    [
+        ('preprocess', ': the same command goes on from here'),
+        ('train_vocab', ': nothing was written; the same command begins anew'),
+        ('nearest', ''),
+    ],
+)
+def test_an_interrupted_command_says_what_it_does_when_given_again(capsys, name, then):
+    with pytest.raises(SystemExit) as ended, app.ending(name):
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == f'{name}: interrupted{then}\n'
+
+
 def test_an_old_python_gets_one_line():
     """launch/__init__.py is the first file that runs; it must parse and speak on any Python."""
     code = (
@@ -246,3 +267,27 @@ def test_libraries_are_heard_only_when_it_is_serious(program):
         'I orbax',
         'D RuntimeWarning: of a library',
     ]
+
+
+@pytest.mark.parametrize(
+    'name,given,line',
+    [
+        ('preprocess', [], '--input, --tokenizer and --output are required (see --help)'),
+        ('preprocess', ['--input=a', '--output=b'], 'error: --tokenizer is required (see --help)'),
+        ('pretrain', ['--recipe=modernbert'], '--config=NAME names a preset, as --config=modern'),
+    ],
+)
+def test_flags_that_are_missing_or_unknown_are_one_sentence(name, given, line):
+    assert line in commands.run(name, *given).stderr
+
+
+def test_a_batch_that_cannot_grow_says_how_to_turn_the_growth_off():
+    from bert_jax.configs.load import named
+    from bert_jax.configs.overrides import apply
+
+    config, _ = named('modernbert_base', PretrainConfig)
+    with pytest.raises(UserError, match='turns the growth off, as in --set (.*) --set (.*)') as no:
+        apply(config, ['phases.0.batch_size=512'])
+    off = str(no.value).split(' --set ')[1:]
+    off.append('runtime.accumulation=4')
+    assert apply(config, ['phases.0.batch_size=512', *off]).phases[0].batch_warmup_from is None

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import configparser
-import pathlib
-import re
 import subprocess
 import sys
-
-import pytest
 
 from bert_jax.cli import commands
 from tests.helpers.processes import ROOT, python
@@ -34,9 +30,7 @@ def test_no_more_than_sixteen_commands_are_left():
     settings.read(ROOT / 'setup.cfg')
     scripts = settings['options.entry_points']['console_scripts'].strip().splitlines()
     names = {line.split(' = ')[0] for line in scripts if not line.startswith('#')}
-    files = [file for parts in commands.SUBCOMMANDS.values() for file in parts.values()]
-    older = {commands.script_name(file) for file in (*files, 'slurm', 'jobset')}
-    assert older < names and len(names - older) <= 16
+    assert len(names) <= 16
 
 
 def console(*words: str) -> subprocess.CompletedProcess:
@@ -46,28 +40,28 @@ def console(*words: str) -> subprocess.CompletedProcess:
     return python('-c', script)
 
 
-def test_a_subcommand_goes_on_under_its_old_name(capsys, monkeypatch):
+def test_a_subcommand_is_taken_from_the_arguments(monkeypatch):
     for name, parts in commands.SUBCOMMANDS.items():
         for subcommand, file in parts.items():
             argv = [f'bin/{commands.script_name(name)}', subcommand, '--workdir=x']
             monkeypatch.setattr(sys, 'argv', argv)
             assert commands.module_of(name) == f'bert_jax.launch.{file}'
-            assert (sys.argv, capsys.readouterr().err) == ([f'bin/{file}', '--workdir=x'], '')
-            old, new = commands.script_name(file), f'{commands.script_name(name)} {subcommand}'
-            monkeypatch.setattr(sys, 'argv', [f'bin/{old}', '--workdir=x'])
-            assert commands.module_of(file) == f'bert_jax.launch.{file}'
-            line = f'{old} is `{new}` now: the old name goes with the next release\n'
-            assert (sys.argv[1:], capsys.readouterr().err) == (['--workdir=x'], line)
+            assert sys.argv == [f'bin/{file}', '--workdir=x']
 
 
 def test_the_ways_to_a_subcommand():
-    now, before = console('bert-preprocess', 'verify', '--help'), console('bert-verify-data', '-h')
+    now = console('bert-preprocess', 'verify', '--help')
     assert (now.returncode, now.stderr) == (0, '')
-    assert 'usage: bert-preprocess verify' in now.stdout and before.stdout == now.stdout
-    assert before.stderr.startswith('bert-verify-data is `bert-preprocess verify` now')
+    assert 'usage: bert-preprocess verify' in now.stdout
     assert '\nalso: bert-preprocess verify --help\n' in console('bert-preprocess', '--help').stdout
     assert console('bert-jax', 'preprocess', 'verify', '--help').stdout == now.stdout
     assert 'usage: bert-jax supervise' in console('bert-jax', 'supervise', '--help').stdout
+
+
+def test_a_subcommand_that_left_says_what_stands_for_it():
+    run = console('bert-preprocess', 'adopt', '--input=x', '--output=y')
+    assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
+    assert 'adopt: records of google-research/bert are taken no longer' in run.stderr
 
 
 def test_a_file_that_is_run_with_a_subcommand_says_what_to_run(binary):
@@ -75,12 +69,3 @@ def test_a_file_that_is_run_with_a_subcommand_says_what_to_run(binary):
     line = "preprocess: error: 'verify' is a part of the installed command: run"
     line += ' `bert-preprocess verify`, or python -m bert_jax.launch.verify_data\n'
     assert (run.returncode, run.stderr) == (2, line)
-
-
-@pytest.mark.parametrize('name', ['slurm', 'jobset'])
-def test_a_command_that_was_replaced_names_its_template(name):
-    for run in (console(f'bin/bert-{name}'), python('-m', 'bert_jax.launch', name)):
-        assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
-        (template,) = re.findall(r'copy (\S+) and edit the copy', run.stderr)
-        assert pathlib.Path(template).resolve().parent == ROOT / 'launch' / 'cluster'
-        assert pathlib.Path(template).is_file()

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from bert_jax.cli.common_flags import CommonFlags, configured
+from bert_jax.cli.common_flags import CommonFlags, check_growth_ends, configured
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
@@ -107,3 +107,28 @@ def test_a_preset_takes_vocabulary_and_lengths_of_its_records(
     monkeypatch.setattr(records, 'Manifest', types.SimpleNamespace(load=read))
     config = load(preset, PretrainConfig)
     assert records.settings_of_records(config, lengths, named_shape) == settings
+
+
+@pytest.mark.parametrize(
+    'changes, growth',
+    [
+        (['phases.0.steps=20000'], 226),
+        (['phases.0.steps=20'], 1),
+        (['phases.0.steps=20000', 'phases.0.batch_warmup_steps=77'], 77),
+        (['phases.0.batch_warmup_from=null', 'phases.0.batch_warmup_steps=null'], None),
+    ],
+)
+def test_the_growth_of_a_presets_batch_keeps_its_share(changes, growth):
+    preset = load('modernbert_base', PretrainConfig)
+    config = configured(preset, changes, is_preset=True)
+    assert config.phases[0].batch_warmup_steps == growth
+    check_growth_ends(config)
+
+
+def test_a_batch_that_never_becomes_whole_is_refused():
+    """Of five sizes below the whole one, each for 4 steps: twenty, so that one more is needed."""
+    changes = ['phases.0.batch_warmup_steps=4', 'optimizer.warmup_steps=0']
+    preset = load('modernbert_base', PretrainConfig)
+    check_growth_ends(apply(preset, [*changes, 'phases.0.steps=21']))
+    with pytest.raises(UserError, match='phases.0: its batch grows for 20 steps, and it has 20'):
+        check_growth_ends(apply(preset, [*changes, 'phases.0.steps=20']))

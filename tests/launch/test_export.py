@@ -94,9 +94,7 @@ def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
     )
 
     run = binary('export', f'--workdir={folder}', f'--output={tmp_path}/out')
-    assert run.returncode == 2 and run.stderr.splitlines()[-1].endswith(
-        'is there and not empty: name another folder'
-    )
+    assert run.returncode == 0 and run.stdout.endswith('out: this is done already\n')
     run = binary(
         'export',
         f'--init_from={tmp_path}/out',

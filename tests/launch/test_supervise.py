@@ -70,13 +70,21 @@ time.sleep(60)
     assert (tmp_path / 'saved').read_text() == 'saved' and (tmp_path / 'ready').read_text() == 'x'
 
 
-def test_the_end_of_the_terminal_reaches_the_command_as_sigterm(tmp_path):
+@pytest.mark.parametrize(
+    ('handler', 'naps', 'code'), [(signal.SIG_DFL, 600, 143), (signal.SIG_IGN, 10, 0)]
+)
+def test_the_end_of_the_terminal_reaches_the_command_as_sigterm(tmp_path, handler, naps, code):
+    """But where it is ignored, as under nohup, which these tests may be started by too."""
     waits = (
-        f'trap "echo saved > {tmp_path}/saved; exit 143" TERM; kill -HUP $PPID; while true; do'
-        ' sleep 0.1; done'
+        f'trap "echo saved > {tmp_path}/saved; exit 143" TERM; kill -HUP $PPID;'
+        f' for nap in $(seq {naps}); do sleep 0.1; done'
     )
-    done = python(*SUPERVISE, '--', 'bash', '-c', waits)
-    assert done.returncode == 143 and (tmp_path / 'saved').exists()
+    kept = signal.signal(signal.SIGHUP, handler)  # processes begin with what is ignored here
+    try:
+        done = python(*SUPERVISE, '--', 'bash', '-c', waits)
+    finally:
+        signal.signal(signal.SIGHUP, kept)
+    assert done.returncode == code and (tmp_path / 'saved').exists() == (code == 143)
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,6 @@ def test_from_text_to_an_exported_model(folder, without):
 
 def test_what_needs_it_says_so_in_one_line(without):
     lines = {
-        'export --workdir=DIR/none --format=saved_model --output=DIR/served': (
-            f'--format=saved_model: tensorflow is not installed: {INSTALL}'
-        ),
         'train_vocab --input=tfds:wikipedia/train --output=DIR/x': (
             f'tfds:wikipedia/train: tensorflow_datasets is not installed: {INSTALL}'
         ),

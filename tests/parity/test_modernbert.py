@@ -232,12 +232,12 @@ def test_the_benchmark_gives_both_the_same_work(tmp_path):
         4, 128, 96, vocab_size=100, max_position=512, local_window=5, rope_theta=160_000.0
     )
     torch.manual_seed(0)
-    theirs = torch_models.model_of(shape).eval()
+    theirs = torch_models.make_model(shape).eval()
     theirs.save_pretrained(tmp_path)
-    batch = batches.batch_of(PretrainConfig(model=shape), 60, 18, 2, 3)
+    batch = batches.draw_batch(PretrainConfig(model=shape), 60, 18, 2, 3)
     arrays = {name: torch.as_tensor(value).long() for name, value in batch.items()}
     with torch.no_grad():
-        losses = [torch_models.modern_loss(theirs, arrays, form)() for form in (True, False)]
+        losses = [torch_models.make_modern_loss(theirs, arrays, form)() for form in (True, False)]
 
     model = huggingface.read(tmp_path).model
     module = CLASSES['ModernBertForMaskedLM'].model(model.config, jnp.float32, 2)

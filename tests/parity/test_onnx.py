@@ -20,46 +20,21 @@ from bert_jax.conversion.onnx import program
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference import export
 from bert_jax.inference.serving_folder import ProgramSettings
-from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
-from tests.helpers.tiny import tiny_config
+from tests.helpers.tiny_models import SHAPES
+from tests.helpers.tiny_models import of_family as model
 
 _REASON = 'onnx and onnxruntime are not installed: bash launch/test.sh --parity'
 onnx = pytest.importorskip('onnx', reason=_REASON)
 onnxruntime = pytest.importorskip('onnxruntime', reason=_REASON)
 
 pytestmark = pytest.mark.filterwarnings('default')
-# Two blocks, of which the second has a window where there is one; rows are longer than it.
-SHAPES = {
-    'bert': {'hidden_act': 'gelu_erf'},
-    'roberta': {'type_vocab_size': 1},
-    'albert': {'embedding_size': 8, 'num_groups': 1},
-    'modernbert': {
-        'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
-        'type_vocab_size': 0, 'local_window': 3, 'global_every': 2, 'max_position': 900,
-    },
-}  # fmt: skip
 # Every head of BERT; of the others those that read what a family has of its own.
 CASES = [('bert', head) for head in HEADS] + [
     (family, head) for family in SHAPES if family != 'bert' for head in ('masked_words', 'choice')
 ]
 SEGMENTS = {'bert', 'albert'}
-
-
-def model(family: str, head: str, **changes) -> Model:
-    """A random model, its numbers large enough for answers to differ."""
-    settings = {'initializer_range': 0.3} | SHAPES[family] | changes
-    config = tiny_config(family=family, **settings)
-    row = HEADS[head].of(family)
-    module = row.model(config, jnp.float32, 3)
-    rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: init_params(module, 0))
-    drawn = lambda leaf: (config.initializer_range * rng.normal(size=leaf.shape)).astype('f')
-    params = jax.tree.map_with_path(
-        lambda path, leaf: drawn(leaf) + np.float32('scale' in str(path[-1])), shapes
-    )
-    sentence = SentenceConfig('mean', True) if head == 'embedding' else None
-    return Model(config, params, row.class_in(family), sentence=sentence)
 
 
 def batch_of(made: Model, b: int, t: int) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from tests.helpers import tiny_models
 
 _REASON = 'sentence-transformers is not installed: bash launch/test.sh --parity'
 theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
+torch = pytest.importorskip('torch')
 
 pytestmark = pytest.mark.filterwarnings('default')
 TEXTS = ['paris', 'paris is the capital of france', 'who is unable ? ' * 20]
@@ -63,3 +64,34 @@ def test_a_pair_model_is_a_cross_encoder_with_the_same_scores(labels, tmp_path):
     else:
         found, wanted = scorer.predict(pairs), [answer['value'] for answer in answers]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize('activation', [None, 'Identity', 'Sigmoid'])
+@pytest.mark.parametrize('labels', [('score',), tiny_models.LABELS])
+def test_a_cross_encoder_of_theirs_is_read_with_its_scores(labels, activation, tmp_path):
+    # The folder as their newest release writes it; no longer texts than it says.
+    model = tiny_models.model('BertForSequenceClassification', labels=labels)
+    tokenizer, pairs = tiny_models.tokenizer(), [(TEXTS[0], TEXTS[1]), (TEXTS[0], TEXTS[2])]
+    export.write(model, tokenizer, 'huggingface', str(tmp_path / 'base'))
+    kept = getattr(torch.nn, activation)() if activation else None
+    base = theirs.CrossEncoder(
+        str(tmp_path / 'base'), max_length=20, activation_fn=kept, device='cpu'
+    )
+    base.save_pretrained(str(tmp_path / 'theirs'))
+    wanted = np.reshape(base.predict(pairs), (len(pairs), -1))
+
+    def scores(folder):
+        for answer in Predictor.from_workdir(folder, compute_dtype='float32')(pairs):
+            if 'value' in answer:
+                yield [answer['value']]
+            else:
+                yield list(answer.get('scores', answer['probabilities']).values())
+
+    np.testing.assert_allclose(list(scores(tmp_path / 'theirs')), wanted, atol=1e-5)
+
+    # And back: another program's CrossEncoder gives the same again, and so does the folder here.
+    export.export(str(tmp_path / 'theirs'), 'huggingface', str(tmp_path / 'again'))
+    again = theirs.CrossEncoder(str(tmp_path / 'again'), device='cpu')
+    np.testing.assert_allclose(np.reshape(again.predict(pairs), wanted.shape), wanted, atol=1e-5)
+    if len(labels) == 1 or activation == 'Sigmoid':
+        np.testing.assert_allclose(list(scores(tmp_path / 'again')), wanted, atol=1e-5)

@@ -23,6 +23,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import Store, read_note, taken, write_note
 from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.reports.quickstart.commands import command, say
+from bert_jax.runs.supervision.handlers import stopping
 
 _POLL_S = 2.0  # between looks at what another process is making
 _RESTARTS = 3  # of a command that ends with TRY_AGAIN
@@ -176,7 +177,7 @@ def _run_once(line: list[str], log: Path, lock: int) -> int:
         if process is not None:
             process.send_signal(signal.SIGTERM)
 
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGTERM, signal.SIGINT)}
+    before = {n: signal.signal(n, pass_on) for n in stopping()}
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(log, 'ab') as output:
@@ -200,5 +201,7 @@ def _run_once(line: list[str], log: Path, lock: int) -> int:
 
 # Exit codes of a command that saved and stopped because it was asked to.
 _STOPPED = {
-    code: number for number in (signal.SIGINT, signal.SIGTERM) for code in (128 + number, -number)
+    code: number
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for code in (128 + number, -number)
 }

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bert_jax.cli.common_flags import CommonFlags, configured
+from bert_jax.cli.common_flags import CommonFlags, check_growth_ends, configured
 from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.runtime import Tracker
@@ -52,8 +52,8 @@ def pretrain(
 ) -> PretrainResult:
     """Pre-train on records made by bert-preprocess, as bert-pretrain does.
 
-    The same call goes on from the newest checkpoint in the workdir. In the main thread SIGTERM and
-    SIGINT ask it to save and stop, which the result says.
+    The same call goes on from the newest checkpoint in the workdir. In the main thread SIGTERM,
+    SIGINT and SIGHUP ask it to save and stop, which the result says.
 
     Args:
       config: a preset's name, a Python file or a saved config.json, or the settings themselves. A
@@ -140,7 +140,7 @@ def configuration(asked: Asked) -> PretrainConfig:
     """Return the settings of a run: of its configuration, what the other arguments change in it.
 
     With `init_from` the model is the one there; a preset takes vocabulary and lengths of the
-    records.
+    records. UserError where they contradict each other, or the batch of a new run grows to its end.
     """
     from bert_jax.runs.pretraining.records import begun_settings, settings_of_records
 
@@ -148,10 +148,14 @@ def configuration(asked: Asked) -> PretrainConfig:
     before = []
     if is_preset:
         before += settings_of_records(config, asked.data, bool(asked.init_from))
-    before += begun_settings(asked.workdir)
+    begun = begun_settings(asked.workdir, config.phases if is_preset else ())
+    before += begun
     if asked.init_from:
         from bert_jax.runs.sources.fitting import shape_settings
 
         before += shape_settings(asked.init_from, asked.data, asked.workdir, asked.init_by)
     before += asked.common.settings(config, asked.settings)
-    return configured(config, [*before, *asked.settings], is_preset)
+    made = configured(config, [*before, *asked.settings], is_preset)
+    if not begun:
+        check_growth_ends(made)
+    return made

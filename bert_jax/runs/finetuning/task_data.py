@@ -20,7 +20,13 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tasks import Task
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from bert_jax.input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
+from bert_jax.input_pipeline.tasks.batching import (
+    bucketed_batches,
+    count_left_over,
+    length_groups,
+    subset,
+    training_batches,
+)
 from bert_jax.input_pipeline.tasks.files.found import FoundTask
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
 from bert_jax.runs.finetuning.evaluation import fitting_features
@@ -175,6 +181,22 @@ class TrainingRows:
         # Where other examples are negatives a text must not be its own.
         is_apart = config.embedding.reads.in_batch and 'text_numbers' in features
         self._distinct = features['text_numbers'][rows, :, 0] if is_apart else None
+        if self._distinct is not None:
+            self._say_left_over(self._distinct)
+
+    def _say_left_over(self, distinct: np.ndarray) -> None:
+        """Log how many rows an epoch has no place for."""
+        config, groups = self._config, [distinct]
+        if config.length_buckets > 1:
+            chosen = length_groups(self._arrays, config.length_buckets, config.batch_size)
+            groups = [distinct[rows] for _, rows in chosen]
+        left = sum(count_left_over(group, config.batch_size, config.seed) for group in groups)
+        if left:
+            logging.warning(
+                f'{left} of {len(distinct)} training rows find no place in an epoch, since equal'
+                ' texts share no batch; they come first in the next. Fewer are left over with a'
+                f' smaller --batch_size (now {config.batch_size}), or without repeated texts'
+            )
 
     def batches(self, start: int, keys: Sequence[str] = ()) -> Iterator[Arrays]:
         """Yield endless batches of what a model reads, with labels, from step `start` (from 0) on.

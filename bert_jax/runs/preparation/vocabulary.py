@@ -7,8 +7,8 @@ Owns how text is read, counted by language and mixed. Must not know how a vocabu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from absl import logging
 from etils import epath
@@ -19,6 +19,7 @@ from bert_jax.input_pipeline.preprocess.languages import mixture, split_inputs, 
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text import corpus
 from bert_jax.input_pipeline.text.corpus import Report
+from bert_jax.input_pipeline.text.inputs import digest, encodings
 from bert_jax.input_pipeline.text.inputs.units import AnyUnit
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.tokenizer import Tokenizer, casing, extension, vocabulary
@@ -40,7 +41,9 @@ class Text(NamedTuple):
     options: TextOptions
 
     def counted(
-        self, table_of: Callable[[Iterable[str]], WordTable]
+        self,
+        table_of: Callable[[Iterable[str]], WordTable],
+        lines_of: Callable[[list[str], list[str], bool], Iterable[str]] = lambda lines, *_: lines,
     ) -> tuple[dict[str, WordTable], dict[str, float], Report]:
         """Count the words of each language; return tables, repeats, and what was read.
 
@@ -48,6 +51,7 @@ class Text(NamedTuple):
 
         Args:
           table_of: counts the words of lines.
+          lines_of: the lines of a document's sentences, as `Trainer.lines`.
         """
         read = Report()
         units = plan.units_of('input', self.patterns, self.options, read)
@@ -56,7 +60,7 @@ class Text(NamedTuple):
             # In the order of languages, whose units are neighbours.
             for language, group in itertools.groupby(units, lambda unit: unit.language):
                 members, report = list(group), Report()
-                tables[language] = table_of(self._lines(members, report, progress, begun))
+                tables[language] = table_of(self._lines(members, report, progress, begun, lines_of))
                 sizes[language] = report.bytes
                 begun += sum(unit.bytes for unit in members)
                 read.merge(report)
@@ -76,13 +80,35 @@ class Text(NamedTuple):
         return tables, repeats, read
 
     def _lines(
-        self, units: Sequence[AnyUnit], read: Report, progress: Progress, begun: int
+        self,
+        units: Sequence[AnyUnit],
+        read: Report,
+        progress: Progress,
+        begun: int,
+        lines_of: Callable,
     ) -> Iterator[str]:
         for unit in units:
             for document in corpus.read_unit(unit, self.options, read):
-                yield from document.sentences
+                yield from lines_of(document.sentences, document.spaces, document.lined)
             begun += unit.bytes
             progress.update(begun)
+
+
+def inputs_of(flags: Mapping[str, Any], text: Text) -> dict[str, Any]:
+    """Return what a vocabulary is made from: the flags, and for files what is in them."""
+    units = plan.units_of('input', text.patterns, text.options, Report()) if text.patterns else []
+    inputs = {name: flags[name] for name in flags if name not in ('input', 'output')}
+    if flags['extend']:
+        inputs['extend'] = Tokenizer.load(flags['extend']).fingerprint
+    if flags['words']:
+        inputs['words'] = _lines_of(flags['words'])
+    marks = [digest.marks(unit) for unit in units]
+    return {
+        **inputs,
+        **text.options.described(),
+        'input_files': digest.listing_digest(units),
+        'input_contents': digest.describe(marks)['input_contents'],
+    }
 
 
 def train(
@@ -105,7 +131,9 @@ def train(
     if languages and options.lower_case is None and trainer_of(options).has_casing:
         named = casing.named(languages)
         options, how_cased = named.applied(options), [str(named)]
-    tables, repeats, read = text.counted(lambda lines: vocabulary.counted(lines, options))
+    tables, repeats, read = text.counted(
+        lambda lines: vocabulary.counted(lines, options), trainer_of(options).lines
+    )
     tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
     tokenizer.save(output)
     lines = [*_read_lines(repeats, read, report.warnings), *how_cased, *report.notes]
@@ -201,7 +229,9 @@ def _lines_of(words: str) -> list[str]:
         return raw.decode('utf-8-sig').split('\n')
     except UnicodeDecodeError as error:
         why = f'{error.reason} at byte {error.start}'
-        raise UserError(f'--words={words}: is not UTF-8 ({why}): convert it') from None
+        raise UserError(
+            f'--words={words}: is not UTF-8 ({why}): {encodings.advice(words)}'
+        ) from None
 
 
 def _mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:

@@ -18,7 +18,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model.embeddings import OF_WORDS
-from bert_jax.configs.schema import ModelConfig, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.workdir.workdir import Workdir
@@ -107,7 +107,6 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
                 f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
             )
         check_model_reads(config.model, manifest, directory)
-        config.model.check_reads(records.tokenizer.kind, f'--data={directory}')
         if faults := check_files(directory, manifest.files):
             raise UserError(
                 f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'
@@ -162,11 +161,12 @@ def settings_of_records(
     return changes
 
 
-def begun_settings(workdir: str | None) -> list[str]:
+def begun_settings(workdir: str | None, phases: Sequence[Phase] = ()) -> list[str]:
     """Return settings of the run that has a checkpoint in `workdir`, which its command may not say.
 
     So the command that began a run before these followed from the rest goes on with it: the order
-    of records where it is not the default, and the warm-up.
+    of records where it is not the default, the warm-up, and the growth of the batch of `phases`, a
+    preset's.
     """
     if workdir is None:
         return []
@@ -178,6 +178,9 @@ def begun_settings(workdir: str | None) -> list[str]:
     if not isinstance(begun, PretrainConfig) or not folder.newest_step():
         return []
     settings = [f'optimizer.warmup_steps={begun.optimizer.warmup_steps}']
+    for i, (phase, before) in enumerate(zip(phases, begun.phases)):
+        if phase.growth_steps and before.growth_steps:
+            settings.append(f'phases.{i}.batch_warmup_steps={before.batch_warmup_steps}')
     if begun.record_order != PretrainConfig.record_order:
         logging.info(f'{folder}: goes on with record_order={begun.record_order}, as it began')
         settings.append(f'record_order={begun.record_order}')

@@ -30,6 +30,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
@@ -107,6 +108,7 @@ class Source(NamedTuple):
 def shape_of(name: str) -> ModelConfig:
     """Read the shape of a source's encoder, without its weights."""
     with reading(name), _not_within_itself(name):
+        check_regular_files(name)
         if prefix := google.prefix_of(name):
             return google.shape(prefix)
         if not epath.Path(name).exists() and hub.is_name(name):
@@ -193,6 +195,8 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
     if not prefix and not folder.exists() and hub.is_name(name):
         folder = epath.Path(hub.fetch(name))
         name = f'{name.partition("@")[0]}@{folder.name}'  # the revision that it is
+    check_regular_files(epath.Path(prefix).parent if prefix else folder)
+    sentence_transformers.check_kind(folder)
     if prefix:
         reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
     elif peft.is_directory(folder):
@@ -200,7 +204,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
     elif huggingface.is_directory(folder):
         reading, step = huggingface.read(folder), 0
         if sentence_transformers.is_directory(folder):
-            reading = sentence_transformers.with_sentence(folder, reading)
+            reading = sentence_transformers.with_modules(folder, reading)
     elif '://' not in name and epath.Path(name).is_file():
         raise UserError(f'{name} is a file: name its folder; expected {_KINDS}')
     else:
@@ -396,7 +400,10 @@ def _encoder_of(workdir: Workdir) -> Source:
             f'{workdir} holds tuned weights alone, for the encoder of {name}:'
             f' {error}; put it back, or name its new place as init_from in {workdir.data_file}'
         ) from error
-    if encoder.fingerprint() != entries['init_fingerprint']:
+    # Older versions did not read a cross-encoder's activation, which tuned weights do not need.
+    wanted = entries['init_fingerprint']
+    is_same = wanted == encoder.fingerprint()
+    if not is_same and wanted != encoder.changed(chosen={}).fingerprint():
         raise UserError(
             f'{workdir} holds tuned weights for the encoder of {name}, which has'
             ' other weights now: name a copy of what it was as init_from in'

@@ -62,11 +62,16 @@ def resized(source: Source, config: ModelConfig, way: str) -> Source:
             leaf, first = leaf[_rows(chosen, old - len(leaf), shape[0])], 1
         return _tile(leaf, shape, first)
 
+    # What the first block of a family lacks, a stack of that block alone does not have.
     leaves = {
         path: made(path, np.asarray(leaf))
         for path, leaf in by_path(source.params).items()
-        if path in shapes or not is_tiled
+        if path in shapes or not (is_tiled or is_stacked(path))
     }
+    for path, shape in shapes.items():
+        if is_stacked(path) and path not in leaves:  # a norm, which changes nothing so
+            value = 1.0 if path.endswith('scale') else 0.0
+            leaves[path] = np.full(shape.shape, value, np.float32)
     params = traverse_util.unflatten_dict(leaves, sep='/')
     if is_tiled:
         params = word_vectors.filled_in(params, model, source.tokenizer)

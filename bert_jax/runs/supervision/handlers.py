@@ -12,7 +12,14 @@ from collections.abc import Iterator
 
 from bert_jax.cli import app
 
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+def stopping() -> list[signal.Signals]:
+    """Return the signals that ask to save and stop: SIGTERM, SIGINT and the end of the terminal.
+
+    The last one, SIGHUP, is none where it is ignored, as nohup does.
+    """
+    ended = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *ended]
 
 
 def in_main_thread() -> bool:
@@ -22,11 +29,11 @@ def in_main_thread() -> bool:
 
 @contextlib.contextmanager
 def handlers_restored() -> Iterator[None]:
-    """Give SIGTERM and SIGINT back to the program or notebook that the run was a part of.
+    """Give the handlers of `stopping` back to the program or notebook that the run was a part of.
 
     A command keeps its handlers to its end: a signal that comes twice is one request.
     """
-    before = {number: signal.getsignal(number) for number in STOPPING}
+    before = {number: signal.getsignal(number) for number in stopping()}
     try:
         yield
     finally:

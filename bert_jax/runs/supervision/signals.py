@@ -1,7 +1,7 @@
 """Signals that ask a run to save and stop, and the step on which all its processes agree.
 
-Owns the handlers of SIGTERM and SIGINT. jax.distributed knows nothing of signals, so the processes
-agree here on the step after which they stop. It must not know what is trained.
+Owns the handlers of SIGTERM, SIGINT and SIGHUP. jax.distributed knows nothing of signals, so the
+processes agree here on the step after which they stop. It must not know what is trained.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.runs.supervision.handlers import STOPPING, in_main_thread
+from bert_jax.runs.supervision.handlers import in_main_thread, stopping
 
 _SAME_REQUEST_S = 2.0  # seconds within which a second signal to stop is the first one once more
 
 
 class StopSignal:
-    """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once.
+    """Signals of `stopping` ask the loop to save and stop; a second one ends the process at once.
 
     What comes within two seconds is the same request once more: a scheduler may signal every
     process of a job, and bert-jax supervise passes on what it gets itself. Python gives signals to
@@ -32,7 +32,7 @@ class StopSignal:
         self.received: int | None = None
         self._first = 0.0  # when, on the monotonic clock
         if in_main_thread():
-            for number in STOPPING:
+            for number in stopping():
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: Any) -> None:

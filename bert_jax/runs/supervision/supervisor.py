@@ -17,6 +17,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
+from bert_jax.runs.supervision.handlers import stopping
 
 USER_ERROR = 2
 NOT_STARTED = 127
@@ -47,18 +48,18 @@ class Supervisor:
         self._command = list(command)
         self._child: subprocess.Popen | None = None
 
-        # SIGTERM from a scheduler, SIGINT from the keyboard: both mean "save and end".
+        # SIGTERM from a scheduler, SIGINT from the keyboard: all mean "save and end".
         self._stopped: int | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stopping():
             signal.signal(number, self._pass_on)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-            signal.signal(signal.SIGHUP, self._pass_on)
 
     def _pass_on(self, number: int, frame: Any) -> None:
         """Send a signal to stop on to the command, which is not started again."""
         # Noted before it is passed on: the command may end at once, and must not be started again.
         del frame
-        number = signal.SIGTERM if number == signal.SIGHUP else number  # which nobody takes to save
+        number = (
+            signal.SIGTERM if number == signal.SIGHUP else number
+        )  # which any program takes to save
         self._stopped = number
         if self._child and self._child.poll() is None:
             self._child.send_signal(number)

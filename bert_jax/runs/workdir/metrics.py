@@ -283,6 +283,23 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
         os.truncate(path, len(content))  # which a full disk allows too
 
 
+def say_missing(path: epath.PathLike, step: int) -> None:
+    """Log which steps, up to `step`, have no line of training, where the end of the file is gone.
+
+    Args:
+      path: a metrics.jsonl.
+      step: the last one that had a line before the checkpoint that the run goes on from.
+    """
+    lines = read_metrics(path) if epath.Path(path).exists() else []
+    steps = [line['step'] for line in lines if line.get('split') == 'train']
+    last = max((each for each in steps if each <= step), default=0)
+    if last < step:
+        logging.warning(
+            f'{os.fspath(path)}: the lines of steps {last + 1} to {step} are missing, for the file'
+            ' was cut; the run goes on without them'
+        )
+
+
 def describe(line: LogEntry) -> str:
     """Return a readable line: 'step 200/1000 train  loss 6.31  mlm_acc 0.153  ...  eta 1:02:03'.
 

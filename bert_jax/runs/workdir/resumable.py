@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
+from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import changed, read_note, write_note
 from bert_jax.runs.workdir.folder import lock
 
 _NOTE = 'progress.json'
+_MADE_FROM = '.made_from.json'  # in a folder that is written at once
 
 
 class GrowingOutput:
@@ -152,6 +154,33 @@ def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iter
             yield files
         finally:
             files.close()
+
+
+def was_made(output: str, inputs: Callable[[], Mapping[str, Any]]) -> bool:
+    """Tell whether the folder `output` is there already, made from equal inputs.
+
+    Args:
+      output: the folder.
+      inputs: gives what it is made from, as JSON values; called only where a folder says so.
+
+    Raises:
+      UserError: it was made from other inputs; the line says which.
+    """
+    note = read_note(epath.Path(output) / _MADE_FROM)
+    if note is None:
+        return False
+    if names := changed(note, inputs()):
+        raise UserError(
+            f'--output={output} is there already, made from other inputs (other'
+            f' {", ".join(names)}): name another folder, or remove it'
+        )
+    print(f'{output}: this is done already')
+    return True
+
+
+def note_inputs(output: str, inputs: Mapping[str, Any]) -> None:
+    """Note in the folder `output` what it was made from, for `was_made`."""
+    write_note(epath.Path(output) / _MADE_FROM, inputs, 1)
 
 
 def was_finished(output: str, identity: dict[str, Any]) -> bool:

@@ -158,6 +158,9 @@ def opened(
         notes.note_start(Workdir(workdir), step)
     writer = metrics.Writers([])
     if writes:
+        if meter_state:  # it has the steps since the last line
+            metrics_file = Workdir(workdir).metrics_file
+            metrics.say_missing(metrics_file, step - meter_state['steps'])
         tracked = trackers.writers_of(runtime.track, workdir)
         writer = metrics.MetricWriter(workdir, step, required, [*tracked, *writers(step)])
 
@@ -232,10 +235,10 @@ def own_run(
 ) -> Iterator[tuple[loop.Run, TrainState]]:
     """Open `workdir` for a run; yield what loop.train takes, and the state to go on from.
 
-    Inside it the mesh is set, SIGTERM and SIGINT ask the loop to save and stop, and other processes
-    are kept out of the folder. What --init_from takes from the folder afterwards is the encoder of
-    shape config.model under params['encoder'], where there is one, and the tokenizer. Of several
-    processes (jax.distributed.initialize comes before) each makes the same call.
+    Inside it the mesh is set, SIGTERM, SIGINT and SIGHUP ask the loop to save and stop, and other
+    processes are kept out of the folder. What --init_from takes from the folder afterwards is the
+    encoder of shape config.model under params['encoder'], where there is one, and the tokenizer. Of
+    several processes (jax.distributed.initialize comes before) each makes the same call.
 
     Args:
       workdir: its folder, which all processes share.

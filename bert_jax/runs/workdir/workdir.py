@@ -229,7 +229,17 @@ class Workdir(os.PathLike[str]):
 
             # A run with its first checkpoint, or a result, is begun and is not replaced by another.
             config = self.as_begun(config)
-            changed = changes((before, self.data()), (config, data), done)
+            try:
+                reads = self.data()
+            except UserError as error:
+                # Its checkpoints may be whole, and what the run reads is named again.
+                if not isinstance(error.__cause__, ValueError | FileNotFoundError):
+                    raise
+                logging.warning(
+                    f'{self.data_file}: damaged or gone: made again of what this command reads'
+                )
+                reads = data
+            changed = changes((before, reads), (config, data), done)
             is_claimed = self._takes(changed, begun)
         # The configuration last: with it the folder is this run's.
         write_note(self.data_file, data, 2)

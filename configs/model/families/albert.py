@@ -7,7 +7,7 @@ pairs alone.
 from __future__ import annotations
 
 from bert_jax.configs.model.families import bert
-from bert_jax.configs.model.families.family import PIECES, Family, Recipe, TaskRecipe
+from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe
 from bert_jax.configs.model.families.names import GoogleNames, TransformersNames
 
 # The one block of a group, in either code.
@@ -24,7 +24,6 @@ def _in_steps(
 
 FAMILY = Family(
     'ALBERT',
-    PIECES,
     TransformersNames(
         'albert',
         'Albert',

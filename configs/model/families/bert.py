@@ -8,7 +8,7 @@ singly, and so do the tables below.
 
 from __future__ import annotations
 
-from bert_jax.configs.model.families.family import PIECES, Family
+from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.families.names import GoogleNames, Name, TransformersNames
 
 ARRAYS: dict[str, Name] = {
@@ -72,7 +72,6 @@ GOOGLE_SETTINGS = {
 
 FAMILY = Family(
     'BERT',
-    PIECES,
     TransformersNames('bert', 'Bert', ARRAYS, written={'pad_token_id': 0}),
     GoogleNames(
         'google-research/bert',

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs.model.families.names import GoogleNames, TransformersNames
 
-# Tokenizers whose rows are [CLS] A [SEP] B [SEP], in two segments.
-PIECES = ('wordpiece', 'sentencepiece', 'compiled')
-
 
 class TaskRecipe(NamedTuple):
     """How a family's own code fine-tunes on a task."""
@@ -47,8 +44,6 @@ class Family:
 
     Attributes:
       name: for messages.
-      tokenizers: the kinds of tokenizers whose rows it reads; a kind has its layout of rows
-        (input_pipeline/tokenizer).
       transformers: its names in transformers.
       google: its names in the code that released it as a checkpoint of TensorFlow 1, if any.
       recipe: how its own code fine-tunes, if that differs from BERT's; `--recipe` takes it by the
@@ -69,7 +64,6 @@ class Family:
     """
 
     name: str
-    tokenizers: tuple[str, ...]
     transformers: TransformersNames
     google: GoogleNames | None = None
     recipe: Recipe | None = None

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.configs.model.families.family import PIECES, Family, Recipe, TaskRecipe
+from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe
 from bert_jax.configs.model.families.names import Name, Piece, TransformersNames
 
 _ARRAYS: dict[str, Name] = {
@@ -51,16 +51,19 @@ _THETAS = {_GLOBAL: ('global_rope_theta', 160_000.0), _LOCAL: ('local_rope_theta
 
 def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return windows, thetas and dropout, by the old names of the settings or the new ones."""
-    if settings['classifier_activation'] != settings['hidden_activation']:
+    activation = settings['hidden_activation']
+    if (of_head := settings.get('classifier_activation', activation)) != activation:
         raise ValueError(
-            f'classifier_activation={settings["classifier_activation"]!r} is not built here: only'
-            f' that of hidden_activation is ({settings["hidden_activation"]!r})'
+            f'classifier_activation={of_head!r} is not built here: only that of hidden_activation'
+            f' is ({activation!r})'
         )
     # The new names win, as in transformers.
     count, types = settings['num_hidden_layers'], settings.get('layer_types')
     every = settings.get('global_attn_every_n_layers', 3)
     if every < 1:
         raise ValueError(f'global_attn_every_n_layers={every} is not built here: only 1 and more')
+    if types is not None and len(types) != count:
+        raise ValueError(f'num_hidden_layers={count}, but layer_types has {len(types)}')
     kinds = lambda every: [_LOCAL if i % every else _GLOBAL for i in range(count)]
     if types is not None and list(types) != kinds(every):
         every = next((i for i, kind in enumerate(types) if i and kind == _GLOBAL), count)
@@ -115,6 +118,7 @@ def _write(ours: Mapping[str, Any]) -> dict[str, Any]:
     return {
         # theirs is one rate for the probabilities and for the output
         'attention_dropout': max(rate, ours['attention_dropout']),
+        'classifier_activation': ours['hidden_act'],
         'embedding_dropout': ours['hidden_dropout'],
         'mlp_dropout': ours['hidden_dropout'],
         'local_attention': 2 * window if window else 128,
@@ -130,7 +134,6 @@ def _write(ours: Mapping[str, Any]) -> dict[str, Any]:
 
 FAMILY = Family(
     'ModernBERT',
-    ('fast', 'byte_bpe', *PIECES),
     TransformersNames(
         'modernbert',
         'ModernBert',
@@ -154,7 +157,6 @@ FAMILY = Family(
             'eos_token_id': 50282,
             'cls_token_id': 50281,
             'sep_token_id': 50282,
-            'classifier_activation': 'gelu',
             'norm_bias': False,
             'attention_bias': False,
             'mlp_bias': False,
@@ -171,6 +173,12 @@ FAMILY = Family(
             'classifier_bias': (False,),
             'decoder_bias': (True,),
             'tie_word_embeddings': (True,),
+        },
+        read_with={
+            'classifier_activation': 'head',
+            'classifier_bias': 'head',
+            'decoder_bias': 'mlm',
+            'tie_word_embeddings': 'mlm',
         },
         defaults={
             'vocab_size': 50368,

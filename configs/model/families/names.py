@@ -61,10 +61,11 @@ class TransformersNames:
       head_dropout: how it calls the dropout before a classifier, and what that is where it is not
         stated; None: the encoder's own.
       fixed: setting -> the values of it that are built here.
+      read_with: setting -> the part without which a class does not read it.
       defaults: settings that a config.json may leave out, where they are not BERT's.
       shape: settings of ModelConfig that all its classes have, where they are not BERT's.
       read: what of a config.json gives settings of ModelConfig that are not one of theirs each;
-        ValueError says what cannot be built. write: the other way.
+        ValueError says what cannot be built. write: the other way; activations by their names.
       base: the module around the encoder in all classes but the bare encoder's; None: model_type.
     """
 
@@ -76,6 +77,7 @@ class TransformersNames:
     written: Mapping[str, Any] = field(default_factory=dict)
     head_dropout: tuple[str, float | None] = ('classifier_dropout', None)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    read_with: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     shape: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda settings: {}

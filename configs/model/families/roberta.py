@@ -21,7 +21,6 @@ _TASKS = {
 
 FAMILY = Family(
     'RoBERTa',
-    ('byte_bpe',),
     TransformersNames(
         'roberta',
         'Roberta',
@@ -38,9 +37,7 @@ FAMILY = Family(
             }
         },
         written={'pad_token_id': 1, 'bos_token_id': 0, 'eos_token_id': 2},
-        # Positions count on from it, so with another id they would begin elsewhere.
-        fixed={'pad_token_id': (1,)},
-        defaults={'vocab_size': 50265},
+        defaults={'vocab_size': 50265, 'pad_token_id': 1},
     ),
     recipe=Recipe(
         _TASKS,
@@ -54,7 +51,7 @@ FAMILY = Family(
         },
     ),
     has_peft=True,
-    # its positions count on from the id of its padding token, 1
+    # its positions count on from the id of its padding token, which is 1 in its own vocabulary
     first_position=2,
     pairs=(),
     pooler_of_task=True,

@@ -307,6 +307,11 @@ def _label(path: str, columns: Sequence[Cells], named: Mapping[str, str | int]) 
     likely = [c for c in free if c.are_classes]
     if len(likely) > 1 and all(c.different == {'0', '1'} for c in likely):
         return [c.key for c in free if c.different <= {'0', '1'}]
+    # Or lists of labels, where no other column has lists: else they may be words and their tags.
+    lists = [c for c in free if c.are_lists]
+    if not likely and len(lists) == 1:
+        items = Cells('', [item for value in lists[0].given for item in value])
+        likely = lists if items.are_classes else []
     if len(likely) == 1:
         return likely[0].key
     shown = ', '.join(map(str, likely or columns))[:200]

@@ -14,6 +14,8 @@ from collections import Counter
 from typing import Literal
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.inputs import encodings
+from bert_jax.input_pipeline.text.lines import PASS_OVER
 
 HEAD_BYTES = 1 << 16  # of a file's beginning, unpacked, by which it is judged
 _LONGEST_LINE = 4096  # bytes, on average, of lines that end in CR alone: one may stand in any
@@ -32,19 +34,18 @@ _FEWEST_ROWS = 3  # by which a table is known
 Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds', 'hf']
 
 
-def format_of(name: str, head: bytes, path: str) -> Format:
+def format_of(name: str, head: bytes, path: str, any_bytes: bool = False) -> Format:
     """Tell what a file is by its name and first bytes.
 
     Raises UserError where it is no text at all, or holds its text among other things.
+    `any_bytes`: the user wants lines that are not UTF-8 to be passed over, however many.
     """
     # What has a signature: parquet is read, other encodings and formats are refused by name,
     # because decoded as UTF-8 they would be a corpus of rubbish.
     if head.startswith(b'PAR1'):
         return 'parquet'
     if head.startswith((b'\xff\xfe', b'\xfe\xff', b'\0\0\xfe\xff')):
-        wide = head.startswith((b'\xff\xfe\0\0', b'\0\0\xfe\xff'))
-        name = 'UTF-32' if wide else 'UTF-16'
-        raise UserError(f'{path}: is {name}: convert it to UTF-8 (iconv -f {name} -t UTF-8)')
+        raise UserError(f'{path}: is not UTF-8: {encodings.advice(path)}')
     if head.startswith(b'PK\x03\x04') or head[257:262] == b'ustar':
         raise UserError(f'{path}: is an archive: unpack it, and give the files in it')
 
@@ -62,9 +63,10 @@ def format_of(name: str, head: bytes, path: str) -> Format:
         )
 
     # As UTF-8 some lines may be broken, but not a third of the bytes.
-    if len(head) - len(head.decode(errors='ignore').encode()) > max(8, len(head) * 0.3):
+    invalid = len(head) - len(head.decode(errors='ignore').encode())
+    if invalid > max(8, len(head) * 0.3) and not any_bytes:
         raise UserError(
-            f'{path}: is not UTF-8: convert it (iconv -f ENCODING -t UTF-8), if it is text at all'
+            f'{path}: is not UTF-8: {encodings.advice(path)}, if it is text at all; or {PASS_OVER}'
         )
     if b'\n' not in head and head.count(b'\r') > len(head) // _LONGEST_LINE:
         raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")

@@ -213,7 +213,8 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
 
         # the first chunk that has something in it: a decompressor may give empty ones before
         head = next((chunk for chunk in begun if chunk), b'')
-        form = format_of(file.name, head, file.path)
+        any_bytes = options.on_bad_utf8 in ('replace', 'skip')
+        form = format_of(file.name, head, file.path, any_bytes)
         file = dataclasses.replace(file, format=form, compression=compression)
         if form != 'parquet':
             return [file]

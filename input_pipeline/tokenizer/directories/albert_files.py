@@ -34,7 +34,7 @@ from bert_jax.input_pipeline.wire import fields
 Pieces = tuple[list[tuple[str, float]], bytes]  # with their scores; and the table of characters
 _UNIGRAM, BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
 
-_CLASSES = ('AlbertTokenizer', *JSON_CLASSES)
+CLASSES = ('AlbertTokenizer', *JSON_CLASSES)
 # In the order of settings.SPECIAL_TOKENS.
 SPECIAL_TOKENS = settings.SPECIAL_TOKENS | {'pad_token': '<pad>', 'unk_token': '<unk>'}
 # SentencePiece's own file, as transformers and as Google's folders call it.
@@ -66,11 +66,11 @@ def read(path: epath.Path) -> Stated:
     """
     directory = Directory.read(path, SPECIAL_TOKENS)
     config, fast, special = directory.config, directory.fast, directory.special
-    name = str(config.get('tokenizer_class') or _CLASSES[0]).removesuffix('Fast')
-    if name not in _CLASSES:
+    name = str(config.get('tokenizer_class') or CLASSES[0]).removesuffix('Fast')
+    if name not in CLASSES:
         raise UserError(
             f'{directory.config_file}: tokenizer_class={name} is not built here: of unigram pieces'
-            f' only {", ".join(_CLASSES)} are'
+            f' only {", ".join(CLASSES)} are'
         )
     directory.check_fixed(_FIXED)
     source = next(path / file for file in ('tokenizer.json', *_FILES) if (path / file).exists())
@@ -80,7 +80,7 @@ def read(path: epath.Path) -> Stated:
     directory.require_rows('an ALBERT')
 
     # Accents are settled by one setting of the class, and by another one in what is saved here.
-    is_class = name == _CLASSES[0]
+    is_class = name == CLASSES[0]
     keeps = config.get('keep_accents') is True
     strips = not keeps if is_class else config.get('strip_accents') is not False
     casing = Normalizer(config.get('do_lower_case') is not False, strips)

@@ -14,7 +14,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
+from bert_jax.input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
 from bert_jax.input_pipeline.tokenizer.layout import Layout, rows_of
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.settings import (
@@ -25,8 +25,13 @@ from bert_jax.input_pipeline.tokenizer.settings import (
     read_json,
 )
 
-# Classes of transformers that build their own rules, whatever the tokenizer.json says.
-_OWN_RULES = (*BERT_CLASSES, 'RobertaTokenizer', 'AlbertTokenizer')
+# Classes of transformers that build their own rules, whatever the tokenizer.json says, and the
+# model that they build them for.
+_OWN_RULES = {
+    **dict.fromkeys(BERT_CLASSES, 'WordPiece'),
+    'RobertaTokenizer': 'BPE',
+    'AlbertTokenizer': 'Unigram',
+}
 
 
 def is_directory(path: epath.Path) -> bool:
@@ -37,12 +42,16 @@ def is_directory(path: epath.Path) -> bool:
     if 'type' in directory.config:  # our own word
         return directory.config['type'] == 'fast'
     name = str(directory.config.get('tokenizer_class')).removesuffix('Fast')
-    if name in _OWN_RULES or not directory.fast.get('post_processor'):
+    model = directory.part('model').get('type')
+    if _OWN_RULES.get(name) == model or not directory.fast.get('post_processor'):
         return False
 
     # Rules that other kinds know are theirs; what they know is rows as much as words.
-    if directory.part('model').get('type') == 'BPE':
+    if model == 'BPE':
         return bool(byte_bpe_files.foreign(directory.with_defaults(byte_bpe_files.SPECIAL_TOKENS)))
+    classes = {'WordPiece': (name,), 'Unigram': albert_files.CLASSES}.get(str(model), ())
+    if name not in (*classes, 'None'):
+        return True
     cls, sep, layout = rows_of(directory.fast, path / 'tokenizer.json')
     return [cls, sep, layout] != [*directory.special[2:4], Layout()]
 

@@ -11,6 +11,8 @@ is remembered by the tokenizer, as words are of other vocabularies. No text is u
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 import json
 import re
@@ -27,17 +29,20 @@ from tokenizers import (
     processors,
 )
 
+from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
 from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.layout import Layout
-from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, unreadable
-from bert_jax.input_pipeline.tokenizer.normalizer import whole
+from bert_jax.input_pipeline.tokenizer.models.compiled import (
+    LibraryModel,
+    library,
+    parts_at_space,
+)
+from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, whole
 from bert_jax.input_pipeline.tokenizer.settings import FLAGS
 from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS as PIECE_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 
-# What Unicode calls white space, and so do the library's rules; str.isspace() has four more.
-_SPACES = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
-_STRETCH_RE = re.compile(f'[{_SPACES}]*[^{_SPACES}]+|[{_SPACES}]+')
+_STRETCH_RE = re.compile(f'[{SPACES}]*[^{SPACES}]+|[{SPACES}]+')
 _SPLITTER = pre_tokenizers.ByteLevel(add_prefix_space=False)
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
@@ -99,9 +104,9 @@ class ByteBpe(LibraryModel):
 
     kind = 'byte_bpe'
     layout = Layout(separators=2, second_segment=0, mask_takes_space=True)
-    word_prefix = ' '
     refusal = 'byte-level BPE merges pairs in the order of its training'
     marked_kind = 'byte_bpe'
+    holds_space = True
 
     def _read(self, vocabulary: bytes, name: str) -> None:
         parts = json.loads(vocabulary)
@@ -109,11 +114,10 @@ class ByteBpe(LibraryModel):
         self._added, self._prefix_space = parts['added_tokens'], parts['add_prefix_space']
 
         # Special tokens are not searched for in text, and none are put around it.
-        try:
+        with library(name):
             self._use(self._library_tokenizer(self._prefix_space))
             self._stretch_engine = self._library_tokenizer(add_prefix_space=False)
-        except Exception as error:
-            raise unreadable(name, error) from error
+        self._parted = not self._prefix_space and parts_at_space(self._added)
 
         # Added tokens begin a word as special ones do.
         self._whole = {*self.special_tokens, *(token['content'] for token in self._added)}
@@ -144,6 +148,32 @@ class ByteBpe(LibraryModel):
         if self._added:
             return super()._encode(texts)
         return Base._encode(self, texts)
+
+    def encode_document(
+        self, sentences: Sequence[str], spaces: Sequence[str], lined: bool = False
+    ) -> Iterator[list[np.ndarray]]:
+        """Yield the ids of sentences in batches; lines of a file are texts of their own.
+
+        So RoBERTa's own program reads files.
+        """
+        if lined:
+            return Base.encode_document(self, sentences, spaces)
+        if not self._prefix_space or self._added:
+            return super().encode_document(sentences, spaces)
+
+        # The space is before the text as a whole, not before each part of it.
+        inside = copy.copy(self)
+        inside._prefix_space, inside._parted = False, True
+        inside._engine = self._stretch_engine
+        return inside.encode_document([f' {sentences[0]}', *sentences[1:]], spaces)
+
+    @functools.cached_property
+    def for_words(self) -> Base:
+        """The same with a space before each text."""
+        if self._prefix_space:
+            return self
+        content = byte_bpe_files.content(self._listed, self._merges, True, self._added)
+        return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text.

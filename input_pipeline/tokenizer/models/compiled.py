@@ -9,8 +9,11 @@ are not searched for, as everywhere here.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,18 +24,36 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer.layout import steps
 from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
-from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, cut_at
+
+# Steps that part a text at white space, which goes, before all others; and normalizers that see no
+# further than from one white space to the next.
+_DROPPING = ('BertPreTokenizer', 'WhitespaceSplit', 'Whitespace')
+_NEAR = ('NFC', 'NFD', 'NFKC', 'NFKD', 'Lowercase', 'StripAccents')
+
+
+def parts_at_space(added: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether no added token goes on into white space behind a word."""
+    return not any(token['rstrip'] or re.search(r'\S\s', token['content']) for token in added)
+
+
+_GAPS = 1000  # ids without an entry that a vocabulary may have, besides as many as its entries
 
 
 class LibraryModel(Tokenizer):
     """A vocabulary that the library encodes with, a text as a whole."""
 
     _engine: tokenizers.Tokenizer
+    _parted: bool  # the parts that a text has between white space can be encoded one by one
 
     def _use(self, engine: tokenizers.Tokenizer) -> None:
         """Encode with `engine`; `entries` are its, added ones behind the vocabulary's."""
         self._engine = engine
         ids = engine.get_vocab(with_added_tokens=True)
+        if max(ids.values(), default=0) > 2 * len(ids) + _GAPS:
+            raise UserError(
+                f'its {len(ids)} entries have ids up to {max(ids.values())}: ids are missing'
+            )
         self.entries = [''] * (1 + max(ids.values()))  # '' for ids that nothing has
         for entry, i in ids.items():
             self.entries[i] = entry
@@ -54,10 +75,8 @@ class LibraryModel(Tokenizer):
             inside = {*pieces}.intersection(self.special_tokens)
             rules['added_tokens'] = [t for t in tokens if t['content'] not in inside]
             model['vocab'] = [['\n' * (p in inside) + p, score] for p, score in model['vocab']]
-        try:
+        with library(name):
             self._use(tokenizers.Tokenizer.from_str(json.dumps(rules)))
-        except Exception as error:
-            raise unreadable(name, error) from error
         self._engine.encode_special_tokens = True
         self.entries[: len(pieces)] = pieces
 
@@ -75,31 +94,102 @@ class LibraryModel(Tokenizer):
 
         self.starts_word = np.array(list(map(begins, self.entries)))
 
+        # Whether white space is in entries, and whether a text may be cut before it.
+        first = next(steps(rules['pre_tokenizer']), {})
+        self.holds_space = first.get('type') not in _DROPPING
+        alone = first.get('type') == 'ByteLevel' and first.get('use_regex', True)
+        near = all(step['type'] in _NEAR for step in steps(rules.get('normalizer')))
+        self._parted = parts_at_space(tokens) and (
+            not self.holds_space or (alone and near and not first.get('add_prefix_space', True))
+        )
+
+    def encode_document(
+        self, sentences: Sequence[str], spaces: Sequence[str], lined: bool = False
+    ) -> Iterator[list[np.ndarray]]:
+        """Yield the ids of sentences in batches, as the library gives them for the whole text."""
+        return self._encode_passages(sentences, spaces, self._parted)
+
+    def _encode_passage(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        with library('a text', 'encode'):
+            encoding = self._engine.encode(whole(''.join(pieces)), add_special_tokens=False)
+        starts = np.array(encoding.offsets, np.int64).reshape(-1, 2)[:, 0]
+        return cut_at(pieces, np.array(encoding.ids, np.int32), starts)
+
+    @functools.cached_property
+    def for_words(self) -> Tokenizer:
+        """The same with a space before each text, where that changes what it is cut into."""
+        if _cut(self._engine, 'a') == _cut(self._engine, ' a'):
+            return self
+        vocabulary = json.dumps(_spaced(json.loads(self.vocabulary)), ensure_ascii=False)
+        content = vocabulary.encode('utf-8', 'surrogatepass')
+        return type(self)(content, self.normalizer, self.special_tokens, self.kind)
+
     def tokenizer_json(self) -> str:
         """Return the file's content."""
         return self.vocabulary.decode()
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a text."""
-        return self._engine.encode(whole(word), add_special_tokens=False).ids
+        with library('a text', 'encode'):
+            return self._engine.encode(whole(word), add_special_tokens=False).ids
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         return self._run_on(self._engine, texts)
 
     def _run_on(self, engine: tokenizers.Tokenizer, texts: Iterable[str]) -> list[np.ndarray]:
-        encodings = engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
+        with library('a text', 'encode'):
+            encodings = engine.encode_batch(list(map(whole, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text."""
-        encoding = self._engine.encode(whole(text), add_special_tokens=False)
+        with library('a text', 'encode'):
+            encoding = self._engine.encode(whole(text), add_special_tokens=False)
         for piece, span in zip(encoding.ids, encoding.offsets):
             yield (piece, *span, self.begins_word(piece))
 
 
-def unreadable(name: str, error: Exception) -> UserError:
-    """Return what to raise where the library, whose errors have no kind, refuses a file."""
-    return UserError(f'{name}: the tokenizers library cannot read it ({error})')
+@contextlib.contextmanager
+def library(name: str, does: str = 'read') -> Iterator[None]:
+    """Raise UserError where the tokenizers library, whose errors have no kind, refuses something.
+
+    A pattern that runs for too long ends in a panic there, which is no Exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != 'PanicException':
+            raise
+        reason = str(error).strip() or repr(error)
+        raise UserError(
+            f'{name}: the tokenizers library cannot {does} it ({reason[:300]})'
+        ) from error
+
+
+def _cut(engine: tokenizers.Tokenizer, text: str) -> list[str]:
+    """Return what a text is cut into before the model has it."""
+    if engine.normalizer is not None:
+        text = engine.normalizer.normalize_str(text)
+    if engine.pre_tokenizer is None:
+        return [text]
+    return [part for part, _ in engine.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def _spaced(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer.json that puts a space before each text, or word of a list."""
+    # What trims a piece's place must not take that space for one of the text.
+    for step in steps(rules['post_processor']):
+        if 'add_prefix_space' in step:
+            step['add_prefix_space'] = True
+
+    # transformers' add_prefix_space; behind another step it would part what that has cut.
+    first = next(steps(rules['pre_tokenizer']), {})
+    if first.get('type') == 'ByteLevel':
+        first['add_prefix_space'] = True
+        return rules
+    before = [{'type': 'Strip', 'strip_left': True, 'strip_right': False}]
+    before += [{'type': 'Prepend', 'prepend': ' '}, *steps(rules['normalizer'])]
+    return rules | {'normalizer': {'type': 'Sequence', 'normalizers': before}}
 
 
 class Compiled(LibraryModel):

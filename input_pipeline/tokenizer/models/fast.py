@@ -6,24 +6,20 @@ as everywhere here; other added tokens are. Which directories are of that kind i
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import tokenizers
 
-from bert_jax.input_pipeline.tokenizer.layout import rows_of, steps
-from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel
+from bert_jax.input_pipeline.tokenizer.layout import rows_of
+from bert_jax.input_pipeline.tokenizer.models.compiled import LibraryModel, library
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
-from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
 
 class Fast(LibraryModel):
     """A tokenizer.json by its own rules, rows included."""
 
     kind = 'fast'
-    word_prefix = ' '
     refusal = 'this tokenizer.json is taken as it is'
     marked_kind = 'fast'
 
@@ -34,24 +30,6 @@ class Fast(LibraryModel):
         self.layout = layout._replace(mask_takes_space=self.special_tokens[4] in spaced)
         self._obey(rules, name)
 
-    @functools.cached_property
-    def _spaced(self) -> tokenizers.Tokenizer:
-        """What encodes a word as if a space stood before it: transformers' add_prefix_space."""
-        rules = json.loads(self._engine.to_str())
-        for step in steps(rules['pre_tokenizer']):
-            if step['type'] == 'ByteLevel':
-                step['add_prefix_space'] = True
-        engine = tokenizers.Tokenizer.from_str(json.dumps(rules))
-        engine.encode_special_tokens = True
-        return engine
-
-    def encode_words(self, words: Iterable[str]) -> list[np.ndarray]:
-        """Return the ids of words that follow each other in a running text."""
-        if not self._in_bytes:
-            return super().encode_words(words)
-        # Not by a space in the text: an added token would leave it behind as a piece.
-        return self._run_on(self._spaced, several(words))
-
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text.
 
@@ -59,7 +37,8 @@ class Fast(LibraryModel):
         parts words.
         """
         text = whole(text)
-        encoding = self._engine.encode(text, add_special_tokens=False)
+        with library('a text', 'encode'):
+            encoding = self._engine.encode(text, add_special_tokens=False)
         begun: set[int | None] = set()
         reached = 0
         for piece, word, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import sentencepiece
@@ -56,6 +56,12 @@ class SentencePiece(Tokenizer):
     def ids(self, word: str) -> list[int]:
         """Return the ids of a whitespace word's pieces."""
         return self._processor.encode(self.normalizer.compose(word))
+
+    def encode_document(
+        self, sentences: Sequence[str], spaces: Sequence[str], lined: bool = False
+    ) -> Iterator[list[np.ndarray]]:
+        """Yield the ids of sentences in batches, without a word mark where no space parts two."""
+        return self._encode_passages(sentences, spaces)
 
     def covered(self, characters: Iterable[str]) -> set[str]:
         """Return those of some characters that the pieces can spell."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
+import numpy as np
 import pytest
 import tokenizers
 from etils import epath
@@ -13,7 +16,7 @@ from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import model_card, sentence_transformers
 from bert_jax.conversion.model_card import Notes
 from bert_jax.conversion.parameters import Reading
-from bert_jax.inference import export
+from bert_jax.inference import Predictor, export
 from bert_jax.runs.sources import source as sources
 from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
@@ -23,13 +26,14 @@ PLAIN = SentenceConfig(max_seq_length=30)
 
 def written(folder, sentence: SentenceConfig = PLAIN) -> epath.Path:
     folder = epath.Path(folder)
+    folder.mkdir(exist_ok=True)
     sentence_transformers.write(folder, sentence, 16, 64)
     return folder
 
 
 def read(folder) -> tuple[SentenceConfig, tuple[str, ...]]:
     reading = Reading(tiny_models.model('BertModel'), {}, (), ())
-    reading = sentence_transformers.with_sentence(folder, reading)
+    reading = sentence_transformers.with_modules(folder, reading)
     return reading.model.sentence, reading.remarks
 
 
@@ -127,7 +131,11 @@ def test_a_directory_has_the_tokenizer_for_programs_that_read_json_alone(form, t
 def test_a_card_says_what_vectors_are_as_they_are_cut():
     sentence = SentenceConfig('cls', True, 4, max_seq_length=30, similarity='dot')
     card = model_card.card(tiny_models.model('BertModel')._replace(sentence=sentence), Notes('a'))
-    for row in ('numbers of a vector | 4', 'longest row in word pieces | 30', 'compared by | dot'):
+    for row in (
+        'numbers of a vector | 4',
+        'longest row that it can read, in word pieces | 30',
+        'compared by | dot',
+    ):
         assert f'| {row} |' in card
 
 
@@ -146,3 +154,143 @@ def test_a_card_says_how_its_head_is_used(head, capsys):
     compile(code, 'card', 'exec')
     assert "'mini'" in code
     assert '| batch | 32 |' in body and '| dev, accuracy | 0.9000 |' in body
+
+
+CROSS = {'model_type': 'CrossEncoder', 'activation_fn': 'torch.nn.modules.activation.Sigmoid'}
+
+
+def cross_encoder(folder, labels=('score',), **settings) -> epath.Path:
+    model = tiny_models.model('BertForSequenceClassification', labels=labels)
+    export.write(model, tiny_models.tokenizer(), 'huggingface', str(folder))
+    change(folder / 'config_sentence_transformers.json', **(CROSS | settings))
+    modules = '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.T.Transformer"}]'
+    (folder / 'modules.json').write_text(modules)
+    return epath.Path(folder)
+
+
+def test_a_cross_encoder_has_the_activation_that_its_folder_names(tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    pair = ('paris', 'is the capital of france')
+    with_sigmoid = Predictor.from_workdir(folder)(pair)['value']
+    change(folder / 'config_sentence_transformers.json', activation_fn=...)
+    nothing = {'sentence_transformers': ..., 'sbert_ce_default_activation_function': ...}
+    change(folder / 'config.json', **nothing)
+    assert Predictor.from_workdir(folder)(pair)['value'] == with_sigmoid  # as where none is named
+    change(folder / 'config_sentence_transformers.json', activation_fn='torch.nn.Identity')
+    plain = Predictor.from_workdir(folder)(pair)['value']
+    assert abs(with_sigmoid - 1 / (1 + np.exp(-plain))) < 1e-6
+    assert abs(with_sigmoid - plain) > 0.01
+
+    # Folders from before: config.json alone, in two spellings.
+    for name in ('modules.json', 'config_sentence_transformers.json'):
+        (folder / name).unlink()
+    assert Predictor.from_workdir(folder)(pair)['value'] == plain
+    change(folder / 'config.json', sbert_ce_default_activation_function='torch.nn.Sigmoid')
+    assert Predictor.from_workdir(folder)(pair)['value'] == with_sigmoid
+    later = {'activation_fn': 'torch.nn.modules.linear.Identity'}
+    change(folder / 'config.json', sentence_transformers=later)
+    assert Predictor.from_workdir(folder)(pair)['value'] == plain
+
+
+def test_the_longest_row_of_a_cross_encoder_is_kept(tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    change(folder / 'sentence_bert_config.json', max_seq_length=9)
+    assert Predictor.from_workdir(folder).settings[0] == 9
+    export.export(str(folder), 'huggingface', str(tmp_path / 'out'))
+    assert json.loads((tmp_path / 'out/tokenizer_config.json').read_text())['model_max_length'] == 9
+
+
+@pytest.mark.parametrize('name', ['os.system', 'my_pkg.Act', 'torch.nn.Tanh', {'a': 1}])
+def test_another_activation_is_refused_and_never_imported(name, tmp_path, monkeypatch):
+    (tmp_path / 'my_pkg.py').write_text('raise SystemExit("imported")')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = cross_encoder(tmp_path / 'new', activation_fn=name)
+    with pytest.raises(UserError, match=r'activation of its scores is .*only torch.nn.Identity'):
+        sources.read_source(str(folder))
+    assert 'my_pkg' not in sys.modules
+    (folder / 'modules.json').unlink()
+    change(folder / 'config.json', sentence_transformers={'activation_fn': name})
+    with pytest.raises(UserError, match='activation of its scores is'):
+        sources.read_source(str(folder))
+
+
+@pytest.mark.parametrize('kind', ['SparseEncoder', 'MultiVectorEncoder', 'ColBERT'])
+def test_other_kinds_are_refused_by_their_name(kind, tmp_path):
+    folder = cross_encoder(tmp_path / 'new', model_type=kind)
+    with pytest.raises(UserError, match=f'this is a {kind} of sentence-transformers'):
+        sources.read_source(str(folder))
+    (folder / 'config.json').unlink()  # as where its modules lie in folders of their own
+    with pytest.raises(UserError, match=f'this is a {kind} of sentence-transformers'):
+        sources.read_source(str(folder))
+
+
+def test_a_cross_encoder_of_other_modules_or_with_a_prompt_is_refused(tmp_path):
+    folder = cross_encoder(tmp_path / 'new', default_prompt_name='ask')
+    with pytest.raises(UserError, match='default_prompt_name'):
+        sources.read_source(str(folder))
+    (folder / 'modules.json').write_text('[]')
+    with pytest.raises(UserError, match='whose one module is a Transformer'):
+        sources.read_source(str(folder))
+
+
+@pytest.mark.parametrize('path', ['../other', '..', '/etc', None, 5, '1_Pooling/../..', 'a\0'])
+def test_a_module_in_another_folder_is_refused(path, tmp_path):
+    folder = written(tmp_path / 'new')
+    modules = json.loads((folder / 'modules.json').read_text())
+    modules[1]['path'] = path
+    (folder / 'modules.json').write_text(json.dumps(modules))
+    with pytest.raises(UserError, match='must be the name of a folder beside it'):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    'name', ['config.json', 'model.safetensors', 'tokenizer.json', 'vocab.txt', 'modules.json']
+)
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused_at_once(name, tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(UserError, match=f'{name}: is no file but a pipe'):
+        sources.read_source(str(folder))
+    (folder / name).unlink()
+    os.symlink('/dev/zero', folder / name)
+    for read_it in (sources.read_source, sources.shape_of):
+        with pytest.raises(UserError, match=f'{name}: is no file but a pipe'):
+            read_it(str(folder))
+
+
+def test_links_to_files_are_read(tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    (tmp_path / 'cache').mkdir()
+    for file in list(folder.iterdir()):
+        (tmp_path / 'cache' / file.name).symlink_to(file)
+    assert sources.read_source(str(tmp_path / 'cache')).bert.chosen['activation'] == 'sigmoid'
+
+
+@pytest.mark.parametrize(
+    'name', ['num_hidden_layers', 'hidden_size', 'vocab_size', 'max_position_embeddings',
+             'type_vocab_size', 'intermediate_size', 'num_attention_heads']
+)  # fmt: skip
+@pytest.mark.parametrize('value', [10**9, 2**31 - 2, -1, '8', 1e9, float('nan'), None, [1]])
+def test_a_size_that_is_not_that_of_the_arrays_is_refused(name, value, tmp_path):
+    folder = cross_encoder(tmp_path / 'new')
+    change(folder / 'config.json', **{name: value})
+    with pytest.raises(UserError, match='config.json'):
+        sources.read_source(str(folder))
+
+
+def test_a_card_has_language_licence_and_the_longest_row_of_training():
+    notes = Notes('m', languages=('en', 'pt-BR'), license='apache-2.0', longest=9)
+    text = model_card.card(tiny_models.model('BertModel'), notes)
+    assert 'language: ["en", "pt-BR"]\nlicense: "apache-2.0"\n' in text
+    assert '| longest row that it was trained on | 9 |' in text
+    assert '| longest row that it can read, in word pieces | 64 |' in text
+
+
+@pytest.mark.parametrize(
+    'language, license', [('english', None), ('EN', None), ('', None), ('en', 'Apache 2.0')]
+)
+def test_what_is_no_code_of_the_hub_is_refused(language, license):
+    with pytest.raises(UserError, match='must be'):
+        model_card.check_origin([language], license)
+    model_card.check_origin(['zh-Hans', 'yue', 'multilingual'], 'cc-by-sa-4.0')

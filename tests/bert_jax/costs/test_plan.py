@@ -11,7 +11,7 @@ import json
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.load import load
+from bert_jax.configs.load import load, presets
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.costs import compiled, estimate, plan
@@ -246,3 +246,12 @@ def test_the_command_without_compiling(monkeypatch, tmp_path):
         result = commands.run('plan', *flags, f'--{flag}')
         assert (result.returncode, result.stdout) == (2, '')
         assert f'error: --{flag.partition("=")[0]} is gone: ' in result.stderr
+
+
+@pytest.mark.parametrize('name', presets(PretrainConfig))
+def test_every_preset_is_estimated_with_micro_batches_that_it_can_have(name):
+    config = load(name)
+    tiny = apply(config, ['model.num_layers=1'])
+    task = plan.Task(tiny, tiny.phases[0], 8, topology('v5e:2x2'))
+    needed = sum(estimate.estimate(task).values())
+    assert needed > 0 and estimate.likely_change(task, needed) == {}

@@ -102,7 +102,23 @@ def test_masked_words_and_the_next_sentence():
             [word['probability'] for word in found], softmax(scores)[best], atol=1e-5
         )
     assert answer['next_probability'] == pytest.approx(softmax(nsp[0])[0], abs=1e-5)
-    assert serve('no mask here') == {'masks': []}
+    assert serve(('no mask here', other))['masks'] == []
+
+
+@pytest.mark.parametrize(
+    'architecture,asked',
+    [
+        ('BertForPreTraining', 'no mask here'),
+        ('BertForMaskedLM', 'no mask here'),
+        ('BertForMaskedLM', ('no mask here', 'nor here')),
+    ],
+)
+def test_a_text_without_a_mask_is_refused_where_words_are_asked(architecture, asked):
+    serve = predictor(architecture)
+    with pytest.raises(UserError, match=r'inputs.0.: no \[MASK\] in the pieces that are read'):
+        serve([asked])
+    answers = list(serve.stream(['a [MASK]', asked], errors=True))
+    assert [*answers[0]] == ['masks'] and 'no [MASK]' in answers[1]['error']
 
 
 def test_answers_in_contexts_longer_than_a_row():

@@ -34,19 +34,14 @@ from tests.helpers import tiny_models
 CALL = """
 import json, pathlib, runpy, sys
 import numpy as np
-form, *folders = sys.argv[1:]
+from jax import export, jit
+from safetensors.numpy import load_file
+folders = sys.argv[1:]
 for folder in map(pathlib.Path, folders):
     batch = dict(np.load(folder / 'batch.npz'))
-    if form == 'stablehlo':
-        from jax import export, jit
-        from safetensors.numpy import load_file
-        exported = export.deserialize(bytearray((folder / 'model.stablehlo').read_bytes()))
-        assert exported.platforms == ('cpu', 'cuda', 'tpu'), exported.platforms
-        out = jit(exported.call)(load_file(folder / 'weights.safetensors'), batch)
-    else:
-        import tensorflow as tf
-        serve = tf.saved_model.load(str(folder)).signatures['serving_default']
-        out = serve(**{k: tf.constant(v) for k, v in batch.items()})
+    exported = export.deserialize(bytearray((folder / 'model.stablehlo').read_bytes()))
+    assert exported.platforms == ('cpu', 'cuda', 'tpu'), exported.platforms
+    out = jit(exported.call)(load_file(folder / 'weights.safetensors'), batch)
     np.savez(folder / 'out.npz', **{k: np.asarray(v) for k, v in out.items()})
     sys.argv = ['serve.py', *json.loads((folder / 'words.json').read_text())]
     runpy.run_path(str(folder / 'serve.py'), run_name='__main__')
@@ -147,9 +142,9 @@ def check_script(architecture: str, said: str) -> None:
             ]
 
 
-def serve(form: str, architectures: list[str], folder: pathlib.Path) -> None:
-    pairs = {a: exported(a, form, folder / a) for a in architectures}
-    said = elsewhere('-c', CALL, form, *(folder / a for a in pairs)).split('----\n')
+def serve(architectures: list[str], folder: pathlib.Path) -> None:
+    pairs = {a: exported(a, 'stablehlo', folder / a) for a in architectures}
+    said = elsewhere('-c', CALL, *(folder / a for a in pairs)).split('----\n')
     for (architecture, (model, batch)), words in zip(pairs.items(), said[:-1], strict=True):
         check(model, batch, folder / architecture)
         check_script(architecture, words)
@@ -162,17 +157,7 @@ def serve(form: str, architectures: list[str], folder: pathlib.Path) -> None:
     ids=len,
 )
 def test_stablehlo_in_a_fresh_process(tmp_path, architectures):
-    serve('stablehlo', architectures, tmp_path)
-
-
-@pytest.mark.slow  # TensorFlow
-def test_saved_model_in_a_fresh_process(tmp_path):
-    pytest.importorskip('tensorflow')
-    if jax.__version_info__ >= (0, 12):
-        with pytest.raises(UserError, match=r'TensorFlow 2\.\d+.* cannot read programs of jax 0'):
-            exported(BERTS[0], 'saved_model', tmp_path / 'refused')
-        return
-    serve('saved_model', BERTS, tmp_path)
+    serve(architectures, tmp_path)
 
 
 def test_a_program_of_bfloat16_reads_its_matrices_so(tmp_path):

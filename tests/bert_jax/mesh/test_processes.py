@@ -34,7 +34,7 @@ ALONE = {'JAX_ENABLE_COMPILATION_CACHE': 'false'}
 
 def free_port() -> int:
     """A port with a free one after it."""
-    while True:
+    for _ in range(1000):
         with socket.socket() as one, socket.socket() as two:
             one.bind(('', 0))
             port = one.getsockname()[1]
@@ -43,6 +43,7 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+    raise AssertionError('no two free ports side by side')
 
 
 def outcomes(calls: list[Callable[[], None]]) -> list[str]:
@@ -293,7 +294,8 @@ from bert_jax.runs.supervision import signals
 signals._SAME_REQUEST_S = 0.5
 stop = signals.StopSignal()
 print('ready', flush=True)
-while not stop.received:
+until = time.monotonic() + 60
+while not stop.received and time.monotonic() < until:
     time.sleep(0.01)
 time.sleep(0.3)
 print('saving', stop.received, flush=True)
@@ -430,3 +432,22 @@ def kill_the_second(workdir: pathlib.Path) -> None:
                     return
         time.sleep(0.02)
     raise AssertionError('no checkpoint appeared')
+
+
+@pytest.mark.parametrize('ignored', [False, True])
+def test_the_end_of_the_terminal_asks_to_stop_unless_it_is_ignored(ignored):
+    program = f"""
+import signal
+if {ignored}:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from bert_jax.runs.supervision import signals
+stop = signals.StopSignal()
+signal.raise_signal(signal.SIGHUP)
+print(stop.received)
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == f'{None if ignored else int(signal.SIGHUP)}\n', done.stderr

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.model import dropout as dropout_module
+from bert_jax.model import heads
 from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, rounded
 from bert_jax.model.threefry import threefry
+from tests.helpers.numpy_bert import make_batch, noisy_params
+from tests.helpers.tiny import tiny_config
 
 
 def test_dropout_depends_on_step_site_and_row_alone():
@@ -114,3 +118,21 @@ def test_a_rate_that_becomes_another_is_said(rate, generator, had):
         assert said == []
     else:
         assert len(said) == 1 and re.match(f'head_dropout={rate:g} becomes {had}', said[0])
+
+
+def test_no_two_places_of_a_model_draw_the_same_bits(monkeypatch):
+    """In attention, after it and after the feed-forward part of each block, and around them."""
+    config = tiny_config(num_layers=3)
+    model = heads.Classifier(config)
+    params, batch, drawn = noisy_params(model), make_batch(config), []
+    kept = dropout_module._kept
+
+    def noted(key, rng, shape, keep):
+        drawn.append(tuple(np.asarray(key).tolist()))
+        return kept(key, rng, shape, keep)
+
+    monkeypatch.setattr(dropout_module, '_kept', noted)
+    rng = DropoutRng(jax.random.key(0), jnp.arange(4, dtype=jnp.uint32))
+    model.apply({'params': params}, batch, rng)
+    # The embeddings', three of each block, the head's.
+    assert len(set(drawn)) == len(drawn) == 1 + 3 * 3 + 1

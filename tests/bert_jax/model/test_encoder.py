@@ -26,6 +26,13 @@ from tests.helpers.tiny import tiny_config
         # Three settings of three parts, in one program.
         ({'hidden_act': 'gelu_erf', 'attention': 'left_to_right', 'embedding': 'hashed'}, False),
         ({'num_layers': 4, 'family': 'albert', 'embedding_size': 6, 'num_groups': 2}, False),
+        # ModernBERT's parts: the second and third blocks see few keys, turned by a base of their
+        # own.
+        (
+            {'num_layers': 3, 'norm': 'pre', 'feed_forward': 'geglu', 'positions': 'rotary'}
+            | {'rope_theta': 50.0, 'local_window': 3, 'local_rope_theta': 5.0},
+            False,
+        ),
     ],
     ids=str,
 )

@@ -108,9 +108,14 @@ def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it():
     rows, (model, params), other = batch(), model_of(1, **MODERN), model_of(2, **MODERN)[1]
     settings = {'masked_lm_weight': 0.0, 'relation_heads': 2}
     _, slopes = learnt('minilm', model, (model, params), rows, **settings)
-    (loss, _), gradient = slopes(params)
-    assert abs(float(loss)) < 1e-5 and slopes(other)[0][0] > 0.01
-    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4
+    ((loss, _), gradient), ((far, _), far_gradient) = slopes(params), slopes(other)
+    assert far > 0.01
+    # Sums of float32 are exact to their length times its precision, of what a stranger's are. The
+    # longest has 32 terms, and a gradient comes through 13 products and as many backwards.
+    rounding = 26 * 32 * float(np.finfo(np.float32).eps)
+    largest = lambda tree: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+    assert abs(float(loss)) < rounding * float(far)
+    assert largest(gradient) < rounding * largest(far_gradient)
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,20 @@ def test_a_non_finite_step_is_discarded_and_no_moment_is_copied():
     assert (int(after.step), int(after.bad_steps)) == (2, 0)
 
 
+def test_a_gradient_that_is_not_finite_is_discarded_though_the_loss_is():
+    """A root of 0 has an endless slope."""
+    root = lambda params, batch, rng: {'loss': (jnp.sqrt(params['x']).sum(), jnp.ones(()))}
+    objective = losses.Objective(root, lambda batch: {'loss': jnp.ones(())})
+    params = {'x': np.array([0.0, 4.0], np.float32)}
+    step = jax.jit(make_train_step(objective, OPTIMIZER))
+    batch = {'input_ids': np.zeros((8, 2), np.int32)}
+    after, metrics = step(fresh_state(params, OPTIMIZER), batch, hparams_of(OPTIMIZER, 0, 10))
+    assert float(metrics['loss'][0]) == 2 and np.isinf(metrics['grad_norm'][0])
+    assert (int(after.step), int(after.bad_steps)) == (1, 1)
+    assert_same(after.params, params)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(after.opt_state))
+
+
 def test_evaluation_counts_padding_rows_for_nothing():
     model = heads.Pretraining(CONFIG)
     batch = make_batch(CONFIG)

@@ -38,7 +38,7 @@ def test_unusual_text_is_warned_about(tmp_path, vocabulary, capsys):
     (tmp_path / 'a.txt').write_text('\n\n'.join(['waa wab wac .'] * 20 + ['zzz zzz ?']) + '\n\n')
     statistics = run(tmp_path, vocabulary, eval_fraction=0).statistics
     captured = capsys.readouterr()
-    assert 'blank line after every sentence' in captured.err and 'repetitions' in captured.err
+    assert 'blank line after every sentence' in captured.err and '--dedup=lines' in captured.err
     assert (
         len(statistics['warnings']) == 2
         and statistics['text']['train']['duplicate_line_rate'] == 1 - 2 / 21
@@ -153,7 +153,7 @@ first, second = (KeptResults.numbered(f'{tmp_path}/{{i}}', 2) for i in range(2))
 with LocalEngine(2) as engine:
     engine.run(print, [('ready',)] * 2, Progress('', 2, ''), first)
     print(flush=True)
-    engine.run(time.sleep, [(600,)] * 2, Progress('', 2, ''), second)
+    engine.run(time.sleep, [(60,)] * 2, Progress('', 2, ''), second)
 """
     job = subprocess.Popen(
         [sys.executable, '-c', code],

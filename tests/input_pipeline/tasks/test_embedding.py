@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.input_pipeline.tasks.batching import bucketed_batches, training_batches
+from bert_jax.input_pipeline.tasks.batching import (
+    bucketed_batches,
+    count_left_over,
+    training_batches,
+)
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -151,3 +155,35 @@ ROW = {'q': 'a', 'd': 'b', 'no': ['c'], 'a': 'a', 'b': 'b', 's': 2}
 def test_what_cannot_be(task_of, columns, records, entries, message):
     with refused(message):
         task_of({'dev': (columns, records)}, **entries).examples('dev')
+
+
+def test_rows_whose_text_is_common_take_turns_over_the_epochs():
+    """One of 1,000 alike fits in a batch: each comes once before any comes twice."""
+    alike = np.where(np.arange(5000) < 1000, 5000, 5001 + np.arange(5000))
+    numbers = np.stack([np.arange(5000), alike], 1)
+    features = {'row': np.arange(5000)}
+
+    def times(steps, start=0):
+        batches = training_batches(features, ['row'], 32, 0, start, numbers)
+        rows = [batch['row'] for batch in itertools.islice(batches, steps)]
+        return np.bincount(np.concatenate(rows), minlength=5000)
+
+    seen = times(3 * 5000 // 32)
+    assert (seen[:1000].sum(), seen[:1000].max(), seen[1000:].min()) == (468, 1, 3)
+    assert np.array_equal(times(300) + times(168, 300), times(468))
+    assert sorted(np.unique(times(1100)[:1000])) == [1, 2]
+    assert count_left_over(numbers, 32, 0) == 843
+    assert count_left_over(np.arange(99)[:, None], 32, 0) == 0
+
+
+def test_rows_apart_without_equal_texts_come_as_in_any_shuffle():
+    for count, size in ((100, 8), (9, 8), (101, 60), (64, 64)):
+        features = {'row': np.arange(count)}
+        plain, apart = (
+            [
+                b['row']
+                for b in itertools.islice(training_batches(features, ['row'], size, 3, 0, d), 1)
+            ]
+            for d in (None, np.arange(2 * count).reshape(count, 2))
+        )
+        assert np.array_equal(plain, apart)

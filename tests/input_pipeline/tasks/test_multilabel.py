@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn import metrics, preprocessing
 
+from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.files.found import find
 from bert_jax.input_pipeline.tasks.metrics.thresholds import best_thresholds
@@ -46,6 +47,21 @@ def test_sets_are_found_and_read_as_scikit_learn_has_them(tmp_path, name):
     np.testing.assert_array_equal(held[..., 0], expected)
     # A row of as many pieces as there are labels is not mixed up with them.
     assert held.shape == (30, 3, 1)
+
+
+def test_lists_under_names_of_another_language_are_found(tmp_path):
+    path = tmp_path / 'लेख.jsonl'
+    lists = [['खेल', 'देश'], [], ['देश'], ['खेल']] * 10
+    rows = [{'पाठ': f'पाठ {i} बहुत अच्छा है', 'विषय': row} for i, row in enumerate(lists)]
+    path.write_text('\n'.join(json.dumps(row) for row in rows))
+    task = find(str(path), str(path)).task
+    assert (task.kind, task.labels) == ('multilabel', ('खेल', 'देश'))
+    assert task.files['train'][0].columns == {'text': 'पाठ', 'label': 'विषय'}
+
+    # Two columns of lists may be words and their tags: which is the label is asked.
+    path.write_text('\n'.join(json.dumps({**row, 'शब्द': row['विषय']}) for row in rows))
+    with pytest.raises(UserError, match='do not look like labels: say which'):
+        find(str(path), str(path))
 
 
 def logits(truth, noise):

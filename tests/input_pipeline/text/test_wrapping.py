@@ -120,7 +120,7 @@ def test_where_a_paragraph_ends():
     assert paragraphs('One\ntwo\n\nthree\nfour') == ['One two', '', 'three four']
     assert paragraphs('  One\ntwo\n  three\nfour') == ['One two', 'three four']  # indented
     assert paragraphs('  > One\n  > two') == ['> One > two']
-    assert paragraphs('aa\nbb\ncc\ndd', most=3) == ['aa bb', 'cc dd']
+    assert paragraphs('aa\nbb\ncc\ndd', most=3) == ['aa bb ', 'cc dd']
     lines = joined([(0, 5, 'One'), (1, 9, 'two'), (2, 13, ''), (3, 14, 'three')], False, 99)
     assert list(lines) == [(0, 5, 'One two'), (2, 13, ''), (3, 14, 'three')]
 

@@ -188,7 +188,7 @@ class TestDirectory:
             Tokenizer.load(put(tmp_path / 'a', tokens, config))
 
     def test_not_a_directory(self, tmp_path):
-        with refused('no such tokenizer directory'):
+        with refused('no such tokenizer directory .*vocab.json or tokenizer.json'):
             Tokenizer.load(tmp_path / 'none')
         with refused('neither vocab.txt nor spm.model'):
             Tokenizer.load(tmp_path)

@@ -107,7 +107,10 @@ def test_two_processes_divide_the_steps(tmp_path):
 def test_a_killed_study_leaves_its_command_the_step(tmp_path):
     """Nobody takes the step while the command of the killed one is still at work."""
     go_on, lock = tmp_path / 'go_on', tmp_path / 'run/locks/a.lock'
-    waits = f'open(f + "/begun", "w")\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.02)'
+    waits = (
+        'open(f + "/begun", "w")\nfor _ in range(3000):\n'
+        f'  if os.path.exists({str(go_on)!r}): break\n  time.sleep(0.02)'
+    )
     first = start(tmp_path / 'run', waits)
     wait_for((tmp_path / 'run/a/begun').exists, first)
     os.kill(first.pid, signal.SIGKILL)

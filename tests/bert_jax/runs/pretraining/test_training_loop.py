@@ -9,6 +9,7 @@ import dataclasses
 import pathlib
 import re
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -376,3 +377,28 @@ def test_pairs_can_be_read_without_learning_what_they_are(folder):
         str(folder / 'without'), str(folder / 'unlabelled/records'), 'train'
     )
     assert measured['metrics']['mlm_loss'] > 0 and 'nsp_loss' not in measured['metrics']
+
+
+def test_a_closed_terminal_saves_as_sigterm_does_and_a_cut_file_is_told(folder, signal_handlers):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+    with pytest.MonkeyPatch.context() as patch:
+        stopping_after(15, patch, signal.SIGHUP)
+        arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/hung']
+        done = commands.run('pretrain', *arguments, *(f'--set={c}' for c in SETTINGS))
+    assert done.returncode == 128 + signal.SIGHUP, done.stderr
+    assert checkpoint.saved_steps(folder / 'hung') == [15]
+    (folder / 'hung' / 'metrics.jsonl').write_text('{"step": 10, "spl')
+    said, log = pretrain(folder, (0, 'hung', []))
+    assert said == ['0'] and 'the lines of steps 1 to 10 are missing' in log
+
+
+def test_a_run_keeps_the_growth_that_it_began_with(folder):
+    """A growth that does not end: refused of a new run, and gone on with."""
+    grows = ['phases.0.batch_size=24', 'phases.0.batch_warmup_from=8', 'phases.0.steps=4']
+    grows += ['phases.0.batch_warmup_steps=3', 'optimizer.warmup_steps=2']
+    grows += ['runtime.accumulation=3', 'optimizer.schedule=constant', *UNDROPPED]
+    said, _ = pretrain(folder, (0, 'endless', grows))
+    assert said[0].startswith('2: phases.0: its batch grows for 6 steps, and it has 4')
+    longer = [*grows, 'phases.0.steps=8']
+    said, log = pretrain(folder, (2, 'endless', longer), (0, 'endless', grows))
+    assert said == ['143', '0'], log

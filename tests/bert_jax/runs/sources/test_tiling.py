@@ -10,9 +10,10 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.conversion.parameters import Model
+from bert_jax.mesh.sharding import by_path
 from bert_jax.model import heads, layout
 from bert_jax.runs.sources import fitting, source, tiling
-from bert_jax.train.state import init_params
+from bert_jax.train.state import init_params, parameter_shapes
 from tests.helpers import tiny_models
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
@@ -109,3 +110,26 @@ def test_a_run_may_set_another_base_of_its_rotary_positions(monkeypatch):
     start = source.Source(model, tiny_models.tokenizer(), 'small', 7)
     config = dataclasses.replace(model.config, layer_norm_eps=0.5)
     assert fitting.as_pretraining(start, start.tokenizer, config, 0)
+
+
+def test_the_norm_that_a_first_block_lacks_goes_and_comes():
+    """ModernBERT's, of attention, in the tree of a student of one block and in a larger model."""
+    two = tiny_config(
+        num_layers=2, family='modernbert', norm='pre', positions='rotary', type_vocab_size=0
+    )
+    one = dataclasses.replace(two, num_layers=1)
+    norms = [name for name in shapes_of(two) if name not in shapes_of(one)]
+    assert norms and all('/attention_norm/' in name for name in norms)
+    for old, new, way in ((two, one, 'layers'), (two, one, 'tiling'), (one, two, 'tiling')):
+        params = jax.device_get(jax.jit(lambda c=old: init_params(heads.Pretraining(c), 0))())
+        model = Model(old, layout.stacked(params), 'BertForPreTraining')
+        start = source.Source(model, tiny_models.tokenizer(), 'small', 7)
+        made = traverse_util.flatten_dict(tiling.resized(start, new, way).params, sep='/')
+        assert {name: leaf.shape for name, leaf in made.items()} == shapes_of(new)
+    scales = [made[name] for name in norms if name.endswith('scale')]
+    assert scales and all((scale == 1).all() for scale in scales)
+
+
+def shapes_of(config):
+    shapes = by_path(parameter_shapes(heads.Pretraining(config)))
+    return {name: leaf.shape for name, leaf in shapes.items()}

@@ -20,6 +20,7 @@ from bert_jax.runs.workdir.metrics import (
     MetricWriter,
     describe,
     read_metrics,
+    say_missing,
     truncate_after,
 )
 from bert_jax.runs.workdir.notes import Guess, note_guess
@@ -190,3 +191,16 @@ def test_what_guessing_scores_is_a_line_of_each_picture_in_its_unit(tmp_path, dr
     }
     assert curves_of(drawn['losses.png'])['mlm_loss, guessing'] == [(0, 7.5), (30, 7.5)]
     assert curves_of(drawn['scores.png'])['dev f1, guessing'] == [(0, 0.5), (30, 0.5)]
+
+
+def test_steps_whose_lines_were_cut_off_are_named(tmp_path, caplog):
+    path = tmp_path / 'metrics.jsonl'
+    say_missing(path, 0)
+    write_steps(tmp_path, (10, 20, 30))
+    say_missing(path, 20)
+    assert 'missing' not in caplog.text
+    say_missing(path, 50)
+    assert 'the lines of steps 31 to 50 are missing' in caplog.text
+    path.unlink()
+    say_missing(path, 50)
+    assert 'the lines of steps 1 to 50 are missing' in caplog.text

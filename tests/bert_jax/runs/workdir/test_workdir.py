@@ -144,8 +144,10 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize('name', ['config.json', 'data.json'])
-@pytest.mark.parametrize('damage', DAMAGE)
+@pytest.mark.parametrize(
+    ('name', 'damage'),
+    [*(('config.json', damage) for damage in DAMAGE), ('data.json', 'a folder')],
+)
 def test_a_folder_whose_files_do_not_say_of_which_run_is_refused_and_left_alone(
     tmp_path, name, damage
 ):
@@ -212,3 +214,17 @@ def test_a_run_keeps_the_products_that_it_began_with_on_another_processor(tmp_pa
     assert products(slow, 'amx_bf16') == 'float32'
     assert products(older, 'amx_bf16') is None
     assert products(fast, 'amx_bf16', by_name) == 'float32'
+
+
+@pytest.mark.parametrize('damage', ['', '{"rec', None])
+def test_a_damaged_data_json_is_made_again_and_the_run_goes_on(tmp_path, damage, caplog):
+    run(tmp_path, 60)
+    file = tmp_path / 'data.json'
+    file.unlink()
+    if damage is not None:
+        file.write_text(damage)
+    assert run(tmp_path, 60)
+    assert 'data.json: damaged or gone: made again' in caplog.text
+    assert Workdir(tmp_path).data() == {'records': 'these'}
+    with refused('another run .*seed'):
+        run(tmp_path, 60, 'seed=1')

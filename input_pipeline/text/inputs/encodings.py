@@ -1,0 +1,162 @@
+"""Text that is not UTF-8: how many lines of a file, in which encoding, and what converts it.
+
+Owns the share of a file's lines from which it is refused, and the guess. The guess is a trial: an
+encoding that fits decodes the lines, and its most common letters are among what is outside of
+ASCII. Must not know what the lines mean.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import re
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text.files import CHUNK, compression_of, decompressed, opened, state
+
+_FEWEST, _SHARE = 20, 0.05  # lines that are not UTF-8, from which on a text is refused
+_SAMPLE_BYTES = 1 << 20  # of such lines, by which an encoding is guessed
+_HIGH = bytes(range(128, 256))
+_MARKS = {
+    b'\xff\xfe\0\0': 'UTF-32',
+    b'\0\0\xfe\xff': 'UTF-32',
+    b'\xff\xfe': 'UTF-16',
+    b'\xfe\xff': 'UTF-16',
+}
+_HANZI = '[的一是不了在人有我他这這中大来來上国國个個到说說们們为為和你地出道时時年会會生]'
+# What is common in texts of an encoding, and the least share that it has of all characters outside
+# of ASCII. Accented letters of Western languages come alone or in pairs, between others.
+_WESTERN = r'(?<![^\0-\x7f])[À-ÖØ-öø-ÿœŒªº°§€£«»¿¡‘’“”„…–—\xa0·©®]{1,2}(?![^\0-\x7f])'
+_COMMON = (
+    ('euc-kr', '[이다는에의을를로하고가한도지기은인사]', 0.15),
+    ('cp949', '[이다는에의을를로하고가한도지기은인사]', 0.15),
+    ('shift_jis', '[ぁ-んァ-ヶ]', 0.2),
+    ('cp932', '[ぁ-んァ-ヶ]', 0.2),
+    ('gb18030', _HANZI, 0.08),
+    ('cp1251', '(?<![A-Za-z])[оеаинтсрвлі](?![A-Za-z])', 0.5),
+    ('latin1', _WESTERN, 0.8),
+    ('cp1252', _WESTERN, 0.8),
+)
+
+
+class _Survey(NamedTuple):
+    """What a file is: how it is packed, how many lines it has, and how many of them are what."""
+
+    compression: str | None
+    mark: str  # the encoding that its first bytes name, or ''
+    lines: int
+    invalid: int  # no UTF-8
+    valid: int  # UTF-8 with characters outside of ASCII
+    sample: bytes  # the first of the invalid ones
+
+
+def refuse_other(path: str, mend: str) -> None:
+    """Raise UserError for a file with so many lines that are not UTF-8 that it is in another.
+
+    `mend`: what else the user may do.
+    """
+    survey = _survey_of(path)
+    if survey.mark or many(survey.invalid, survey.lines):
+        raise UserError(
+            f'{path}: {survey.invalid:,} of {survey.lines:,} lines are not UTF-8:'
+            f' {advice(path)}; or {mend}'
+        )
+
+
+def many(invalid: int, lines: int) -> bool:
+    """Tell whether so many lines that are not UTF-8 are no slips, but another encoding."""
+    return invalid >= max(_FEWEST, _SHARE * lines)
+
+
+def advice(path: str) -> str:
+    """Word how to convert a file that is not UTF-8: 'it looks like cp1252 (...): convert it ...'.
+
+    The command is for any locale, and reads the file as it is compressed.
+    """
+    survey = _survey_of(path)
+    encoding = survey.mark
+    looks = f'it is {encoding}'
+    if not encoding:
+        if survey.valid > survey.invalid / 10:
+            return (
+                f'{survey.valid:,} other lines are UTF-8 with letters outside of ASCII: convert'
+                ' the parts of the file apart, before they are put together'
+            )
+        encoding, word = guess(survey.sample)
+        shown = encoding.replace('latin1', 'latin-1')  # its other name is no name to iconv
+        looks = f'it looks like {shown} ({word})' if encoding else 'its encoding is not known'
+
+    name, into = shlex.quote(path), shlex.quote(f'{path}.utf8')
+    command = f'iconv -f {encoding or "ENCODING"} -t UTF-8'
+    command = (
+        f'{survey.compression} -dc < {name} | {command}'
+        if survey.compression
+        else f'{command} {name}'
+    )
+    return f'{looks}: convert it ({command} > {into}) and put that in its place'
+
+
+def guess(sample: bytes) -> tuple[str, str]:
+    """Return an encoding that lines may be in, as iconv calls it, and a word of them; or ('', '').
+
+    The lines may end in the middle of a character.
+    """
+    for encoding, common, least in _COMMON:
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(sample)
+        except UnicodeDecodeError:
+            continue
+        outside = len(re.findall(r'[^\0-\x7f]', text))
+        expected = sum(map(len, re.findall(common, text)))
+        if outside and expected >= least * outside:
+            word = re.search(r'[\w’]*[^\W\0-\x7f][\w’]*', text)
+            return encoding, word[0][:20] if word else ''
+    return '', ''
+
+
+def _survey_of(path: str) -> _Survey:
+    with reading(path):
+        return _survey(path, state(path))
+
+
+@functools.lru_cache(maxsize=1)
+def _survey(path: str, state: tuple[int, int]) -> _Survey:
+    """Read all of a file, which is as `state` says: another state is another file."""
+    del state
+    lines = invalid = valid = 0
+    mark, sample = '', b''
+    with opened(path) as file:
+        compression = compression_of(file)
+        for block in _blocks(decompressed(file, compression, path)):
+            if not lines:
+                mark = next((of for begin, of in _MARKS.items() if block.startswith(begin)), '')
+            if block.isascii():
+                lines += block.count(b'\n') + 1
+                continue
+            for line in block.split(b'\n'):
+                lines += 1
+                try:
+                    valid += not line.decode().isascii()
+                except UnicodeDecodeError:
+                    invalid += 1
+                    if len(sample) < _SAMPLE_BYTES:
+                        sample += line[:_SAMPLE_BYTES] + b'\n'
+    return _Survey(compression, mark, lines, invalid, valid, sample)
+
+
+def _blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the text of a file in whole lines, without the line end that parts two blocks."""
+    unfinished = b''
+    for chunk in chunks:
+        block, end, unfinished = (unfinished + chunk).rpartition(b'\n')
+        # A line without an end in sight: a part of it, which is cut beside an ASCII character.
+        if not end and len(unfinished) > CHUNK:
+            block = unfinished.rstrip(_HIGH) or unfinished
+            unfinished = unfinished[len(block) :]
+        if end or block:
+            yield block
+    if unfinished:
+        yield unfinished
