@@ -369,8 +369,6 @@ def _parsed(argv: Sequence[str], program: str, settings: type[Section] | None) -
         message = f'{missing[0]} is required'
         if len(missing) > 1:
             message = f'{", ".join(missing[:-1])} and {missing[-1]} are required'
-    if "'recipe'" in message and 'config' in flags.FLAGS:
-        message += ': --config=NAME names a preset, as --config=modernbert_base'
     raise UserError(f'{message} (see --help)')
 
 
@@ -383,6 +381,8 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
         settings = FinetuneConfig
     command = commands.typed_name(program)
     meant = elsewhere.propose(flag, command, flag_names, names(settings) if settings else ())
+    if flag == 'recipe' and 'config' in flag_names:  # a flag of bert-finetune
+        meant = '--config=NAME names a preset, as --config=modernbert_base'
     return f'--{flag}: {command} has no such flag{meant and "; "}{meant} (see --help)'
 
 
