@@ -19,6 +19,7 @@ import pathlib
 import re
 import runpy
 import select
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +157,7 @@ def ending(program: str) -> Iterator[None]:
         try:
             yield
         finally:
-            print(end='', flush=True)  # at the interpreter's exit a failure would be a traceback
+            _flush_output()  # at the interpreter's exit a failure would be a traceback
     except UserError as error:
         _fail(program, str(error), error.exit_code)
     # Exit codes as a shell tells them: 128 + the signal (SIGINT is 2, SIGPIPE is 13).
@@ -176,6 +177,16 @@ def ending(program: str) -> Iterator[None]:
         if sys.stdout is not None:
             _discard(sys.stdout)  # else what did not fit is tried again at exit
         _fail(program, line)
+
+
+def _flush_output() -> None:
+    """Write what stdout still holds; nothing where it was a terminal that has been closed."""
+    try:
+        print(end='', flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO or not stat.S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode):
+            raise
+        _discard(sys.stdout)
 
 
 def _is_unread(stream: TextIO) -> bool:
@@ -358,8 +369,6 @@ def _parsed(argv: Sequence[str], program: str, settings: type[Section] | None) -
         message = f'{missing[0]} is required'
         if len(missing) > 1:
             message = f'{", ".join(missing[:-1])} and {missing[-1]} are required'
-    if "'recipe'" in message and 'config' in flags.FLAGS:
-        message += ': --config=NAME names a preset, as --config=modernbert_base'
     raise UserError(f'{message} (see --help)')
 
 
@@ -372,6 +381,8 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
         settings = FinetuneConfig
     command = commands.typed_name(program)
     meant = elsewhere.propose(flag, command, flag_names, names(settings) if settings else ())
+    if flag == 'recipe' and 'config' in flag_names:  # a flag of bert-finetune
+        meant = '--config=NAME names a preset, as --config=modernbert_base'
     return f'--{flag}: {command} has no such flag{meant and "; "}{meant} (see --help)'
 
 

@@ -43,6 +43,7 @@ _FIXED = (
 )  # fmt: skip
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
 _DEEPEST = 4096  # blocks of any model, also where they share their arrays
+_LARGER = 8  # times the longest array: what differs by less is named array by array
 _LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks
 
 
@@ -317,19 +318,18 @@ def parts_of(
     """
     # Settings bound the work that follows: damaged ones would ask for arrays of any size.
     names, c = set(tensors), config
-    sizes = [c.vocab_size, c.hidden_size, c.type_vocab_size]
-    sizes += [c.max_position] if c.positions == 'learned' else []
+    positions = c.max_position if c.positions == 'learned' else 0
+    sizes = (c.vocab_size, c.hidden_size, c.type_vocab_size, positions)
     longest = max((max(np.shape(array), default=0) for array in tensors.values()), default=0)
     largest = max(*sizes, c.intermediate_size, c.max_position)
-    if max(sizes) > longest or largest >= 2**30 or c.num_layers > _DEEPEST:
+    if max(sizes) > _LARGER * longest or largest >= 2**30 or c.num_layers > _DEEPEST:
         raise UserError(
             f'{settings}: {c.num_layers} blocks and a size of {largest}, but the longest array has'
             f' {longest} rows: it is damaged, or of another model'
         )
     if config.own_blocks > len(names):  # before a name is made for each array of each
         raise UserError(
-            f'{settings}: {config.own_blocks} blocks, but there are {len(names)} arrays: it is of'
-            ' another model'
+            f'{settings}: {config.own_blocks} blocks, {len(names)} arrays: it is of another model'
         )
 
     # A part is there if any of its arrays is; that all of them are is checked with the shapes.

@@ -36,7 +36,8 @@ def test_the_citation_has_the_version_of_the_package():
 
 def test_the_changelog_begins_with_the_version_of_the_package_in_its_groups():
     version = re.search(r'^version = (.*)$', (ROOT / 'setup.cfg').read_text(), re.MULTILINE)
-    newest, _, _ = (ROOT / 'CHANGELOG.md').read_text().partition('\n## [')[2].partition('\n## [')
+    _, *parts = (ROOT / 'CHANGELOG.md').read_text().split('\n## [')
+    newest = parts[1] if parts[0].startswith('Unreleased]') else parts[0]
     assert version and newest.startswith(f'{version[1]}] - ')
     groups = re.findall(r'^### (.*)$', newest, re.MULTILINE)
     assert groups == ['Upgrade notes', 'Added', 'Changed', 'Removed', 'Fixed']

@@ -260,8 +260,8 @@ def test_a_fresh_model_is_the_one_that_pre_training_begins_with(encoder):
     fresh = Bert.fresh(loaded.config, loaded.tokenizer, seed=7)
     same = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7)
     jax.tree.map(same, fresh.params, loaded.params)
-    with refused('model.vocab_size=99'):
-        Bert.fresh(dataclasses.replace(loaded.config, vocab_size=99), loaded.tokenizer)
+    with refused('model.vocab_size=999'):
+        Bert.fresh(dataclasses.replace(loaded.config, vocab_size=999), loaded.tokenizer)
 
 
 def test_a_model_without_a_masked_lm_head_says_so(encoder):
