@@ -154,7 +154,7 @@ def count_sent(task: Task) -> float:
 
     Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it. Over `data`
     gradients are scattered and their sums, or the new weights, gathered. Over `fsdp` gradients are
-    scattered and parameters gathered, forward and backward. Over `model` the outputs of a product a
+    scattered and parameters gathered, once at least. Over `model` the outputs of a product a
     sub-layer are added up, forward and backward. What may go in the dtype of the arithmetic counts
     in that.
     """
@@ -169,7 +169,7 @@ def count_sent(task: Task) -> float:
     is_sharded = sharding.shards_update(runtime, task.mesh)
     of_data = data * (summed + (narrow if is_sharded else summed))
     # Weights are those of one part of `fsdp`.
-    of_fsdp = fsdp * mesh['fsdp'] * (summed + 2 * runtime.accumulation * narrow)
+    of_fsdp = fsdp * mesh['fsdp'] * (summed + narrow)
 
     # An all-reduce of each output is a scatter and a gather.
     outputs = sum(part.shapes()[name][1] for part in parts_of(model) for name in part.rows)
