@@ -52,9 +52,3 @@ def test_rows_hold_what_they_may_and_are_as_full_as_first_fit_makes_them(shape):
     assert [some.order[a:b].tolist() for a, b in itertools.pairwise(some.bounds)] == [
         packs.order[packs.bounds[row] : packs.bounds[row + 1]].tolist() for row in (7, 3)
     ]
-
-
-def test_a_row_of_short_examples_holds_no_more_predictions_than_it_may():
-    """Four of 5 tokens and 3 predictions would fit by their tokens."""
-    packs = pack(np.full(8, 5), np.full(8, 3), RecordSpec(20, 7, 'static', 8))
-    assert np.diff(packs.bounds).tolist() == [2] * 4

@@ -116,6 +116,18 @@ def test_guessing_is_the_best_constant_set(task):
     assert task.constant_loss(features) == pytest.approx(entropy.mean())
 
 
+def test_no_threshold_has_a_better_f1_than_the_chosen_one():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        truth, shares = rng.integers(0, 2, 12), rng.integers(1, 10, 12) / 10
+        f1 = lambda least, truth=truth, shares=shares: metrics.f1_score(
+            truth, shares > least, zero_division=0
+        )
+        (chosen,) = best_thresholds(truth[:, None], shares[:, None])
+        if truth.any():
+            assert f1(chosen) == pytest.approx(max(map(f1, np.arange(0.05, 1, 0.1))))
+
+
 def test_a_label_that_nobody_has_keeps_one_half():
     assert best_thresholds(np.zeros((3, 1)), np.full((3, 1), 0.2)) == [0.5]
     assert best_thresholds(np.array([[1], [0]]), np.array([[0.3], [0.1]])) == [pytest.approx(0.2)]
