@@ -19,6 +19,7 @@ from scipy.special import expit, softmax
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.inference import Predictor, served_heads
+from bert_jax.inference.pipelines import QuestionAnswering
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import Source, load_plain
@@ -139,6 +140,23 @@ def test_answers_in_contexts_longer_than_a_row():
         and beside[1]['answer'] == answer['answer']
     )
     assert serve(('who?', ''))['answer'] == ''
+
+
+def test_an_answer_is_between_the_likeliest_ends():
+    """Of more word pieces than the ends that are tried."""
+    tokenizer, record = tiny_models.tokenizer(), {'question': 'who?', 'context': 'film ' * 9 + LONG}
+    serve = QuestionAnswering((), tokenizer, 64, 1, {'n_best': 2, 'max_answer_length': 5})
+    rows = serve.rows([record])
+    ids = rows['input_ids'][0].tolist()
+    first = ids.index(tokenizer.encode(LONG)[2])
+    outputs = {
+        name: np.random.default_rng(0).normal(size=(1, len(ids))).astype(np.float32)
+        for name in ('start_logits', 'end_logits')
+    }
+    # The likeliest end is a word too far.
+    outputs['start_logits'][0, first], outputs['end_logits'][0, first + 4 : first + 6] = 9, (8, 9)
+    (answer,) = serve.answers([record], rows, outputs)
+    assert answer['answer'] == ' '.join(LONG.split()[2:7])
 
 
 LONG = ' '.join(tiny_models.WORDS[:12] * 2)

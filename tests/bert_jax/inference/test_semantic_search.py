@@ -78,6 +78,18 @@ def test_a_file_that_cannot_be_used_is_refused(records, message):
         SemanticSearch(extractor(), records, 's.txt')
 
 
+@pytest.mark.parametrize(('sign', 'wanted'), [(1, ['c', 'd']), (-1, ['d'])])
+def test_a_negative_is_below_the_positive_by_a_share_of_its_cosine(sign, wanted):
+    """Of a positive at 0.8 from 0.6 on, and of one at -0.8 from -1 on."""
+    cosines = {'a': 0.8 * sign, 'b': 0.7, 'c': 0.5, 'd': -1.0, 'q': 1.0, 'r': 0.0}
+    embed = lambda texts, prompt: np.array(
+        [[cosines[t], (1 - cosines[t] ** 2) ** 0.5] for t in texts], np.float32
+    )
+    pairs = [('q', 'a'), *(('r', other) for other in 'bcd')]
+    mined = mine_hard_negatives(pairs, embed, Mining(len(wanted), margin=0.25))
+    assert next(mined)['negatives'] == wanted
+
+
 def test_hard_negatives_are_mined_from_a_file_to_a_file(tmp_path):
     """Which documents they are is tested in tests/parity/test_mining.py."""
     rng = np.random.default_rng(0)

@@ -6,13 +6,17 @@ tests/parity.
 
 from __future__ import annotations
 
+import types
+
 import jax
 import numpy as np
 import pytest
+from scipy import special
+from sklearn.metrics import log_loss, mean_squared_error
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.model.dropout import DropoutRng
-from bert_jax.train import task_heads
+from bert_jax.train import losses, task_heads
 from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_encode
 from tests.helpers.tiny import tiny_config
 
@@ -84,6 +88,67 @@ def test_logits_and_losses_equal_numpy(head):
     right = ((wanted.argmax(-1) == labels) * weights).sum() / weights.sum()
     assert float(sums['accuracy'][0] / sums['accuracy'][1]) == pytest.approx(right)
     assert 0 < right < 1
+
+
+# A model whose outputs are in the batch, and whose last row only fills it up.
+SAYS = types.SimpleNamespace(apply=lambda variables, batch, rng: batch['outputs'])
+COUNTS = np.array([1, 1, 1, 1, 1, 1, 1, 0], np.float32)
+
+
+def measured(objective: losses.Objective, outputs: np.ndarray, **labels) -> dict[str, float]:
+    """The mean of each metric, the loss over its own denominator."""
+    batch = {'outputs': outputs.astype(np.float32), 'example_weights': COUNTS, **labels}
+    sums, weights = objective.sums({}, batch, None), objective.weights(batch)
+    return {
+        name: float(total / weights.get(name, weight)) for name, (total, weight) in sums.items()
+    }
+
+
+def test_an_answer_is_right_where_both_of_its_ends_are():
+    """And its loss is the mean of theirs."""
+    rng = np.random.default_rng(0)
+    outputs, ends = rng.normal(size=(ROWS, 6, 2)), rng.integers(0, 6, (2, ROWS), dtype=np.int32)
+    # Of the first rows both ends, or one of them, are the likeliest.
+    for row, sides in enumerate(((0, 1), (0,), (1,), (0, 1))):
+        for side in sides:
+            outputs[row, ends[side, row], side] = 9
+    log_p = special.log_softmax(outputs[:-1], axis=1)
+    chosen = [log_p[np.arange(ROWS - 1), ends[i, :-1], i] for i in (0, 1)]
+    right = [log_p[..., i].argmax(1) == ends[i, :-1] for i in (0, 1)]
+    assert not np.array_equal(*right)
+    found = measured(
+        losses.span_objective(SAYS), outputs, start_positions=ends[0], end_positions=ends[1]
+    )
+    assert found['loss'] == pytest.approx(-np.mean(chosen), rel=1e-5)
+    assert found['accuracy'] == pytest.approx((right[0] & right[1]).mean())
+
+
+def test_losses_of_numbers_and_of_sets_of_labels_are_sklearns():
+    rng = np.random.default_rng(0)
+    outputs, held = 3 * rng.normal(size=(ROWS, LABELS)), rng.integers(0, 2, (ROWS, LABELS))
+    numbers = rng.normal(size=ROWS).astype(np.float32)
+    found = measured(losses.regression_objective(SAYS), outputs[:, :1], labels=numbers)
+    wanted = mean_squared_error(numbers[:-1], outputs[:-1, 0])
+    assert found['loss'] == pytest.approx(wanted, rel=1e-5)
+    labels = held[..., None].astype(np.float32)
+    found = measured(losses.multi_label_objective(SAYS), outputs, labels=labels)
+    wanted = log_loss(held[:-1].ravel(), special.expit(outputs[:-1]).ravel())
+    assert found['loss'] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_pairs_that_follow_and_those_that_do_not_have_a_share_of_right_answers_each():
+    logits = np.eye(2)[[0, 0, 1, 0, 1, 0, 0, 1]]
+    labels = np.array([0, 0, 0, 1, 1, 1, 1, 1], np.int32)
+    masked = {'masked_lm_ids': np.zeros((ROWS, 1), np.int32)}
+    masked['masked_lm_weights'] = np.ones((ROWS, 1), np.float32)
+    both = types.SimpleNamespace(
+        apply=lambda variables, batch, rng: (batch['outputs'][:, None], batch['outputs'])
+    )
+    found = measured(
+        losses.pretraining_objective(both, nsp=True), logits, next_sentence_labels=labels, **masked
+    )
+    shares = {'nsp_accuracy': 3 / 7, 'nsp_accuracy_is_next': 2 / 3, 'nsp_accuracy_random': 1 / 4}
+    assert {name: found[name] for name in shares} == pytest.approx(shares)
 
 
 def test_every_choice_has_dropout_of_its_own():

@@ -10,7 +10,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
+from bert_jax.input_pipeline.examples import masking
+from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
 from bert_jax.input_pipeline.randomness import Stream, mix
 from tests.helpers.masking import MASK, VOCAB, batch
 
@@ -119,3 +120,22 @@ def test_numbers_are_the_same_for_ever():
 
 
 GOLDEN = 'c276c69b31a010f1'
+
+
+def test_predictions_of_a_row_are_its_share_rounded_half_to_even_and_between_1_and_the_most():
+    lengths = np.array([1, 3, 10, 30, 50, 120, 128, 512])
+    assert prediction_counts(lengths, MaskingRule()).tolist() == [1, 1, 2, 4, 8, 18, 19, 20]
+
+
+def test_a_run_of_n_words_is_as_likely_as_1_over_n():
+    """Of the runs that start where so many can follow."""
+    rows, length, longest = 400, 103, 3
+    starts = np.ones((rows, length), bool)
+    word = np.broadcast_to(np.arange(length), starts.shape)
+    runs = masking._run_lengths(starts, starts, word, longest, Stream(3))
+    for reach, where in ((3, slice(0, length - 2)), (2, length - 2), (1, length - 1)):
+        found, draws = runs[:, where], runs[:, where].size
+        chances = 1 / np.arange(1, reach + 1)
+        for number, chance in enumerate(chances / chances.sum(), 1):
+            deviation = (chance * (1 - chance) / draws) ** 0.5
+            assert abs((found == number).mean() - chance) <= 4 * deviation

@@ -89,3 +89,20 @@ def test_full_sentences_lose_and_repeat_nothing():
     assert sorted(zip(cut.a.tolist(), cut.a_end.tolist(), strict=True)) == wanted
     long = make_examples(documents, 'full_sentences', 64, 50, 1.0, Stream(9))
     assert (long.a_end - long.a).max() <= 62 and (long.a_end - long.a).mean() < 40
+
+
+def test_short_rows_have_every_length_from_2_to_the_longest():
+    """Each as often: google-research/bert's rng.randint(2, max_num_tokens), both ends counted."""
+    sentences, count = 20, 1000  # of one token each
+    documents = Documents(
+        np.zeros(sentences * count, np.int32),
+        np.arange(sentences * count + 1),
+        np.arange(0, sentences * count + 1, sentences),
+        np.arange(count, dtype=np.uint64),
+        np.zeros(count, np.int64),
+    )
+    examples = make_examples(documents, 'full_sentences', 8, 1, 1.0, Stream(3))
+    first = examples.a % sentences == 0
+    lengths = np.bincount((examples.a_end - examples.a)[first], minlength=9)
+    assert lengths[:2].tolist() == [0, 0] and lengths[7:].sum() == 0
+    assert np.abs(lengths[2:7] - count / 5).max() < 4 * (count * 0.2 * 0.8) ** 0.5

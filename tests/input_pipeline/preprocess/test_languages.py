@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.input_pipeline.preprocess.languages import language_passes, split_inputs
+from bert_jax.input_pipeline.preprocess.languages import language_passes, mixture, split_inputs
 from tests.helpers.refusals import refused
 
 
@@ -33,6 +33,12 @@ def test_inputs_name_their_languages(tmp_path, monkeypatch):
     ):
         with refused(said):
             split_inputs('input', given)
+
+
+def test_without_an_exponent_it_is_that_of_multilingual_bert():
+    """S = 0.7 (google-research/bert multilingual.md)."""
+    taken = mixture({'en': 900.0, 'ko': 100.0}, None, ())
+    assert 900 * taken['en'] / (100 * taken['ko']) == pytest.approx(9**0.7)
 
 
 @pytest.mark.parametrize('exponent', [0.0, 0.3, 0.7, 1.0])

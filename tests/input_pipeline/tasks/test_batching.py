@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks.batching import bucketed_batches, length_groups
+from bert_jax.input_pipeline.tasks.batching import bucketed_batches, length_groups, training_batches
 from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.tasks.squad import SpanTask
@@ -130,3 +130,12 @@ def test_a_constant_answer_scores_as_its_share(kind, labels, truth, expected):
     task = text_task('x', kind, labels, tuple(expected), {})
     examples = [TextExample(str(n), 'text', None, label) for n, label in enumerate(truth)]
     assert task.constant_scores(examples) == pytest.approx(expected)
+
+
+def test_every_epoch_has_all_rows_in_an_order_of_its_own():
+    """Batches that the rows do not fill go on with the next epoch's."""
+    batches = training_batches({'labels': np.arange(50)}, ['labels'], 20, seed=3)
+    rows = np.concatenate([next(batches)['labels'] for _ in range(5)]).reshape(2, 50)
+    assert [sorted(epoch) for epoch in rows.tolist()] == [list(range(50))] * 2
+    # By chance one row is at the same place in both.
+    assert (rows[0] == rows[1]).sum() < 8 and (rows[0] == np.arange(50)).sum() < 8

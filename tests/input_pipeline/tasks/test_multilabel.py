@@ -132,6 +132,19 @@ def test_guessing_is_the_best_constant_set(task):
     assert task.constant_loss(features) == pytest.approx(entropy.mean())
 
 
+def test_no_threshold_has_a_better_f1_than_the_chosen_one():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        truth, shares = rng.integers(0, 2, 60), rng.integers(1, 100, 60) / 100
+
+        def f1(least, truth=truth, shares=shares):
+            given = shares > least
+            return 2 * (given & (truth == 1)).sum() / (given.sum() + truth.sum())
+
+        (chosen,) = best_thresholds(truth[:, None], shares[:, None])
+        assert f1(chosen) == pytest.approx(max(map(f1, np.arange(0.005, 1, 0.01))))
+
+
 def test_a_label_that_nobody_has_keeps_one_half():
     assert best_thresholds(np.zeros((3, 1)), np.full((3, 1), 0.2)) == [0.5]
     assert best_thresholds(np.array([[1], [0]]), np.array([[0.3], [0.1]])) == [pytest.approx(0.2)]

@@ -185,10 +185,12 @@ def test_best_threshold_is_the_official_search():
         gain = {
             n: float(answers[n] == 'x') if truths[n] else -float(answers[n] != '') for n in answers
         }
-        cumulative = unanswerable + np.cumsum(
-            [0.0, *(gain[n] for n in sorted(odds, key=odds.get) if n in gain)]
-        )
+        order = [n for n in sorted(odds, key=odds.get) if n in gain]
+        cumulative = unanswerable + np.cumsum([0.0, *(gain[n] for n in order)])
         assert report['best_exact'] == pytest.approx(100 * cumulative.max() / 25)
+        # Those of the best are answered, up to the last one's odds.
+        last = int(cumulative.argmax())
+        assert report['best_exact_thresh'] == (odds[order[last - 1]] if last else 0.0)
         assert 'tuned_exact' not in report
 
 
@@ -203,6 +205,13 @@ def test_a_mark_that_contradicts_the_answers(tmp_path, caplog):
     assert scores['exact'] == 100 and scores['HasAns_total'] == 1
     assert '1 of 2 questions list answers' in caplog.text
     assert task.examples('train')[0].answers == ()
+
+
+def test_f1_counts_a_word_as_often_as_both_have_it():
+    """Two of three words and of two are common; then one of two."""
+    report = squad.version1({'q': ['the tall, tall tree']}, {'q': 'tall tree'})
+    assert report == pytest.approx({'exact_match': 0.0, 'f1': 100 * 4 / 5})
+    assert squad.version1({'q': ['tall tree']}, {'q': 'tall tall'})['f1'] == pytest.approx(50)
 
 
 def test_korquad_counts_characters():
