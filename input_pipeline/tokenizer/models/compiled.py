@@ -187,6 +187,9 @@ def _spaced(rules: dict[str, Any]) -> dict[str, Any]:
     if first.get('type') == 'ByteLevel':
         first['add_prefix_space'] = True
         return rules
+    # Added tokens are looked for as they are: as normalised texts they would begin with that space.
+    for token in rules['added_tokens']:
+        token['normalized'] = False
     before = [{'type': 'Strip', 'strip_left': True, 'strip_right': False}]
     before += [{'type': 'Prepend', 'prepend': ' '}, *steps(rules['normalizer'])]
     return rules | {'normalizer': {'type': 'Sequence', 'normalizers': before}}
