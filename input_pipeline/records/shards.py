@@ -24,6 +24,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files import typed_json
 from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.configs.files.json_object import parse
+from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.tfrecord import (
@@ -219,9 +220,10 @@ class Manifest:
         """Read what `save` wrote.
 
         Raises:
-          UserError: there is no such file, or it is another one.
+          UserError: there is no such file, it is another one, or a pipe stands for a shard.
         """
         path = epath.Path(directory) / MANIFEST
+        check_regular_files(directory)
 
         # Four ways to be no manifest, each with its own cure.
         try:

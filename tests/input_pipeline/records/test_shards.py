@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import google_crc32c
 import pytest
@@ -44,6 +45,15 @@ def test_what_is_no_manifest_is_refused_in_one_line(tmp_path, text, message):
     with refused(message) as error:
         Manifest.load(tmp_path)
     assert str(tmp_path) in str(error.value)
+
+
+def test_a_pipe_in_place_of_a_shard_is_refused_at_once(tmp_path):
+    make_directory(tmp_path)
+    shard = tmp_path / Manifest.load(tmp_path).files[0].file
+    shard.unlink()
+    os.mkfifo(shard)
+    with refused(f'{shard.name}: is no file but a pipe'):
+        Manifest.load(tmp_path)
 
 
 def test_counts_that_differ_from_the_manifest_are_found(tmp_path):
