@@ -18,6 +18,7 @@ import google_crc32c
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.regular import check_regular
 
 CHUNK = 1 << 20  # bytes read at once
 _ZSTD_CHUNK = 1 << 12  # of input: at the very most 128 MiB of output
@@ -35,7 +36,8 @@ _MAGIC: dict[bytes, Compression] = {
 
 
 def opened(path: str) -> BinaryIO:
-    """Open a file to read, local or gs://."""
+    """Open a file to read, local or gs://; UserError for a pipe that nobody may write to."""
+    check_regular(path)
     # Without epath where it can be: making its paths costs more than reading a small file.
     return epath.Path(path).open('rb') if '://' in path else open(path, 'rb')
 

@@ -19,7 +19,14 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.text import rows
-from bert_jax.input_pipeline.text.files import changed, compression_of, crc32c, decompressed, state
+from bert_jax.input_pipeline.text.files import (
+    changed,
+    compression_of,
+    crc32c,
+    decompressed,
+    opened,
+    state,
+)
 from bert_jax.input_pipeline.text.inputs import encodings
 from bert_jax.input_pipeline.text.inputs.formats import of_lines
 from bert_jax.input_pipeline.text.rows import BadRecord
@@ -117,7 +124,7 @@ class Reader:
         one.
         """
         # How the file is read belongs to it, for other columns give other records.
-        with reading(f'--input={self.path}'), epath.Path(self.path).open('rb') as file:
+        with reading(f'--input={self.path}'), opened(self.path) as file:
             content = f'crc32c {crc32c(file):08x}'
         return [self.size, content, self.form, self.header, dict(self.columns or {})]
 
@@ -137,7 +144,7 @@ class Reader:
             if not self.skips:
                 mend = 'let --on_bad_record=skip, where the command has it, leave them out'
                 encodings.refuse_other(self.path, mend)
-            file, before = epath.Path(self.path).open('rb'), state(self.path)
+            file, before = opened(self.path), state(self.path)
         with file, reading(self.path):
             # Cut by hand, because Python's own line reading also splits at \r, and cannot pass over
             # one bad line.

@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import parse
-from bert_jax.input_pipeline.text.files import compression_of, decompressed
+from bert_jax.input_pipeline.text.files import compression_of, decompressed, opened
 from bert_jax.input_pipeline.text.inputs import encodings
 
 _COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')
@@ -43,7 +43,7 @@ def read_utf8(path: str) -> str:
     actual = located(path)
     if actual is None:
         raise UserError(f"{path}: no such file; a task's own files are looked for in --data_dir")
-    with reading(path), actual.open('rb') as file:
+    with reading(path), opened(str(actual)) as file:
         raw = b''.join(decompressed(file, compression_of(file), str(actual)))
     text = raw.removeprefix(codecs.BOM_UTF8)
     try:

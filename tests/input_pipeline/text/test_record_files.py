@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text import files, whole_text
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
 from tests.helpers.refusals import refused
 
@@ -114,3 +116,10 @@ def test_flags():
         parse_columns('text')
     with refused('No such file'):
         list(Reader('/nowhere.txt', ('text',)))
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / 'texts.tsv')
+    for read in (whole_text.read_utf8, files.opened):
+        with refused('texts.tsv: is no file but a pipe'):
+            read(str(tmp_path / 'texts.tsv'))
