@@ -265,6 +265,8 @@ def here(command: Command) -> str:
         return text
     name, arguments = command.ours
     extra = EXTRA.get(name, '')
+    if '--dupe_factor' in text:  # else refused as given twice
+        extra = extra.replace('--dupe_factor=2 ', '')
     if name == 'pretrain' and not any(word.startswith('--print') for word in arguments):
         config = settings_of(name, arguments)
         assert isinstance(config, schema.PretrainConfig)
