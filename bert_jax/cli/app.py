@@ -84,7 +84,7 @@ def run(
         # What follows -- belongs to another program: its --help is not asked of us.
         ours = argv[1 : argv.index('--')] if '--' in argv else argv[1:]
         with ending(program):
-            commands.check_words(program, ours)
+            commands.check_no_subcommand(program, ours)
             # Before the flags are parsed, of which others may be required.
             if {'--help', '-help', '-h'} & set(ours):
                 _tell(_usage(main, program, arguments))
@@ -376,6 +376,8 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
     """Return the line for a flag that the program does not have: what may have been meant."""
     from bert_jax.cli import elsewhere  # where it is needed, so that --help is quick
 
+    if instead := commands.REMOVED_FLAGS.get(program, {}).get(flag):
+        return f'--{flag} is gone: {instead}'
     flag_names = [each.name for each in own_flags()]
     if settings is None and 'set' in flag_names:  # feature-based's own --set
         settings = FinetuneConfig

@@ -22,7 +22,7 @@ SUBCOMMANDS = {
 }
 _PARTS = {file: (name, sub) for name, subs in SUBCOMMANDS.items() for sub, file in subs.items()}
 # {the file of a command: {a flag that it had: what stands for it}}.
-_REMOVED_FLAGS = {
+REMOVED_FLAGS = {
     'plan': {
         'search': 'settings are tried with --set, one plan each',
         'tries': 'a change that would do is named by estimate',
@@ -54,17 +54,13 @@ def module_of(name: str) -> str:
     return f'bert_jax.launch.{file or name}'
 
 
-def check_words(file: str, words: Sequence[str]) -> None:
-    """Raise UserError for a subcommand given to a file of launch, and for a flag that is gone."""
+def check_no_subcommand(file: str, words: Sequence[str]) -> None:
+    """Raise UserError where a file of launch is run as if it were the script of its command."""
     if part := SUBCOMMANDS.get(file, {}).get(words[0] if words else ''):
         raise UserError(
             f'{words[0]!r} is a part of the installed command: run `{typed_name(part)}`, or'
             f' python -m bert_jax.launch.{part}'
         )
-    for word in words:
-        flag = word.lstrip('-').partition('=')[0]
-        if word.startswith('-') and (instead := _REMOVED_FLAGS.get(file, {}).get(flag)):
-            raise UserError(f'--{flag} is gone: {instead}')
 
 
 def script_name(command: str) -> str:

@@ -57,9 +57,8 @@ class Supervisor:
         """Send a signal to stop on to the command, which is not started again."""
         # Noted before it is passed on: the command may end at once, and must not be started again.
         del frame
-        number = (
-            signal.SIGTERM if number == signal.SIGHUP else number
-        )  # which any program takes to save
+        if number == signal.SIGHUP:  # SIGTERM is what any program takes to save
+            number = signal.SIGTERM
         self._stopped = number
         if self._child and self._child.poll() is None:
             self._child.send_signal(number)
