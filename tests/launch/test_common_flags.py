@@ -17,7 +17,9 @@ from bert_jax.runs.pretraining import baselines, records
 
 def pretraining(**flags) -> PretrainConfig:
     config = load('bert_base', PretrainConfig)
-    return apply(config, ['optimizer.warmup_steps=0', *CommonFlags(**flags).settings_of_flags(config, [])])
+    return apply(
+        config, ['optimizer.warmup_steps=0', *CommonFlags(**flags).settings_of_flags(config, [])]
+    )
 
 
 def test_phases_keep_their_shares_and_the_rates_are_those_of_the_flags():
