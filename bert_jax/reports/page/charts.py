@@ -15,11 +15,11 @@ from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.workdir.plots import (
     COLOURS,
     Chart,
-    Curve,
-    Points,
+    Measured,
     Spread,
     get_loss_unit,
     get_quantity,
+    make_chart,
     select_guesses,
     select_points,
     write_svg,
@@ -110,45 +110,27 @@ def draw_metrics(series: Sequence[Series], of: str) -> list[Figure]:
 
 def _draw_metric(name: str, series: Sequence[Series], of: str) -> Figure | None:
     """Return one metric of all runs that have it; None where none has."""
-    title, unit, factor = get_quantity(name)
-    measured: list[tuple[Series, str, Points]] = []
-    for each in series:
-        for split in dict.fromkeys(line['split'] for line in each.run.lines):
-            points = select_points(each.run.lines, split, name)
-            if points:
-                measured.append((each, split, points))
+    measured, colours, numbers = [], {}, {}
+    for label, colour, run in series:
+        guesses = select_guesses(run.guesses, name)
+        for split in dict.fromkeys(line['split'] for line in run.lines):
+            points = select_points(run.lines, split, name)
+            if not points:
+                continue
+            colours[label], words = colour, split_in_words(split)
+            in_training = split == 'train'
+            measured.append(Measured(f'{label}, {words}', colour, points, guesses, in_training))
+            rows = [(run.name, words, step, value) for step, value in points]
+            numbers.setdefault(in_training, []).extend(rows)
     if not measured:
         return None
-
-    # What is measured in training is drawn first, behind what is measured on other data.
-    scored = any(split != 'train' for _, split, _ in measured)
-    behind, before, numbers = [], [], []
-    for each, split, points in measured:
-        words = split_in_words(split)
-        label = f'{each.label}, {words}' if scored else each.label
-        scaled = [(step, value * factor) for step, value in points]
-        if scored and split == 'train':
-            behind.append(Curve(label, scaled, 'thin', each.colour))
-        else:
-            before.append(Curve(label, scaled, 'main', each.colour))
-            numbers += [(each.run.name, words, step, value) for step, value in points]
-
-    # What guessing scores is one line, in no run's colour, where it is the same for all runs.
-    last = max(points[-1][0] for _, _, points in measured)
-    guesses: dict[tuple, Series] = {}
-    for each, _, _ in measured:
-        guesses.setdefault(tuple(select_guesses(each.run.guesses, name, last, factor)), each)
-    guesses.pop((), None)
-    guessing = []
-    for level, each in guesses.items():
-        colour = each.colour if len(guesses) > 1 else None
-        guessing.append(Curve(f'{each.label}, guessing', level, 'guessing', colour))
-
+    title, unit, _ = get_quantity(name)
     if name == 'loss':
-        unit = get_loss_unit(measured[0][0].run.data)
-    chart = Chart(title, unit, [*behind, *before, *guessing])
-    keys = {each.label: each.colour for each, _, _ in measured}
-    return Figure(name, f'{title}, {of}', chart, keys, numbers)
+        unit = get_loss_unit(series[0].run.data)
+    chart = make_chart(title, unit, measured)
+    # Of what was measured in training as well the numbers are those of other data.
+    shown = numbers.get(False) or numbers[True]
+    return Figure(name, f'{title}, {of}', chart, colours, shown)
 
 
 def draw_sweep(sweep: Sweep, series: Sequence[Series]) -> Figure:

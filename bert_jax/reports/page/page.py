@@ -68,24 +68,17 @@ def write_report(
       UserError: a folder holds no run, or one is damaged.
     """
     opened = open_all(workdirs)
-    if not title:
-        names = [entry.name for entry in opened]
-        title = ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
-    if not result:
-        result = [text for entry in opened for text in describe(entry)]
     pretraining = [entry for entry in opened if isinstance(entry, Run) and entry.pretraining]
     finetuning = [entry for entry in opened if not entry.pretraining]
-    words, confusion, held_out = {}, {}, {}
-    for run in pretraining:
-        if sample_count:
-            words[run.name] = _fill_in(run, sample_count, filled or {})
-    for name in ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'loss', 'accuracy'):
-        if any(run.final(name) is not None for run in pretraining):
-            held_out[name] = f'{get_quantity(name).title} ({name})'
+    words, confusion = {}, {}
+    if sample_count:
+        words = {run.name: fill_in(run, sample_count, filled or {}) for run in pretraining}
     for entry in finetuning:
-        if entry.best and entry.best.result:
-            name = entry.best.name + (' (the best run)' if entry.swept else '')
-            confusion[name] = _count_confusion(entry.best)
+        counted = count_confusion(entry.best)
+        if entry.best and counted:
+            confusion[entry.best.name + (' (the best run)' if entry.swept else '')] = counted
+    if not result:
+        result = [text for entry in opened for text in describe(entry)]
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -94,7 +87,9 @@ def write_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(value=write_value, duration=write_duration)
+    environment.filters.update(value=write_value, duration=write_duration, heading=write_heading)
+    for function in (compare_settings, find_guess, list_commands, write_score):
+        environment.globals[function.__name__] = function
     text = environment.get_template('page.html').render(
         title=title,
         result=result,
@@ -103,13 +98,8 @@ def write_report(
         finetuning=finetuning,
         words=words,
         confusion=confusion,
-        settings=[compare_settings(kind) for kind in (pretraining, finetuning) if kind],
-        held_out=held_out,
         charts=charts,
         sweeps=sweeps,
-        score=write_score,
-        list_commands=list_commands,
-        find_guess=find_guess,
     )
     target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -206,6 +196,11 @@ def write_value(name: str, value: Any) -> str:
     return f'{value:.3g}' if name == 'learning_rate' else f'{value:.4f}'
 
 
+def write_heading(name: str) -> str:
+    """Return what a column of a metric is called."""
+    return f'{get_quantity(name).title} ({name})'
+
+
 def write_score(run: Run, name: str, value: float | None) -> str:
     """Return a score of a run with what guessing has, where that is known."""
     guess = find_guess(run, name)
@@ -220,7 +215,7 @@ def write_duration(seconds: float | None) -> str:
     return clock(seconds) if seconds >= 59.5 else f'{seconds:.0f} s'
 
 
-def _fill_in(run: Run, count: int, filled: Mapping[str, Samples]) -> Samples | str:
+def fill_in(run: Run, count: int, filled: Mapping[str, Samples]) -> Samples | str:
     """Return what the run fills into masked words, or why it does not."""
     try:
         return filled.get(run.workdir.name) or samples(run, count)
@@ -229,14 +224,15 @@ def _fill_in(run: Run, count: int, filled: Mapping[str, Samples]) -> Samples | s
         return str(error)
 
 
-def _count_confusion(run: Run) -> tuple[str, dict[str, list[int]]] | str | None:
-    """Count how often a run that is done gave each answer to the examples of each label.
+def count_confusion(run: Run | None) -> tuple[str, dict[str, list[int]]] | str | None:
+    """Count how often a run gave each answer to the examples of each label.
 
     Returns:
-      What was counted, and by label how often each answer was given; why nothing is counted; or
-      None where the task has no labels.
+      What was counted, and by label how often each answer was given; or why nothing is counted; or
+      None where no run is done or the task has no labels.
     """
-    assert run.result is not None, 'only a run that is done has predictions'
+    if run is None or run.result is None:
+        return None
     split = run.result['split']
     file = run.workdir.predictions(split) / 'predictions.tsv'
     try:

@@ -94,6 +94,12 @@ class Run:
         """Return every setting, and what it reads, by dotted names."""
         return leaves(schema.to_dict(self.config)) | leaves({'data': self.data})
 
+    @property
+    def held_out(self) -> list[str]:
+        """Return the usual metrics that it was scored by on held-out records."""
+        names = ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'loss', 'accuracy')
+        return [name for name in names if self.final(name) is not None]
+
     def final(self, name: str) -> float | None:
         """Return the last score on held-out records, of all of them where bert-evaluate has it."""
         later = self.results.get('eval', {})

@@ -39,6 +39,8 @@ _IN_A_PAGE = [
     (r'<\?xml.*?(?=<svg)|<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>', ''),
     (r'<svg [^>]*(viewBox="[^"]*")[^>]*>', r'<svg \1>'),
     ('xlink:href', 'href'),
+    # Such names are the same in all pictures, and nothing refers to them.
+    (r' id="[\w.]+_\d+"', ''),
     # A curve shows its name where a pointer rests on it.
     (r'<g id=(["\'])curve (.*?)\1>', r'<g><title>\2</title>'),
     # A page has a value of each of these variables for a light and for a dark screen.
@@ -47,6 +49,22 @@ _IN_A_PAGE = [
     (f': {COMMON}', ': var(--common)'),
     ('(fill|stroke): #[0-9a-f]{6}', r'\1: var(--ink)'),
 ]
+
+# All in the colours of this file, so that a page can put others in their place. Names are drawn as
+# they are, also those with a $.
+_LOOK = {
+    'axes.edgecolor': INK,
+    'axes.labelcolor': INK,
+    'axes.spines.right': False,
+    'axes.spines.top': False,
+    'axes.grid': True,
+    'grid.color': GRID,
+    'grid.linewidth': 0.6,
+    'legend.frameon': False,
+    'text.parse_math': False,
+    'xtick.color': INK,
+    'ytick.color': INK,
+}
 
 _STYLES: dict[str, dict[str, Any]] = {
     'main': {'linewidth': 1.6},
@@ -78,6 +96,20 @@ QUANTITIES = {
     'learning_rate': Quantity('Learning rate', ''),
     'tokens_per_s': Quantity('Speed', 'tokens a second'),
 }
+
+
+class Measured(NamedTuple):
+    """What a run measured in a metric, as metrics.jsonl has it.
+
+    label, colour: of its curve; guesses: (step, score) of what guessing has from each step on;
+    in_training: whether it was measured on what the run learns from.
+    """
+
+    label: str
+    colour: int
+    points: Points
+    guesses: Sequence[tuple[int, float]] = ()
+    in_training: bool = False
 
 
 class Curve(NamedTuple):
@@ -175,30 +207,53 @@ def get_loss_unit(data: Mapping[str, Any]) -> str:
 
 
 def select_points(
-    lines: Sequence[Mapping[str, Any]], split: str, name: str, factor: float = 1.0
+    lines: Sequence[Mapping[str, Any]], split: str, name: str
 ) -> list[tuple[int, float]]:
     """Return (step, value) of one metric of one split, in order, without what was not finite.
 
-    What is no number, such as a text, has no points. The values are `factor` times those of the
-    lines.
+    What is no number, such as a text, has no points.
     """
     return [
-        (line['step'], line[name] * factor)
+        (line['step'], line[name])
         for line in lines
         if line.get('split') == split and isinstance(line.get(name), int | float)
     ]
 
 
-def select_guesses(
-    guessed: Sequence[Guess], name: str, last: float, factor: float = 1.0
-) -> list[tuple[float, float]]:
-    """Return what guessing scores in a metric as a line in stairs, to the step `last`."""
-    scores = [(guess.step, guess.scores[name]) for guess in guessed if name in guess.scores]
-    ends = [step for step, _ in scores[1:]] + [last]
-    line: list[tuple[float, float]] = []
-    for (step, score), end in zip(scores, ends):
-        line += [(step, score * factor), (end, score * factor)]
-    return line
+def select_guesses(guessed: Sequence[Guess], name: str) -> list[tuple[int, float]]:
+    """Return (step, score) of what guessing has in a metric from each step on."""
+    return [(guess.step, guess.scores[name]) for guess in guessed if name in guess.scores]
+
+
+def make_chart(title: str, unit: str, measured: Sequence[Measured]) -> Chart:
+    """Return metrics over each other, and beside what guessing scores."""
+    # What is measured in training is drawn first, behind what is measured on other data.
+    factor = 100 if unit == '%' else 1
+    scored = not all(each.in_training for each in measured)
+    behind, before = [], []
+    for each in measured:
+        points = [(step, value * factor) for step, value in each.points]
+        if scored and each.in_training:
+            behind.append(Curve(each.label, points, 'thin', each.colour))
+        else:
+            before.append(Curve(each.label, points, 'main', each.colour))
+
+    # Each level of guessing is a line in stairs, in no run's colour where there is one for all.
+    last = max(each.points[-1][0] for each in measured)
+    levels: dict[tuple[tuple[int, float], ...], Measured] = {}
+    for each in measured:
+        if each.guesses:
+            levels.setdefault(tuple(each.guesses), each)
+    for level, each in levels.items():
+        ends = [step for step, _ in level[1:]] + [last]
+        stairs: list[tuple[float, float]] = []
+        for (step, score), end in zip(level, ends):
+            stairs += [(step, score * factor), (end, score * factor)]
+        if len(levels) == 1:
+            behind.append(Curve('guessing', stairs, 'guessing', None))
+        else:
+            behind.append(Curve(f'{each.label}, guessing', stairs, 'guessing', each.colour))
+    return Chart(title, unit, behind + before)
 
 
 def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]:
@@ -225,24 +280,20 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
         'losses.png': ('Loss in training', get_loss_unit(data), losses),
         'held_out.png': ('Accuracy on held-out text', '%', accuracies),
         'learning_rate.png': ('Learning rate', '', [('train', 'learning_rate')]),
+        # Scores of several kinds share an axis, as metrics.jsonl has them.
         'scores.png': ('Scores on the way', 'score', list(scored)),
     }
 
     written = []
     for file, (title, unit, metrics) in pictures.items():
-        curves = []
+        measured = []
         for colour, (split, name) in enumerate(metrics):
-            # Scores of several kinds share an axis, as metrics.jsonl has them.
-            factor = 1.0 if unit == 'score' else get_quantity(name).factor
-            points = select_points(lines, split, name, factor)
-            if not points:
-                continue
+            points = select_points(lines, split, name)
             label = name if split in ('train', 'eval') else f'{split} {name}'
-            curves.append(Curve(label, points, 'main', colour))
-            level = select_guesses(guessed, name, points[-1][0], factor)
-            if level:
-                curves.append(Curve(f'{label}, guessing', level, 'guessing', colour))
-        if curves and save(folder / file, Chart(title, unit, curves)):  # no empty axes
+            if points:
+                level = select_guesses(guessed, name)
+                measured.append(Measured(label, colour, points, level, split == 'train'))
+        if measured and save(folder / file, make_chart(title, unit, measured)):
             written.append(os.fspath(folder / file))
     return written
 
@@ -269,7 +320,7 @@ def save(path: epath.Path, *drawings: Drawing, height: float = 4) -> bool:
       height: of a panel, in inches.
     """
     # 7 x 4 inches at 120 dpi, 840 x 480 pixels.
-    picture = _draw(drawings, (7, height * len(drawings)), 'png', {'savefig.dpi': 120})
+    picture = _draw(drawings, (7, height * len(drawings)), 'png', {})
     try:
         # Not synced to the disk: a picture can be drawn again.
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -303,9 +354,6 @@ def write_svg(drawing: Drawing, label: str) -> str:
     svg = _draw([drawing], (4.6, height), 'svg', settings).decode()
     for pattern, replacement in _IN_A_PAGE:
         svg = re.sub(pattern, replacement, svg, flags=re.DOTALL)
-    # Other names are the same in all pictures; only those that are referred to are of use.
-    for name in set(re.findall(r' id="([^"]*)"', svg)) - set(re.findall(r'#([\w-]+)', svg)):
-        svg = svg.replace(f' id="{name}"', '')
     return svg
 
 
@@ -323,28 +371,24 @@ def _draw(
     from matplotlib.figure import Figure
 
     written = io.BytesIO()
-    with warnings.catch_warnings(record=True) as warned:
+    with (
+        matplotlib.rc_context(_LOOK | settings),
+        warnings.catch_warnings(record=True) as warned,
+    ):
         warnings.simplefilter('always')
-        # Names are drawn as they are, also those with a $.
-        with matplotlib.rc_context({'text.parse_math': False, **settings}):
-            figure = Figure(figsize=inches, layout='constrained')
-            for axes, drawing in zip(figure.subplots(len(drawings), squeeze=False)[:, 0], drawings):
-                drawing.draw(axes)
-                # All in the colours of this file, so that a page can put others in their place.
-                axes.grid(color=GRID, linewidth=0.6)
-                axes.spines[['top', 'right']].set_visible(False)
-                axes.spines[['left', 'bottom']].set_color(INK)
-                axes.tick_params(colors=INK, which='both')
-                axes.xaxis.label.set_color(INK)
-                axes.yaxis.label.set_color(INK)
-                if kind == 'png':
-                    axes.set_title(drawing.title)
-                    if axes.get_legend_handles_labels()[0]:
-                        axes.legend(frameon=False)
+        figure = Figure(figsize=inches, layout='constrained')
+        for axes, drawing in zip(figure.subplots(len(drawings), squeeze=False)[:, 0], drawings):
+            drawing.draw(axes)
+            if kind == 'png':
+                axes.set_title(drawing.title)
+                if axes.get_legend_handles_labels()[0]:
+                    axes.legend()
+        if kind == 'png':
+            figure.savefig(written, dpi=120)
+        else:
             # Without a date: equal pictures are equal bytes.
             nothing = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
-            metadata = nothing if kind == 'svg' else None
-            figure.savefig(written, format=kind, metadata=metadata, transparent=kind == 'svg')
+            figure.savefig(written, format='svg', metadata=nothing, transparent=True)
     if kind == 'png' and any('missing from font' in str(each.message) for each in warned):
         logging.warning(f'no font here has all letters of {drawings[0].title}: some are boxes')
     return written.getvalue()
