@@ -80,6 +80,22 @@ def write_report(
     if not result:
         result = [text for entry in opened for text in describe(entry)]
 
+    text = _get_template().render(
+        title=title,
+        result=result,
+        opened=opened,
+        pretraining=pretraining,
+        finetuning=finetuning,
+        words=words,
+        confusion=confusion,
+    )
+    target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
+    target.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(target, text)
+    return os.fspath(target)
+
+
+def _get_template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # so that no text of a user is read as markup
@@ -88,23 +104,10 @@ def write_report(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(value=write_value, duration=write_duration, heading=write_heading)
+    environment.globals.update(charts=charts, sweeps=sweeps)
     for function in (compare_settings, find_guess, list_commands, write_score):
         environment.globals[function.__name__] = function
-    text = environment.get_template('page.html').render(
-        title=title,
-        result=result,
-        opened=opened,
-        pretraining=pretraining,
-        finetuning=finetuning,
-        words=words,
-        confusion=confusion,
-        charts=charts,
-        sweeps=sweeps,
-    )
-    target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
-    target.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(target, text)
-    return os.fspath(target)
+    return environment.get_template('page.html')
 
 
 def describe(entry: Run | Sweep) -> list[Text]:
