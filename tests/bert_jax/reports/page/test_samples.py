@@ -14,7 +14,7 @@ from bert_jax.mesh import construction
 from bert_jax.model import layout
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import Run, open_all
-from bert_jax.reports.page.samples import Hidden, hidden_words, samples
+from bert_jax.reports.page.samples import Hidden, find_hidden_words, samples
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, program
@@ -67,7 +67,7 @@ def run_of(workdir) -> Run:
 
 def test_a_hidden_word_is_a_whole_one_in_text_as_it_was(records):
     text = (records / 'text.txt').read_text()
-    found = list(hidden_words(str(records / 'out'), Tokenizer.load(records / 'vocabulary')))
+    found = list(find_hidden_words(str(records / 'out'), Tokenizer.load(records / 'vocabulary')))
     assert len(found) > 10
     for one in found:
         assert isinstance(one, Hidden) and one.word.isalnum() and '[' not in one.before + one.after
@@ -127,4 +127,4 @@ def test_records_of_another_tokenizer_are_told(records, tmp_path):
     words = (records / 'vocabulary/vocab.txt').read_text().split()
     write_vocabulary(tmp_path, [*words[5:], 'more'])
     with refused('their tokenizer is another'):
-        next(hidden_words(str(records / 'out'), Tokenizer.load(tmp_path)))
+        next(find_hidden_words(str(records / 'out'), Tokenizer.load(tmp_path)))
