@@ -22,7 +22,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
 from bert_jax.configs.schema import FeatureSet
 from bert_jax.configs.sweep import Point
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.mesh import before_jax
 
 # Fine-tuning is first, as the row that the others are compared with.
 _ALL = ('finetune', *get_args(FeatureSet))
@@ -52,7 +52,7 @@ class Options(TrackFlag):
     set_bilstm: tuple[str, ...] = option(
         (), 'of the BiLSTM alone, as in --set_bilstm lstm_width=256'
     )
-    deterministic: bool = option(False, determinism.HELP)
+    deterministic: bool = option(False, before_jax.DETERMINISTIC_HELP)
     profile: int = option(
         0,
         'trace so many steps of each run, after its first ten, into its folder, under profile',

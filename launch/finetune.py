@@ -21,7 +21,7 @@ from bert_jax.cli.common_flags import FinetuneFlags
 from bert_jax.configs import schema
 from bert_jax.configs.model.families import RecipeName
 from bert_jax.configs.options import option, required
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.mesh import before_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Options:
         'print every setting as it would be run but for --sweep, as JSON that --config reads, and'
         ' end',
     )
-    deterministic: bool = option(False, determinism.HELP)
+    deterministic: bool = option(False, before_jax.DETERMINISTIC_HELP)
     profile: int = option(
         0,
         'trace so many steps of each run, after its first ten, into its folder, under profile',

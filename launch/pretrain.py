@@ -18,7 +18,7 @@ from bert_jax.cli.common_flags import CommonFlags
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.mesh import before_jax
 
 if TYPE_CHECKING:
     from bert_jax.mesh.processes import ClusterAddress
@@ -78,7 +78,7 @@ class Options:
     heartbeat_s: int = option(
         100, 'seconds without a sign after which a process counts as dead', bounds=(1, None)
     )
-    deterministic: bool = option(False, determinism.HELP)
+    deterministic: bool = option(False, before_jax.DETERMINISTIC_HELP)
     dry_run: bool = option(
         False, 'compile one step of each phase, print its sizes and end; nothing is written'
     )

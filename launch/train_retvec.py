@@ -21,7 +21,7 @@ from bert_jax.configs.options import check_intervals, option, required
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.relatives.words import recipe
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.mesh import before_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Options(TrackFlag):
     eval_words: float = option(
         0.01, 'share of the words that is held out, to measure on', within='[0, 0.5]'
     )
-    deterministic: bool = option(False, determinism.HELP)
+    deterministic: bool = option(False, before_jax.DETERMINISTIC_HELP)
     profile: int = option(
         0, 'trace so many steps, after the first ten, into WORKDIR/profile', bounds=(0, None)
     )

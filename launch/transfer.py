@@ -20,7 +20,7 @@ from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, required
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.mesh import before_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Options(TrackFlag):
     )
     workdir: str = required('folder of the matrix and of all its runs')
     seeds: tuple[int, ...] = option((0,), 'a run of each row for each of them', commas=True)
-    deterministic: bool = option(False, determinism.HELP)
+    deterministic: bool = option(False, before_jax.DETERMINISTIC_HELP)
 
 
 def main(options: Options) -> None:

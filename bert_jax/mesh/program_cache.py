@@ -17,7 +17,7 @@ import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh import processor
+from bert_jax.mesh import before_jax
 
 # Of all programs in the user's cache; beyond it those go first that were used last the longest ago.
 _MOST_BYTES = 10 << 30
@@ -77,5 +77,5 @@ def _kind_of_host() -> str:
     A home may be shared by several machines, and what XLA compiles for one CPU can end a process on
     another.
     """
-    features = ' '.join(sorted(processor.flags()))
+    features = ' '.join(sorted(before_jax.read_processor_flags()))
     return f'{platform.machine()}-{zlib.crc32(features.encode()):08x}'

@@ -20,13 +20,13 @@ from jax.typing import DTypeLike
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
+from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import LayerNorm
-from bert_jax.model.blocks.products import dense
-from bert_jax.model.blocks.vocabulary import Factors
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import padded_vocab, table_init, words_of
 from bert_jax.model.encoder import Encoder, Packing
 from bert_jax.model.pooling import sentence_vectors
+from bert_jax.model.vocabulary_loss import Factors
 
 # What a model is given: {name of a column: array of B rows}.
 Batch = Mapping[str, Array]

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.model.blocks import products
+from bert_jax.model.blocks import matmul
 from bert_jax.model.embeddings import words_of
 from bert_jax.model.encoder import Encoder
 
@@ -89,7 +89,7 @@ def unit(vectors: Array) -> Array:
 
 def _encoder(config: ModelConfig, compute_dtype: DTypeLike, kept: list[str]) -> Callable[..., Any]:
     """Return a function of (encoder's parameters, batch): its outputs, and the states `kept`."""
-    compute_dtype, read = products.in_inference(compute_dtype)
+    compute_dtype, read = matmul.in_inference(compute_dtype)
     encoder = Encoder(config, compute_dtype, matmul_dtype=read)
 
     def run(params: Any, batch: Mapping[str, Array]) -> Any:

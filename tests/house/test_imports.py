@@ -151,7 +151,6 @@ def test_binaries_import_at_their_top_only_what_help_needs():
         'bert_jax.cli.common_flags.TrackFlag',
         'bert_jax.cli.flags',
         'bert_jax.mesh.before_jax',
-        'bert_jax.mesh.determinism',
         'bert_jax.input_pipeline.preprocess.options.PreprocessOptions',
         'bert_jax.input_pipeline.text.lines.TextOptions',
         'bert_jax.input_pipeline.vocabulary_options.VocabularyOptions',

@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from bert_jax.mesh import heap
+from bert_jax.mesh import before_jax
 
 # Arrays of 8 MiB, taken and given back 40 times: 2,048 pages each.
 PROGRAM = """
 import resource, sys
-from bert_jax.mesh import heap
+from bert_jax.mesh import before_jax
 
 if sys.argv[1] == 'kept':
-    assert heap.keep_freed_memory()
+    assert before_jax.keep_freed_memory()
 import numpy as np
 np.ones(1 << 20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -40,4 +40,4 @@ def test_freed_memory_is_taken_again():
 @pytest.mark.parametrize(('platforms', 'cpu'), [('cpu,cuda', True), ('cuda,cpu', False)])
 def test_what_the_user_has_chosen(monkeypatch, platforms, cpu):
     monkeypatch.setenv('JAX_PLATFORMS', platforms)
-    assert heap.will_compute_on_cpu() == cpu
+    assert before_jax.will_compute_on_cpu() == cpu

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.mesh import processor
+from bert_jax.mesh import before_jax
 
 # conftest.py puts another in its place in every test.
-FLAGS = processor.flags
+FLAGS = before_jax.read_processor_flags
 LINUX = 'processor\t: 0\nmodel name\t: A\nflags\t\t: fpu sse2 AMX_BF16\nbugs\t\t: spectre\n'
 
 

@@ -13,8 +13,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.model import dropout as dropout_module
 from bert_jax.model import heads
-from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, rounded
-from bert_jax.model.threefry import threefry
+from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, rounded, threefry
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.tiny import tiny_config
 
@@ -126,13 +125,13 @@ def test_no_two_places_of_a_model_draw_the_same_bits(monkeypatch, family, around
     config = tiny_config(num_layers=3, family=family)
     model = heads.Classifier(config)
     params, batch, drawn = noisy_params(model), make_batch(config), []
-    kept = dropout_module._kept
+    kept = dropout_module._draw_mask
 
     def noted(key, rng, shape, keep):
         drawn.append(tuple(np.asarray(key).tolist()))
         return kept(key, rng, shape, keep)
 
-    monkeypatch.setattr(dropout_module, '_kept', noted)
+    monkeypatch.setattr(dropout_module, '_draw_mask', noted)
     rng = DropoutRng(jax.random.key(0), jnp.arange(4, dtype=jnp.uint32))
     model.apply({'params': params}, batch, rng)
     # Around the blocks are the embeddings, the head and, of RoBERTa, the pooler of a task.

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import construction
-from bert_jax.model.blocks import vocabulary
-from bert_jax.model.blocks.vocabulary import Factors
+from bert_jax.model import vocabulary_loss as vocabulary
+from bert_jax.model.vocabulary_loss import Factors
 
 B, PLACES, E, V, WORDS = 32, 12, 16, 128, 100
 # Of each argument of a loss: x, table, bias, labels, weights.

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
 from bert_jax.mesh.sharding import BATCH, free_axes, platform_of
-from bert_jax.model.blocks.products import dot_general
+from bert_jax.model.blocks.matmul import dot_general
 
 # Bytes of logits from which on `auto` takes blocks. Below, blocks save memory that nobody lacks,
 # and were no faster (docs/notes/pretraining.md): bert_tiny's step took 1.02 times as long on a
