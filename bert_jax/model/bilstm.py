@@ -141,9 +141,7 @@ class FeatureTagger(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(
-        self, batch: Mapping[str, jax.Array], dropout_rng: DropoutRng | None = None
-    ) -> jax.Array:
+    def __call__(self, batch: Mapping[str, Array], dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, T, C], float32.
 
         batch['features'] [B, T, K, H] is of any floating type; input_mask [B, T] is 1 at words.
@@ -152,17 +150,17 @@ class FeatureTagger(nn.Module):
 
         # K layers become one vector a word, by a learned mean or side by side (K H wide).
         if self.weigh:
-            weights_K = jax.nn.softmax(self.param('mix', nn.initializers.zeros, (x_BTKH.shape[2],)))
-            weights_K = self.param('scale', nn.initializers.ones, ()) * weights_K
+            mix_K = self.param('mix', nn.initializers.zeros, (x_BTKH.shape[2],))
+            weights_K = self.param('scale', nn.initializers.ones, ()) * jax.nn.softmax(mix_K)
             x_BTH = jnp.einsum('BTKH,K->BTH', x_BTKH, weights_K.astype(self.dtype))
         else:
             x_BTH = x_BTKH.reshape(*x_BTKH.shape[:2], -1)
 
         # Sites of dropout: the number of the layer, then that of the classifier.
         for layer in range(self.depth):
-            x_BTH = BiLSTM(self.width, self.dtype, name=f'bilstm_{layer}')(
-                dropout(x_BTH, self.dropout, dropout_rng, layer), batch['input_mask']
-            )
+            x_BTH = dropout(x_BTH, self.dropout, dropout_rng, layer)
+            lstm = BiLSTM(self.width, self.dtype, name=f'bilstm_{layer}')
+            x_BTH = lstm(x_BTH, batch['input_mask'])
         x_BTH = dropout(x_BTH, self.dropout, dropout_rng, self.depth)
         classify = nn.Dense(self.outputs, dtype=self.dtype, name='classifier')
         return classify(x_BTH).astype(jnp.float32)
