@@ -25,13 +25,8 @@ CAUSAL = dataclasses.replace(BASE, attention='left_to_right')
 def pick(
     name='auto', seq_len=512, packed=False, platform='cpu', dtype='bfloat16', model=BASE, **runtime
 ) -> str:
-    return choose_kernel(
-        RuntimeConfig(attention=name, compute_dtype=dtype, **runtime),
-        model,
-        seq_len,
-        packed,
-        platform,
-    )
+    settings = RuntimeConfig(attention=name, compute_dtype=dtype, **runtime)
+    return choose_kernel(settings, model, seq_len, packed, platform)
 
 
 @pytest.mark.parametrize(
@@ -54,20 +49,10 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
 @pytest.mark.parametrize(
     ('case', 'message'),
     [
-        (
-            {'name': 'cudnn'},
-            'attention=cudnn needs a GPU, and the devices here are of kind cpu; '
-            'or use runtime.attention=auto',
-        ),
-        (
-            {'name': 'cudnn', 'platform': 'gpu', 'model': ModelConfig()},
-            r'set model.attention_dropout=0 \(it is 0.1\)',
-        ),
+        ({'name': 'cudnn'}, 'attention=cudnn needs a GPU'),
+        ({'name': 'cudnn', 'platform': 'gpu', 'model': ModelConfig()}, 'attention_dropout=0'),
         ({'name': 'cudnn', 'platform': 'gpu', 'model': CAUSAL}, 'left_to_right'),
-        (
-            {'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 8},
-            'attention=tpu_flash needs model.num_heads=12 to divide by runtime.model_parallel=8',
-        ),
+        ({'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 8}, 'num_heads=12 to divide'),
         (
             {'name': 'tpu_splash', 'platform': 'tpu', 'model_parallel': 2, 'accumulation': 2},
             'set runtime.accumulation=1',

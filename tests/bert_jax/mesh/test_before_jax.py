@@ -1,12 +1,20 @@
-"""Freed memory is kept: the kernel is not asked for the same pages again."""
+"""What is found out and said before jax: freed memory that is kept, the processor's flags."""
 
+from __future__ import annotations
+
+import pathlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from bert_jax.mesh import before_jax
 
+# conftest.py puts another in its place in every test.
+FLAGS = before_jax.read_processor_flags
+LINUX = 'processor\t: 0\nmodel name\t: A\nflags\t\t: fpu sse2 AMX_BF16\nbugs\t\t: spectre\n'
+MACOS = 'hw.optional.neon: 1\nhw.optional.arm.FEAT_BF16: 1\nhw.optional.arm.FEAT_SME: 0\n'
 # Arrays of 8 MiB, taken and given back 40 times: 2,048 pages each.
 PROGRAM = """
 import resource, sys
@@ -41,3 +49,24 @@ def test_freed_memory_is_taken_again():
 def test_what_the_user_has_chosen(monkeypatch, platforms, cpu):
     monkeypatch.setenv('JAX_PLATFORMS', platforms)
     assert before_jax.will_compute_on_cpu() == cpu
+
+
+@pytest.mark.parametrize(
+    ('platform', 'listed', 'expected'),
+    [
+        ('linux', LINUX, {'fpu', 'sse2', 'amx_bf16'}),
+        ('linux', OSError(), set()),
+        ('darwin', MACOS, {'neon', 'feat_bf16'}),
+    ],
+    ids=['x86', 'no file', 'macOS'],
+)
+def test_flags(monkeypatch, platform, listed, expected):
+    def read(*args, **kwargs):
+        if isinstance(listed, OSError):
+            raise listed
+        return SimpleNamespace(stdout=listed) if platform == 'darwin' else listed
+
+    monkeypatch.setattr(sys, 'platform', platform)
+    monkeypatch.setattr(subprocess, 'run', read)
+    monkeypatch.setattr(pathlib.Path, 'read_text', read)
+    assert FLAGS() == expected
