@@ -58,7 +58,7 @@ def use(folder: str | None) -> None:
 def _use_own() -> None:
     """Switch on the user's own cache; a line and nothing where it cannot be written."""
     base = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
-    folder = base / 'bert_jax' / 'programs' / _kind_of_host()
+    folder = base / 'bert_jax' / 'programs' / _name_kind_of_host()
     try:
         # What lies there is run: nobody else may write it.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _use_own() -> None:
         jax.config.update('jax_compilation_cache_max_size', _MOST_BYTES)
 
 
-def _kind_of_host() -> str:
+def _name_kind_of_host() -> str:
     """Return a name for machines whose processors run the same instructions.
 
     A home may be shared by several machines, and what XLA compiles for one CPU can end a process on

@@ -38,7 +38,7 @@ def padded_vocab(vocab_size: int) -> int:
     return -(-vocab_size // 128) * 128
 
 
-def table_init(config: ModelConfig):
+def make_table_init(config: ModelConfig):
     """Return an initialiser of a [V, E] table: truncated normal, zero where no word is.
 
     Those rows are never read and never updated.
@@ -64,7 +64,7 @@ class WordTable:
 
         module: the embeddings, whose parameter the table is.
         """
-        word_VE = self._table(module, table_init(self.config))
+        word_VE = self._table(module, make_table_init(self.config))
         return look_up(word_VE, input_ids_BT), word_VE
 
     def _table(self, module: nn.Module, init: jax.nn.initializers.Initializer) -> Array:
@@ -160,7 +160,7 @@ class Embeddings(nn.Module):
         return dense(c, c.hidden_size, self.dtype, 'to_hidden')(x_BTE), shared_VE
 
 
-def words_of(batch: Mapping[str, Array], config: ModelConfig) -> Array:
+def get_words(batch: Mapping[str, Array], config: ModelConfig) -> Array:
     """Return what word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
     The latter are put into a batch by its kind of embedding (configs/model/embeddings.py).

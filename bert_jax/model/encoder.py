@@ -29,7 +29,7 @@ from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
 from bert_jax.model.bilstm import BiLSTM
-from bert_jax.model.blocks.block import BLOCKS, cycle_of, first_like, kind_of, parts_of
+from bert_jax.model.blocks.block import BLOCKS, find_cycle, find_first_like, kind_of, parts_of
 from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.blocks.part import Rows
@@ -215,7 +215,7 @@ class Encoder(nn.Module):
         for group, of_group in enumerate(numbers.tolist()):
             params = layout.block(blocks, group)
             for number in of_group:
-                x_BTH = make(first_like(self.config, number))(params, x_BTH, number)
+                x_BTH = make(find_first_like(self.config, number))(params, x_BTH, number)
                 hidden.append(x_BTH)
         return hidden
 
@@ -229,7 +229,7 @@ class Encoder(nn.Module):
         """
         stack = layout.stacked({'layers': blocks})['layers']
         kinds = tuple(tuple(kind_of(self.config, n) for n in group) for group in numbers)
-        first, period = cycle_of(kinds)
+        first, period = find_cycle(kinds)
         hidden = []
         for group in range(first):
             params, of_group = layout.block(stack, group), numbers[group].tolist()
@@ -275,7 +275,7 @@ class Encoder(nn.Module):
           x_BTH: the input.
         """
         # The first of its kind stands for each: so every kind is traced once.
-        kinds = [first_like(self.config, number) for number in like]
+        kinds = [find_first_like(self.config, number) for number in like]
         if len(kinds) > 1 and len(set(kinds)) == 1:
             run = make(kinds[0])
 
@@ -325,7 +325,7 @@ class Encoder(nn.Module):
 
         def init(key: Array) -> Any:
             made = stack(*fields, parent=None).init(key, x_BTH, indices, rows)['params']
-            return layout.without_first(made, sum(map(bool, lacking)), lacking[0])
+            return layout.drop_from_first(made, sum(map(bool, lacking)), lacking[0])
 
         self.param(name, init)
         return x_BTH

@@ -23,9 +23,9 @@ from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import LayerNorm
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.model.embeddings import padded_vocab, table_init, words_of
+from bert_jax.model.embeddings import get_words, make_table_init, padded_vocab
 from bert_jax.model.encoder import Encoder, Packing
-from bert_jax.model.pooling import sentence_vectors
+from bert_jax.model.pooling import compute_sentence_vectors
 from bert_jax.model.vocabulary_loss import Factors
 
 # What a model is given: {name of a column: array of B rows}.
@@ -55,7 +55,7 @@ class EncoderModel(nn.Module):
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
         # of the examples, where 0 is padding.
-        words = words_of(batch, self.config)
+        words = get_words(batch, self.config)
         if 'pack_ids' not in batch:
             return encoder(words, batch['input_mask'], batch['segment_ids'], dropout_rng)
         packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
@@ -125,7 +125,7 @@ class MaskedLM(nn.Module):
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
         # The word table again, transposed: input and output embeddings are tied where it is shared.
         if word_VE is None:
-            word_VE = self.param('decoder', table_init(c), (V, c.embedding_width))
+            word_VE = self.param('decoder', make_table_init(c), (V, c.embedding_width))
         return Factors(x_BPE, word_VE, bias_V, self.matmul_dtype)
 
 
@@ -243,7 +243,7 @@ class SentenceEncoder(EncoderModel):
 
     def _vectors(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         x_RTH, _, _ = self.encode(rows, dropout_rng)
-        return sentence_vectors(x_RTH, rows['input_mask'], self.sentence)
+        return compute_sentence_vectors(x_RTH, rows['input_mask'], self.sentence)
 
 
 class Choice(EncoderModel):

@@ -67,7 +67,7 @@ def cut(stack: Blocks, first: int, end: int | None) -> Any:
     return _drop_empty(jax.tree.map(cut_leaf, stack))
 
 
-def without_first(stack: Blocks, number: int, leaves: Collection[str]) -> Any:
+def drop_from_first(stack: Blocks, number: int, leaves: Collection[str]) -> Any:
     """Return a stack whose first `number` blocks lack the leaves below these names."""
     flat = traverse_util.flatten_dict(stack)
     for names, leaf in flat.items():

@@ -21,7 +21,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks import matmul
-from bert_jax.model.embeddings import words_of
+from bert_jax.model.embeddings import get_words
 from bert_jax.model.encoder import Encoder
 
 Pool = Literal['none', 'cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
@@ -74,14 +74,14 @@ POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def pooled(x_BTH: Array, mask_BT: Array, pooling: str) -> Array:
+def pool_states(x_BTH: Array, mask_BT: Array, pooling: str) -> Array:
     """Return one vector [B, H] for each text, float32; mask_BT is 1 at real pieces."""
     return POOLINGS[pooling](x_BTH.astype(jnp.float32), (mask_BT > 0).astype(jnp.float32))
 
 
-def sentence_vectors(x_BTH: Array, mask_BT: Array, config: SentenceConfig) -> Array:
+def compute_sentence_vectors(x_BTH: Array, mask_BT: Array, config: SentenceConfig) -> Array:
     """Return the vectors [B, D] of texts, float32, as `config` says."""
-    vectors_BD = pooled(x_BTH, mask_BT, config.pooling)[:, : config.truncate_dim]
+    vectors_BD = pool_states(x_BTH, mask_BT, config.pooling)[:, : config.truncate_dim]
     return unit(vectors_BD) if config.normalize else vectors_BD
 
 
@@ -99,7 +99,7 @@ def _make_encode(
     encoder = Encoder(config, compute_dtype, matmul_dtype=read)
 
     def encode(params: Any, batch: Mapping[str, Array]) -> Any:
-        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
+        inputs = (get_words(batch, config), batch['input_mask'], batch['segment_ids'])
         return encoder.apply({'params': params}, *inputs, mutable=kept)
 
     return encode
@@ -171,7 +171,7 @@ def make_features(
         x_KBTH = jnp.stack([x_LBTH[place] for place in named]).astype(jnp.float32)
         # K goes before H: [B, T, K, H], or [B, K, H] where positions are pooled.
         if pool != 'none':
-            x_KBTH = jax.vmap(lambda x_BTH: pooled(x_BTH, batch['input_mask'], pool))(x_KBTH)
+            x_KBTH = jax.vmap(lambda x_BTH: pool_states(x_BTH, batch['input_mask'], pool))(x_KBTH)
         return {'features': jnp.moveaxis(x_KBTH, 0, -2).astype(dtype)}
 
     return function

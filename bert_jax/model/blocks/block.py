@@ -46,14 +46,14 @@ def kind_of(config: ModelConfig, number: int) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def first_like(config: ModelConfig, number: int) -> int:
+def find_first_like(config: ModelConfig, number: int) -> int:
     """Return the lowest number of a block of the kind that block `number` has."""
     kind = kind_of(config, number)
     return next(i for i in range(number + 1) if kind_of(config, i) == kind)
 
 
 @functools.lru_cache(maxsize=64)
-def cycle_of(kinds: tuple[Any, ...]) -> tuple[int, int]:
+def find_cycle(kinds: tuple[Any, ...]) -> tuple[int, int]:
     """Return how kinds follow one another: `first` blocks, then rounds of `period` blocks.
 
     It is the cycle in which the fewest blocks are written out: (0, 1) where all are alike. A first

@@ -17,7 +17,7 @@ from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout, partition
-from bert_jax.model.blocks.block import cycle_of, kind_of
+from bert_jax.model.blocks.block import find_cycle, kind_of
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.state import init_params, parameter_count
 from tests.helpers.numpy_bert import make_batch, noisy_params
@@ -53,7 +53,7 @@ def test_golden_parameter_counts(name):
 )
 def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
     config = tiny(num_layers=layers)
-    assert cycle_of(tuple(kind_of(config, i) for i in range(layers))) == cycle
+    assert find_cycle(tuple(kind_of(config, i) for i in range(layers))) == cycle
 
 
 def test_a_loop_computes_what_blocks_in_turn_compute():
