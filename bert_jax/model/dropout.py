@@ -161,12 +161,12 @@ def _draw_mask(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -
     axis = max(len(shape) - 2, 1)
     part = (*shape[:axis], -(-shape[axis] // rng.generator.parts), *shape[axis + 1 :])
     # Each element's place within its row of the part: row-major, the same wherever it lies.
-    place: Any = 0
+    offset: Any = 0
     for i in range(1, len(part)):
         iota = jax.lax.broadcasted_iota(jnp.uint32, part, i)
-        place = place + iota * jnp.uint32(math.prod(part[i + 1 :]))
+        offset = offset + iota * jnp.uint32(math.prod(part[i + 1 :]))
     rows = rng.rows_B.reshape(-1, *(1 for _ in part[1:]))
-    words = threefry(key, (place, rows), rng.generator.rounds)
+    words = threefry(key, (offset, rows), rng.generator.rounds)
     bits = rng.generator.bits
     kept = []
     for word in words:

@@ -261,7 +261,7 @@ class Encoder(nn.Module):
         self,
         make: _MakeRunBlock,
         params: Any,
-        numbers: Sequence[int] | Array,
+        numbers: Any,
         like: Sequence[int],
         x_BTH: Array,
     ) -> list[Array]:

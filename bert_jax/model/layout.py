@@ -136,11 +136,11 @@ def like(tree: Any, target: Any) -> Any:
     """
     # Of each path at rest: {number of a block, None of what is no block's: leaf of `target`}.
     goals: dict[str, dict[Any, Any]] = defaultdict(dict)
-    places = []
+    wanted = []
     for path, goal in by_path(target).items():
         at_rest, number = parse(path)
         goals[at_rest][number] = goal
-        places.append((at_rest, number))
+        wanted.append((at_rest, number))
 
     pieces: dict[tuple[str, int | None], Any] = {}
     for path, leaf in by_path(tree).items():
@@ -152,7 +152,7 @@ def like(tree: Any, target: Any) -> Any:
             slices = _cut_to(tuple(goals[path][number].sharding for number in numbers))(leaf)
         for number, piece in zip(numbers, slices, strict=True):
             pieces[path, number] = piece
-    return jax.tree.unflatten(jax.tree.structure(target), [pieces[place] for place in places])
+    return jax.tree.unflatten(jax.tree.structure(target), [pieces[leaf] for leaf in wanted])
 
 
 def origins(tree: Any) -> list[tuple[str, int]]:

@@ -153,22 +153,22 @@ def make_features(
                 f'--layers: no layer {layer}: this encoder has 0 (the embeddings) to {count}, or'
                 f' {-count - 1} to -1'
             )
-    # By their place from the front, since the same may be counted from both ends; Python's modulo
+    # By their number from the front, since the same may be counted from both ends; Python's modulo
     # makes -1 the last of count + 1 entries.
     named: dict[int, int] = {}
     for layer in layers:
-        place = layer % (count + 1)
-        if place in named:
-            before = named[place]
+        from_front = layer % (count + 1)
+        if from_front in named:
+            before = named[from_front]
             raise UserError(f'--layers: {before} and {layer} are the same layer: name it once')
-        named[place] = layer
+        named[from_front] = layer
     encode = _make_encode(config, compute_dtype, ['intermediates'])
 
     def function(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
         _, state = encode(params, batch)
         # The encoder sows what it computed: the embeddings, then each block.
         x_LBTH = jnp.stack(state['intermediates']['hidden'])
-        x_KBTH = jnp.stack([x_LBTH[place] for place in named]).astype(jnp.float32)
+        x_KBTH = jnp.stack([x_LBTH[from_front] for from_front in named]).astype(jnp.float32)
         # K goes before H: [B, T, K, H], or [B, K, H] where positions are pooled.
         if pool != 'none':
             x_KBTH = jax.vmap(lambda x_BTH: pool_states(x_BTH, batch['input_mask'], pool))(x_KBTH)

@@ -345,13 +345,14 @@ class Experts(nn.Module):
         shape = (self.experts, x.shape[-1], self.features)
         kernels = self.param('kernel', nn.initializers.normal(0.02), shape)
         biases = self.param('bias', nn.initializers.zeros, (self.experts, self.features))
-        if chosen is None:
+
+        def choose(weights: Array) -> Array:
             # The mean of weights is in float32, whatever the products are computed in.
-            kernel, bias = kernels.mean(0), biases.mean(0)
-        else:
-            kernel, bias = kernels[chosen], biases[chosen]
-        y = x @ kernel.astype(self.dtype)
-        return y + bias.astype(self.dtype).reshape(*(1,) * (x.ndim - 1), -1)
+            taken = weights.mean(0) if chosen is None else weights[chosen]
+            return taken.astype(self.dtype)
+
+        y = x @ choose(kernels)
+        return y + choose(biases).reshape(*(1,) * (x.ndim - 1), -1)
 
 
 class AdaMix(Efficient):

@@ -62,9 +62,9 @@ def find_cycle(kinds: tuple[Any, ...]) -> tuple[int, int]:
     best = len(kinds), 1
     # From the longest start on: of two cycles that write out as many the longer start is taken.
     for first in reversed(range(len(kinds))):
-        rest = kinds[first:]
-        for period in range(1, len(rest) + 1):
-            repeats = len(rest) % period == 0 and rest[:-period] == rest[period:]
+        later = kinds[first:]
+        for period in range(1, len(later) + 1):
+            repeats = len(later) % period == 0 and later[:-period] == later[period:]
             if repeats and first + period < sum(best):
                 best = first, period
     return best
