@@ -80,14 +80,14 @@ class _Arrays(NamedTuple):
     """What the sums are of.
 
     labels_BP: numbers of words; of a device's words -1 stands for words that are elsewhere, and for
-    none. weights_BP: 0 for rows that count for nothing.
+    none. weights_BP: 0 for rows that count for nothing. Specs and gradients have the same form.
     """
 
-    x_BPE: Array
-    table_VE: Array
-    bias_V: Array
-    labels_BP: Array
-    weights_BP: Array
+    x_BPE: Any
+    table_VE: Any
+    bias_V: Any
+    labels_BP: Any
+    weights_BP: Any
 
 
 def _choose_block_rows(width: int) -> int:
@@ -208,7 +208,7 @@ def _compute_in_blocks(
         padding = ((0, blocks * R - len(x)), *((0, 0) for _ in shape))
         return jnp.pad(x, padding, constant_values=filling).reshape(blocks, R, *shape)
 
-    def compute_block(carry: Any, block_rows: tuple[Array, ...]) -> tuple[Any, Array | None]:
+    def compute_block(carry: Any, block_rows: tuple[Array, ...]) -> tuple[Any, Any]:
         (loss, right), gradients = carry
         x_RE, labels_R, weights_R = block_rows
         logits_RV = dot(x_RE, table_VE, (((1,), (1,)), ((), ()))) + arrays.bias_V[None]
