@@ -17,7 +17,7 @@ from bert_jax.configs.section import Section
 _runtime = functools.partial(option, kind='runtime')
 # What draws the bits of dropout (bert_jax/model/dropout.py).
 Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
-# What products of matrices read (bert_jax/model/blocks/products.py).
+# What products of matrices read (bert_jax/model/blocks/matmul.py).
 MatmulDtype = Literal['auto', 'float32', 'bfloat16']
 # Where metrics go besides the workdir (bert_jax/runs/workdir/trackers.py).
 Tracker = Literal['wandb', 'mlflow', 'tensorboard']

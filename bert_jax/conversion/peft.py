@@ -40,7 +40,7 @@ from bert_jax.conversion.peft_settings import (
     task_of,
     tuning_of,
 )
-from bert_jax.model.peft.method import is_added, neutral
+from bert_jax.model.tuning import is_added, neutral
 from bert_jax.train.task_heads import CLASSES, PARTS
 
 _CONFIG = 'adapter_config.json'

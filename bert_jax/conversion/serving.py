@@ -22,7 +22,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, Tensors, brief
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
-from bert_jax.model.blocks import products
+from bert_jax.model.blocks import matmul
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import PARTS
 
@@ -39,7 +39,7 @@ def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     layers are computed in `dtype`.
     """
     config, head = model.config, model.row
-    dtype, read = products.in_inference(dtype)
+    dtype, read = matmul.in_inference(dtype)
     module = head.model(config, dtype, model.outputs, sentence=model.sentence)
     module = module.clone(matmul_dtype=read)
 

@@ -38,7 +38,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import listed
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads, layout
-from bert_jax.model.blocks.products import inference_dtype
+from bert_jax.model.blocks.matmul import inference_dtype
 from bert_jax.model.pooling import POOLINGS, Pool, make_states
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors

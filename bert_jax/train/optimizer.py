@@ -26,8 +26,8 @@ from bert_jax.configs.model import embeddings
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import by_path, path_of
 from bert_jax.model import layout
+from bert_jax.model.dropout import FEWER_ROUNDS, row_major, threefry
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.model.threefry import FEWER_ROUNDS, row_major, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed, but not a network of words:

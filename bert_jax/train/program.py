@@ -16,7 +16,8 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import Phase, PretrainConfig
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
-from bert_jax.model.blocks import attend, products
+from bert_jax.model.blocks import matmul
+from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.model.dropout import rounded
 from bert_jax.train import losses
 from bert_jax.train.losses.distillation import distillation
@@ -46,7 +47,7 @@ class InputKind(NamedTuple):
 class PretrainingProgram(NamedTuple):
     """One phase's program.
 
-    kernel: what computes attention (attend.choose).
+    kernel: what computes attention (attention_kernels.choose_kernel).
     objective: what is minimised, of (params, batch).
     train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
     eval_step: jitted (params, batch) -> metrics; params are all of the model's, frozen ones too.
@@ -77,11 +78,11 @@ def pretraining_program(
     """
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
-    kernel = attend.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
+    kernel = choose_kernel(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
     # A plan has no records; a family without pairs has no head to train on them.
     nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
     model = pretraining_model(config, kernel)
-    matmul_dtype = products.read_in_training(runtime, platform)
+    matmul_dtype = matmul.read_in_training(runtime, platform)
     method = distillation(config.distillation)
     plain = lambda model: losses.pretraining_objective(model, nsp)
     objective_of = method.objective if method else plain

@@ -23,8 +23,7 @@ from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.model.embeddings import first_words
 from bert_jax.model.partition import shardings
-from bert_jax.model.peft.method import is_added, neutral
-from bert_jax.model.peft.registry import method_of
+from bert_jax.model.tuning import is_added, method_of, neutral
 from bert_jax.train.optimizer import Optimizer, make_optimizer, padding_rows
 from bert_jax.train.schedule import Hparams
 
@@ -34,7 +33,7 @@ class TrainState(NamedTuple):
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
     now; frozen: weights that the steps read and never change, None where all are trained. They have
-    no moments and are in no checkpoint; which they are is model/peft's and
+    no moments and are in no checkpoint; which they are is model/tuning.py's and
     model/embeddings.py's.
     """
 

@@ -21,7 +21,8 @@ from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.input_pipeline.tasks.files.class_weights import class_weights
-from bert_jax.model.blocks import attend, products
+from bert_jax.model.blocks import matmul
+from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.encoder_cache import narrowed, text_vectors
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import TaskData
@@ -172,8 +173,8 @@ class Approach:
         # Two forms of one model: a fused kernel may read only rows of the training length, while
         # splits are predicted in several lengths; and predictions multiply as compute_dtype says.
         length = self.features(config)[0]['input_ids'].shape[-1]
-        kernel = attend.choose(config.runtime, encoder, length)
-        matmul_dtype = products.read_in_training(config.runtime)
+        kernel = choose_kernel(config.runtime, encoder, length)
+        matmul_dtype = matmul.read_in_training(config.runtime)
         return model, model.clone(kernel=kernel, matmul_dtype=matmul_dtype)
 
     def split(self, config: FinetuneConfig, params: Any) -> tuple[Any, Any]:

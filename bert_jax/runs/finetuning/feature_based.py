@@ -14,7 +14,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.model.tagger import FeatureTagger, layers_of
+from bert_jax.model.bilstm import FeatureTagger, layers_of
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.encoder_cache import WordStates
 from bert_jax.runs.finetuning.machine import Machine

@@ -13,7 +13,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
-from bert_jax.mesh import construction, determinism, program_cache, sharding
+from bert_jax.mesh import before_jax, construction, program_cache, sharding
 from bert_jax.model import partition
 from bert_jax.runs.supervision.signals import StopSignal
 from bert_jax.runs.workdir import running
@@ -75,7 +75,7 @@ class Machine(NamedTuple):
 def ready(runtime: RuntimeConfig, model: ModelConfig) -> Machine:
     """Make this machine ready for runs with such settings; a signal no longer ends the process."""
     mesh = mesh_of(runtime, model)
-    logging.info(determinism.described(jax.default_backend()))
+    logging.info(before_jax.describe_determinism(jax.default_backend()))
     return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 

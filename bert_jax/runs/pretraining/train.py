@@ -25,8 +25,8 @@ from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.records.growth import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import determinism, processes, sharding
-from bert_jax.model.blocks import attend
+from bert_jax.mesh import before_jax, processes, sharding
+from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.machine import mesh_of
 from bert_jax.runs.pretraining import baselines, dry_run, held_out, same_run
 from bert_jax.runs.pretraining.records import Records
@@ -112,7 +112,7 @@ def prepare(config: PretrainConfig, records: list[Records]) -> Mesh:
         sharding.check_divides(
             mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size'
         )
-        attend.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
+        choose_kernel(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
     for line in departures(config, mesh):
         logging.warning(line)
     return mesh
@@ -276,7 +276,7 @@ def _log_sizes(config: PretrainConfig, state: TrainState, mesh: Mesh, workdir: s
     )
 
     # With the settings, since whether a run can be repeated to the bit depends on the device.
-    logging.info(determinism.described(jax.default_backend()))
+    logging.info(before_jax.describe_determinism(jax.default_backend()))
 
 
 def _train_phases(

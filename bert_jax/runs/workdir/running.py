@@ -18,8 +18,8 @@ from absl import logging
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig, RuntimeConfig
 from bert_jax.input_pipeline.progress import Bar
 from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import processes, processor, program_cache, sharding
-from bert_jax.model.blocks import products
+from bert_jax.mesh import before_jax, processes, program_cache, sharding
+from bert_jax.model.blocks import matmul
 from bert_jax.runs.supervision.handlers import handlers_restored
 from bert_jax.runs.supervision.signals import Agreement, StopSignal
 from bert_jax.runs.supervision.watchdog import watchdog
@@ -55,9 +55,9 @@ def with_products(folder: Workdir, config: C) -> C:
     if folder.config_file.exists() and folder.newest_step():
         chosen = folder.config().runtime.matmul_dtype
     else:
-        chosen = products.choose(
+        chosen = matmul.choose_matmul_dtype(
             config.runtime,
-            is_fast=lambda: processes.broadcast_from_lead(processor.multiplies_bfloat16),
+            is_fast=lambda: processes.broadcast_from_lead(before_jax.multiplies_bfloat16),
         )
         logging.info(f'{folder}: runtime.matmul_dtype=auto is {chosen or "none"} here')
     return dataclasses.replace(

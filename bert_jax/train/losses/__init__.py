@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.model.blocks.vocabulary import Factors
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.heads import Batch as Batch
+from bert_jax.model.vocabulary_loss import Factors
 
 # Folded into a step's key for draws of a second pass; the sites of a first are smaller numbers.
 _SECOND_PASS = 1 << 30

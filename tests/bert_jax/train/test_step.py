@@ -22,7 +22,7 @@ from bert_jax.configs.schema import (
 from bert_jax.input_pipeline.records.growth import Growth
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, layout, partition
-from bert_jax.model.blocks import products
+from bert_jax.model.blocks import matmul
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import hparams_of
@@ -57,7 +57,7 @@ def train(
         jnp.dtype(runtime.compute_dtype),
         runtime.remat,
         runtime.scan_layers,
-        matmul_dtype=products.read_in_training(runtime),
+        matmul_dtype=matmul.read_in_training(runtime),
         vocabulary_loss=runtime.vocabulary_loss,
     )
     shards = sharding.shards_update(runtime, mesh)

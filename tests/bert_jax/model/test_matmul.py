@@ -10,8 +10,13 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.mesh import processor
-from bert_jax.model.blocks.products import choose, dot_general, in_inference, inference_dtype
+from bert_jax.mesh import before_jax
+from bert_jax.model.blocks.matmul import (
+    choose_matmul_dtype,
+    dot_general,
+    in_inference,
+    inference_dtype,
+)
 
 RNG = np.random.RandomState(0)
 X, KERNEL = RNG.normal(size=(3, 4, 8)).astype('f'), RNG.normal(size=(8, 5)).astype('f')
@@ -51,8 +56,8 @@ def test_forward_and_gradients(table):
 def test_auto_follows_the_processor_and_a_name_overrules_it(
     monkeypatch, flags, settings, platform, chosen
 ):
-    monkeypatch.setattr(processor, 'flags', lambda: frozenset(flags.split()))
-    assert choose(RuntimeConfig(**settings), platform) == chosen
+    monkeypatch.setattr(before_jax, 'read_processor_flags', lambda: frozenset(flags.split()))
+    assert choose_matmul_dtype(RuntimeConfig(**settings), platform) == chosen
 
 
 def test_a_model_that_answers_computes_as_the_processor_is_fast_in(monkeypatch):
@@ -60,7 +65,7 @@ def test_a_model_that_answers_computes_as_the_processor_is_fast_in(monkeypatch):
     assert in_inference('bfloat16', 'cpu') == (jnp.float32, 'bfloat16')
     assert in_inference('bfloat16', 'gpu') == ('bfloat16', None)
     for flags, wanted in (('amx_bf16', 'bfloat16'), ('avx2', 'float32')):
-        monkeypatch.setattr(processor, 'flags', lambda: frozenset(flags.split()))
+        monkeypatch.setattr(before_jax, 'read_processor_flags', lambda: frozenset(flags.split()))
         assert inference_dtype('auto') == wanted
     with pytest.raises(UserError, match="'half' must be auto, float32 or bfloat16"):
         inference_dtype('half')

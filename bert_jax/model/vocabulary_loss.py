@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
 from bert_jax.mesh.sharding import BATCH, free_axes, platform_of
-from bert_jax.model.blocks.products import dot_general
+from bert_jax.model.blocks.matmul import dot_general
 
 # Bytes of logits from which on `auto` takes blocks. Below, blocks save memory that nobody lacks,
 # and were no faster (docs/notes/pretraining.md): bert_tiny's step took 1.02 times as long on a
@@ -72,10 +72,25 @@ class Factors(NamedTuple):
         Nothing is differentiated by the weights.
         """
         read = jnp.dtype(self.matmul_dtype or self.x_BPE.dtype)
-        return _sums(read, self.x_BPE, self.table_VE, self.bias_V, labels_BP, weights_BP)
+        arrays = _Arrays(self.x_BPE, self.table_VE, self.bias_V, labels_BP, weights_BP)
+        return _sum_losses(read, arrays)
 
 
-def _block_rows(width: int) -> int:
+class _Arrays(NamedTuple):
+    """What the sums are of.
+
+    labels_BP: numbers of words; of a device's words -1 stands for words that are elsewhere, and for
+    none. weights_BP: 0 for rows that count for nothing. Specs and gradients have the same form.
+    """
+
+    x_BPE: Any
+    table_VE: Any
+    bias_V: Any
+    labels_BP: Any
+    weights_BP: Any
+
+
+def _choose_block_rows(width: int) -> int:
     """Return the rows of a block.
 
     Each block reads and writes the table's gradient, V x E, besides its own logits, R x V: with at
@@ -88,68 +103,82 @@ def _block_rows(width: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sums(read: DTypeLike, *arrays: Array) -> Sums:
-    return _on_mesh(read, False, *arrays)[0]
+def _sum_losses(read: DTypeLike, arrays: _Arrays) -> Sums:
+    """Return the sums; all products read `read`."""
+    sums, _ = _compute_on_mesh(arrays, read, with_gradients=False)
+    return sums
 
 
-def _backward(read: DTypeLike, gradients: Gradients, of_sums: Sums) -> tuple[Any, ...]:
+def _sum_losses_forward(read: DTypeLike, arrays: _Arrays) -> tuple[Sums, Gradients | None]:
+    return _compute_on_mesh(arrays, read, with_gradients=True)
+
+
+def _sum_losses_backward(read: DTypeLike, gradients: Gradients, of_sums: Sums) -> tuple[_Arrays]:
     # The gradients were computed with the loss, while the logits were there: they are those of the
     # sum, whose own gradient is a number. The accuracy has none.
-    return (*((of_sums[0] * x).astype(x.dtype) for x in gradients), None, None)
+    of_loss, _ = of_sums
+    of_x, of_table, of_bias = ((of_loss * g).astype(g.dtype) for g in gradients)
+    return (_Arrays(of_x, of_table, of_bias, None, None),)
 
 
-_sums.defvjp(lambda read, *arrays: _on_mesh(read, True, *arrays), _backward)
+_sum_losses.defvjp(_sum_losses_forward, _sum_losses_backward)
 
 
-def _on_mesh(
-    read: DTypeLike, with_gradients: bool, *arrays: Array
+def _compute_on_mesh(
+    arrays: _Arrays, read: DTypeLike, with_gradients: bool
 ) -> tuple[Sums, Gradients | None]:
     """Return the sums and their gradients, each device computing its own rows and words.
 
-    The arrays are those of `_in_blocks`, whole. Rows are split over `data` and `fsdp`, the table
-    over `fsdp` and `model` (model/partition.py). Each device gathers the table over `fsdp`, and is
-    left with its share of the gradient.
+    Rows are split over `data` and `fsdp`, the table over `fsdp` and `model` (model/partition.py).
+    Each device gathers the table over `fsdp`, and is left with its share of the gradient.
     """
     mesh = jax.sharding.get_abstract_mesh()
     size = {axis: mesh.shape[axis] for axis in free_axes() if mesh.shape[axis] > 1}
     rows = tuple(axis for axis in BATCH if axis in size)
     words = tuple(axis for axis in ('fsdp', 'model') if axis in size)
-    B, V = len(arrays[0]), len(arrays[2])
+    B, V = len(arrays.x_BPE), len(arrays.bias_V)
     fsdp, model = size.get('fsdp', 1), size.get('model', 1)
     # One row (a model's first shapes) is not split; nor is a table that does not divide.
     if V % (fsdp * model):
         words = ()
     if not size or B % (size.get('data', 1) * fsdp):
-        return _in_blocks(read, with_gradients, (), *arrays)
+        return _compute_in_blocks(arrays, read, with_gradients)
+    across = ('model',) if 'model' in words else ()
 
-    def local(x, table, bias, labels, weights):
-        table = table.astype(read)
+    def compute_here(here: _Arrays) -> tuple[Sums, Gradients | None]:
+        here = here._replace(table_VE=here.table_VE.astype(read))
         if words:
-            labels = _local_labels(labels, V // (fsdp * model), model)
+            labels = _find_local_labels(here.labels_BP, V // (fsdp * model), model)
+            here = here._replace(labels_BP=labels)
         if 'fsdp' in words:
-            table, bias = (jax.lax.all_gather(a, 'fsdp', tiled=True) for a in (table, bias))
-        across = ('model',) if 'model' in words else ()
-        sums, gradients = _in_blocks(read, with_gradients, across, x, table, bias, labels, weights)
+            table = jax.lax.all_gather(here.table_VE, 'fsdp', tiled=True)
+            bias = jax.lax.all_gather(here.bias_V, 'fsdp', tiled=True)
+            here = here._replace(table_VE=table, bias_V=bias)
+        sums, gradients = _compute_in_blocks(here, read, with_gradients, across)
         sums = jax.lax.psum(sums, rows)
         if gradients is None:
             return sums, None
-        of_x, *of_words = gradients
+        of_x, of_table, of_bias = gradients
         if 'fsdp' in words:
-            of_words = [jax.lax.psum_scatter(g, 'fsdp', tiled=True) for g in of_words]
+            of_table = jax.lax.psum_scatter(of_table, 'fsdp', tiled=True)
+            of_bias = jax.lax.psum_scatter(of_bias, 'fsdp', tiled=True)
+        of_x = jax.lax.psum(of_x, across)
         others = tuple(axis for axis in rows if axis not in words)
-        return sums, (jax.lax.psum(of_x, across), *jax.lax.psum(of_words, others))
+        of_table, of_bias = jax.lax.psum((of_table, of_bias), others)
+        return sums, (of_x, of_table, of_bias)
 
     by_rows, by_words = P(rows or None), P(words or None)
-    in_specs = (by_rows, by_words, by_words, by_rows, by_rows)
-    of_gradients = (by_rows, by_words, by_words) if with_gradients else None
     mapped = jax.shard_map(
-        local, in_specs=in_specs, out_specs=(P(), of_gradients), axis_names=set(size),
+        compute_here,
+        in_specs=(_Arrays(by_rows, by_words, by_words, by_rows, by_rows),),
+        out_specs=(P(), (by_rows, by_words, by_words) if with_gradients else None),
+        axis_names=set(size),
         check_vma=False,
-    )  # fmt: skip
-    return mapped(*arrays)
+    )
+    return mapped(arrays)
 
 
-def _local_labels(labels: Array, part: int, model: int) -> Array:
+def _find_local_labels(labels: Array, part: int, model: int) -> Array:
     """Return where the labels' words are among those that a device has gathered; -1: elsewhere.
 
     part: the words of each piece of the table. Piece i is of part i // model of `fsdp` and of part
@@ -160,73 +189,58 @@ def _local_labels(labels: Array, part: int, model: int) -> Array:
     return jnp.where(piece % model == mine, piece // model * part + offset, -1)
 
 
-def _cut(blocks: int, R: int, a: Array, filling: int, *shape: int) -> Array:
-    """Return rows of `shape` as [blocks, R, *shape], filled up.
-
-    Filling rows have weight 0, and no word as their label: a device's first may have logit -inf.
-    """
-    a = a.reshape(-1, *shape)
-    padding = ((0, blocks * R - len(a)), *((0, 0) for _ in shape))
-    return jnp.pad(a, padding, constant_values=filling).reshape(blocks, R, *shape)
-
-
-def _in_blocks(
-    read: DTypeLike,
-    with_gradients: bool,
-    across: tuple[str, ...],
-    x_BPE: Array,
-    table_VE: Array,
-    bias_V: Array,
-    labels_BP: Array,
-    weights_BP: Array,
+def _compute_in_blocks(
+    arrays: _Arrays, read: DTypeLike, with_gradients: bool, across: tuple[str, ...] = ()
 ) -> tuple[Sums, Gradients | None]:
-    """Return the sums, and their gradients, of these rows.
+    """Return the sums, and their gradients, of these rows and words.
 
-    Args:
-      read: what all products read; their sums are float32.
-      with_gradients: whether there are gradients.
-      across: the mesh axes over which the words are split.
-      x_BPE: of these rows.
-      table_VE: the words that are here.
-      bias_V: theirs.
-      labels_BP: their numbers among these words, -1 of words that are elsewhere.
-      weights_BP: 0 for rows that count for nothing.
+    across: the mesh axes over which the words are split.
     """
-    (V, E), N = table_VE.shape, labels_BP.size
-    blocks = -(-N // _block_rows(E))
+    (V, E), N = arrays.table_VE.shape, arrays.labels_BP.size
+    blocks = -(-N // _choose_block_rows(E))
     R = -(-N // blocks)
-
-    table = table_VE.astype(read)
+    table_VE = arrays.table_VE.astype(read)
     dot = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
 
-    def block(carry, block_rows):
+    def cut(x: Array, filling: int, *shape: int) -> Array:
+        """Return rows of `shape` as [blocks, R, *shape], filled up."""
+        x = x.reshape(-1, *shape)
+        padding = ((0, blocks * R - len(x)), *((0, 0) for _ in shape))
+        return jnp.pad(x, padding, constant_values=filling).reshape(blocks, R, *shape)
+
+    def compute_block(carry: Any, block_rows: tuple[Array, ...]) -> tuple[Any, Any]:
         (loss, right), gradients = carry
         x_RE, labels_R, weights_R = block_rows
-        logits = dot(x_RE, table, (((1,), (1,)), ((), ()))) + bias_V[None]
-        largest = jax.lax.pmax(logits.max(-1), across)
-        at_label = jnp.take_along_axis(logits, jnp.maximum(labels_R, 0)[:, None], -1)[:, 0]
-        chosen = jax.lax.psum(jnp.where(labels_R < 0, 0.0, at_label), across)
-        exponentials = jnp.exp(logits - largest[:, None])
-        total = jax.lax.psum(exponentials.sum(-1), across)
-        loss += jnp.sum((jnp.log(total) + largest - chosen) * weights_R)
-        right += jnp.sum((chosen >= largest) * weights_R)
+        logits_RV = dot(x_RE, table_VE, (((1,), (1,)), ((), ()))) + arrays.bias_V[None]
+        largest_R = jax.lax.pmax(logits_RV.max(-1), across)
+        at_label_R1 = jnp.take_along_axis(logits_RV, jnp.maximum(labels_R, 0)[:, None], -1)
+        chosen_R = jax.lax.psum(jnp.where(labels_R < 0, 0.0, at_label_R1[:, 0]), across)
+        exponentials_RV = jnp.exp(logits_RV - largest_R[:, None])
+        total_R = jax.lax.psum(exponentials_RV.sum(-1), across)
+        loss += jnp.sum((jnp.log(total_R) + largest_R - chosen_R) * weights_R)
+        right += jnp.sum((chosen_R >= largest_R) * weights_R)
         if not with_gradients:
             return ((loss, right), None), None
         # Softmax minus one at the label, times the weight.
-        is_label = labels_R[:, None] == jnp.arange(V)[None]
-        of_logits = exponentials * (weights_R / total)[:, None]
-        of_logits = of_logits - jnp.where(is_label, weights_R[:, None], 0.0)
-        g = of_logits.astype(read)
-        of_x = dot(g, table, (((1,), (0,)), ((), ())))
-        of_table = gradients[0] + dot(g, x_RE, (((0,), (0,)), ((), ())))
-        return ((loss, right), (of_table, gradients[1] + of_logits.sum(0))), of_x
+        is_label_RV = labels_R[:, None] == jnp.arange(V)[None]
+        of_logits_RV = exponentials_RV * (weights_R / total_R)[:, None]
+        of_logits_RV = of_logits_RV - jnp.where(is_label_RV, weights_R[:, None], 0.0)
+        read_RV = of_logits_RV.astype(read)
+        of_x_RE = dot(read_RV, table_VE, (((1,), (0,)), ((), ())))
+        of_table_VE = gradients[0] + dot(read_RV, x_RE, (((0,), (0,)), ((), ())))
+        of_bias_V = gradients[1] + of_logits_RV.sum(0)
+        return ((loss, right), (of_table_VE, of_bias_V)), of_x_RE
 
+    # Filling rows have weight 0, and no word as their label: a device's first may have logit -inf.
+    cuts = (
+        cut(arrays.x_BPE.astype(read), 0, E),
+        cut(arrays.labels_BP, -1),
+        cut(arrays.weights_BP, 0),
+    )
     zero = jnp.zeros(())
     start = (jnp.zeros((V, E)), jnp.zeros(V)) if with_gradients else None
-    cut = functools.partial(_cut, blocks, R)
-    cuts = (cut(x_BPE.astype(read), 0, E), cut(labels_BP, -1), cut(weights_BP, 0))
-    (sums, gradients), of_x = jax.lax.scan(block, ((zero, zero), start), cuts)
+    (sums, gradients), of_x = jax.lax.scan(compute_block, ((zero, zero), start), cuts)
     if gradients is None:
         return sums, None
-    of_x = of_x.reshape(-1, E)[:N].reshape(x_BPE.shape).astype(x_BPE.dtype)
-    return sums, (of_x, *gradients)
+    of_x_BPE = of_x.reshape(-1, E)[:N].reshape(arrays.x_BPE.shape)
+    return sums, (of_x_BPE.astype(arrays.x_BPE.dtype), *gradients)

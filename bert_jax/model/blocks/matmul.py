@@ -23,13 +23,13 @@ from jax.typing import DTypeLike
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.runtime import MatmulDtype
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
-from bert_jax.mesh import processor
+from bert_jax.mesh import before_jax
 
 
-def choose(
+def choose_matmul_dtype(
     runtime: RuntimeConfig,
     platform: str | None = None,
-    is_fast: Callable[[], bool] = processor.multiplies_bfloat16,
+    is_fast: Callable[[], bool] = before_jax.multiplies_bfloat16,
 ) -> MatmulDtype | None:
     """Return runtime.matmul_dtype with 'auto' replaced by what it is here: a name, or None.
 
@@ -47,8 +47,8 @@ def choose(
 
 
 def read_in_training(runtime: RuntimeConfig, platform: str | None = None) -> str | None:
-    """Return what `dense` and `dot_general` take; arguments as of `choose`."""
-    chosen = choose(runtime, platform)
+    """Return what `dense` and `dot_general` take; arguments as of `choose_matmul_dtype`."""
+    chosen = choose_matmul_dtype(runtime, platform)
     return None if chosen == 'float32' else chosen
 
 
@@ -62,7 +62,7 @@ def inference_dtype(name: str) -> str:
       UserError: there is no such arithmetic.
     """
     if name == 'auto':
-        is_fast = jax.default_backend() == 'cpu' and processor.multiplies_bfloat16()
+        is_fast = jax.default_backend() == 'cpu' and before_jax.multiplies_bfloat16()
         return 'bfloat16' if is_fast else 'float32'
     if name not in ('float32', 'bfloat16'):
         raise UserError(f'compute_dtype={name!r} must be auto, float32 or bfloat16')
@@ -73,7 +73,8 @@ def in_inference(compute_dtype: DTypeLike, platform: str | None = None) -> tuple
     """Return (arithmetic, what dense layers' products read) of a model that only answers.
 
     On a CPU bfloat16 is for those products alone: its instructions are for nothing else, and all
-    other arithmetic in bfloat16 converts each array on the way. platform: as of `choose`.
+    other arithmetic in bfloat16 converts each array on the way.
+    platform: as of `choose_matmul_dtype`.
     """
     is_half = jnp.dtype(compute_dtype) == jnp.bfloat16
     if is_half and (platform or jax.default_backend()) == 'cpu':
@@ -81,59 +82,72 @@ def in_inference(compute_dtype: DTypeLike, platform: str | None = None) -> tuple
     return compute_dtype, None
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _multiply(x: Array, w: Array, dtype: str, axis: int) -> Array:
+    """Return x [..., K] times a matrix whose `axis` is K, both read as `dtype`, with float32 sums.
+
+    Both gradients are such products too.
+    """
+    return _multiply_forward(x, w, dtype, axis)[0]
+
+
+def _multiply_forward(x: Array, w: Array, dtype: str, axis: int) -> tuple[Array, tuple[Array, ...]]:
+    # What the backward pass reads of x is what was read here: half of the memory.
+    read = x.astype(dtype)
+    product = _contract(read, w, dtype, (x.ndim - 1,), (axis,))
+    return product, (read, w, jnp.zeros((), x.dtype))
+
+
+def _multiply_backward(
+    dtype: str, axis: int, kept: tuple[Array, ...], g: Array
+) -> tuple[Array, ...]:
+    x, w, like_x = kept
+    g = g.astype(dtype)
+    of_x = _contract(g, w, dtype, (g.ndim - 1,), (1 - axis,))
+    rows = tuple(range(x.ndim - 1))
+    if axis == 0:
+        of_matrix = _contract(x, g, dtype, rows, rows)
+    else:
+        of_matrix = _contract(g, x, dtype, rows, rows)
+    return of_x.astype(like_x.dtype), of_matrix.astype(w.dtype)
+
+
+_multiply.defvjp(_multiply_forward, _multiply_backward)
+
+
+def _contract(
+    a: Array, b: Array, dtype: str, axes_a: tuple[int, ...], axes_b: tuple[int, ...]
+) -> Array:
+    """Return the sums over these axes, float32, of two arrays that are read as `dtype`."""
+    dimensions = ((axes_a, axes_b), ((), ()))
+    return jax.lax.dot_general(
+        a.astype(dtype), b.astype(dtype), dimensions, preferred_element_type=jnp.float32
+    )
+
+
 @functools.cache  # one function for each dtype, so that equal modules are equal
-def reading_as(dtype: str) -> Callable[..., Array]:
-    """jax.lax.dot_general for x [..., K] and a matrix, both read as `dtype`, with float32 sums.
+def dot_general(dtype: str | None) -> Callable[..., Array]:
+    """Return jax.lax.dot_general for x [..., K] and a matrix, both read as `dtype`.
 
     The matrix is a kernel [K, M] or a table [M, K]. The result has x's dtype, or
-    `preferred_element_type`. Both gradients are such products too.
+    `preferred_element_type`. None: jax.lax's own.
     """
+    if dtype is None:
+        return jax.lax.dot_general
 
-    def dot(a: Array, b: Array, of_a: Any, of_b: Any) -> Array:
-        return jax.lax.dot_general(
-            a.astype(dtype),
-            b.astype(dtype),
-            ((of_a, of_b), ((), ())),
-            preferred_element_type=jnp.float32,
-        )
-
-    def forward(x: Array, w: Array, of_w: int) -> tuple[Array, tuple[Array, ...]]:
-        # What the backward pass reads of x is what was read here: half of the memory.
-        read = x.astype(dtype)
-        return dot(read, w, (x.ndim - 1,), (of_w,)), (read, w, jnp.zeros((), x.dtype))
-
-    def backward(of_w: int, kept: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
-        x, w, like_x = kept
-        g = g.astype(dtype)
-        of_x = dot(g, w, (g.ndim - 1,), (1 - of_w,))
-        rows = tuple(range(x.ndim - 1))
-        of_matrix = dot(x, g, rows, rows) if of_w == 0 else dot(g, x, rows, rows)
-        return of_x.astype(like_x.dtype), of_matrix.astype(w.dtype)
-
-    @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-    def product(x: Array, w: Array, of_w: int) -> Array:
-        return forward(x, w, of_w)[0]
-
-    product.defvjp(forward, backward)
-
-    def dot_general(
+    def multiply(
         x: Array,
         w: Array,
         dimensions: Any,
         precision: Any = None,
         preferred_element_type: Any = None,
     ) -> Array:
-        ((of_x,), (of_w,)), batch = dimensions
+        ((of_x,), (axis,)), batch = dimensions
         if of_x != x.ndim - 1 or w.ndim != 2 or batch != ((), ()):
             raise ValueError(f'{dimensions}: not a product of x [..., K] and a matrix')
-        return product(x, w, of_w).astype(preferred_element_type or x.dtype)
+        return _multiply(x, w, dtype, axis).astype(preferred_element_type or x.dtype)
 
-    return dot_general
-
-
-def dot_general(dtype: str | None) -> Callable[..., Array]:
-    """Return the product whose sides are read as `dtype`; None: jax.lax's own."""
-    return jax.lax.dot_general if dtype is None else reading_as(dtype)
+    return multiply
 
 
 def dense(
