@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bert_jax.runs.calls.pretraining import pretrain
     from bert_jax.runs.calls.vectors import VectorOptions
     from bert_jax.runs.workdir.running import own_run
-    from bert_jax.train.losses import Objective, cross_entropy
+    from bert_jax.train.losses.objective import Objective, cross_entropy
 
 __all__ = [
     'Bert',
@@ -45,8 +45,8 @@ _MODULES = {
     'VectorOptions': 'runs.calls.vectors',
     'register_part': 'configs.files.own_parts',
     'own_run': 'runs.workdir.running',
-    'Objective': 'train.losses',
-    'cross_entropy': 'train.losses',
+    'Objective': 'train.losses.objective',
+    'cross_entropy': 'train.losses.objective',
 }
 
 

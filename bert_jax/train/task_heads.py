@@ -24,8 +24,10 @@ from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.model import heads
-from bert_jax.train import losses
-from bert_jax.train.losses.embedding import embedding_objective
+from bert_jax.train.losses import task_losses
+from bert_jax.train.losses.multiple_negatives import make_vector_objective
+from bert_jax.train.losses.objective import Batch, Objective
+from bert_jax.train.losses.task_losses import ClassTargets
 
 
 class Part(NamedTuple):
@@ -57,9 +59,7 @@ _MASKED = _ROWS | {'masked_lm_positions': 'b, p'}
 _OF_CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
 
 
-def _best_positions(
-    logits_BT2: jax.Array, batch: losses.Batch, n_best: int
-) -> dict[str, jax.Array]:
+def _best_positions(logits_BT2: jax.Array, batch: Batch, n_best: int) -> dict[str, jax.Array]:
     """Return the `n_best` best starts and ends, best first, in place of all logits.
 
     {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
@@ -77,23 +77,19 @@ def _best_positions(
 
 
 # (model, how a sentence encoder is trained, how classes are) -> what is minimised.
-MakeObjective = Callable[[Any, EmbeddingConfig, losses.ClassTargets], losses.Objective]
+MakeObjective = Callable[[Any, EmbeddingConfig, ClassTargets], Objective]
 
 
-def _of_model(make: Callable[[Any], losses.Objective]) -> MakeObjective:
+def _of_model(make: Callable[[Any], Objective]) -> MakeObjective:
     """Return what makes an objective that the model alone decides."""
     return lambda model, embedding, targets: make(model)
 
 
-def _classes(
-    model: Any, embedding: EmbeddingConfig, targets: losses.ClassTargets
-) -> losses.Objective:
-    return losses.classification_objective(model, targets)
+def _classes(model: Any, embedding: EmbeddingConfig, targets: ClassTargets) -> Objective:
+    return task_losses.make_classification_objective(model, targets)
 
 
-_CHOICES = _of_model(
-    lambda model: losses.classification_objective(model, read=losses.among_choices)
-)
+_CHOICES = _of_model(task_losses.make_choice_objective)
 
 
 @dataclass(frozen=True)
@@ -127,9 +123,9 @@ class Head:
     of_words: bool = False
     objective: MakeObjective | None = None
     has_targets: bool = False
-    decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = (
-        lambda logits, batch, n_best: {'logits': logits}
-    )
+    decoded: Callable[[Any, Batch, int], dict[str, jax.Array]] = lambda logits, batch, n_best: {
+        'logits': logits
+    }
     google: tuple[str, ...] = ()
 
     def is_in(self, family: str) -> bool:
@@ -200,7 +196,7 @@ HEADS = {
             'start_logits': lambda logits_BT2, config: logits_BT2[..., 0],
             'end_logits': lambda logits_BT2, config: logits_BT2[..., 1],
         },
-        objective=_of_model(losses.span_objective),
+        objective=_of_model(task_losses.make_span_objective),
         decoded=_best_positions,
         google=('span',),
     ),
@@ -208,13 +204,13 @@ HEADS = {
     'regressor': dataclasses.replace(
         _CLASSIFIER,
         problem_type='regression',
-        objective=_of_model(losses.regression_objective),
+        objective=_of_model(task_losses.make_regression_objective),
         has_targets=False,
     ),
     'multi_label': dataclasses.replace(
         _CLASSIFIER,
         problem_type='multi_label_classification',
-        objective=_of_model(losses.multi_label_objective),
+        objective=_of_model(task_losses.make_multi_label_objective),
         has_targets=False,
     ),
     'tokens': Head(
@@ -224,7 +220,7 @@ HEADS = {
         outputs=_RESULT,
         labelled=True,
         of_words=True,
-        objective=_of_model(losses.token_objective),
+        objective=_of_model(task_losses.make_token_objective),
     ),
     'choice': Head(
         module=heads.Choice,
@@ -233,7 +229,9 @@ HEADS = {
         outputs=_RESULT,
         inputs=_OF_CHOICES,
         objective=_CHOICES,
-        decoded=lambda scores, batch, n_best: {'logits': losses.among_choices(scores, batch)},
+        decoded=lambda scores, batch, n_best: {
+            'logits': task_losses.mask_absent_choices(scores, batch)
+        },
     ),
     'pretraining': Head(
         module=heads.Pretraining,
@@ -270,7 +268,7 @@ HEADS = {
         parts=(),
         architecture='BertModel',
         outputs={'sentence_embedding': lambda result, config: result},
-        objective=lambda model, embedding, targets: embedding_objective(model, embedding),
+        objective=lambda model, embedding, targets: make_vector_objective(model, embedding),
         decoded=lambda vectors, batch, n_best: {'sentence_embedding': vectors},
     ),
 }
@@ -317,8 +315,8 @@ def make_objective(
     head: str,
     model: Any,
     embedding: EmbeddingConfig | None = None,
-    targets: losses.ClassTargets | None = None,
-) -> losses.Objective:
+    targets: ClassTargets | None = None,
+) -> Objective:
     """Return what fine-tuning a model with the head of that name minimises.
 
     `embedding` says how a sentence encoder is trained, `targets` how classes are; other heads do
@@ -330,7 +328,7 @@ def make_objective(
     objective = HEADS[head].objective
     if objective is None:
         raise KeyError(head)
-    return objective(model, embedding or EmbeddingConfig(), targets or losses.ClassTargets())
+    return objective(model, embedding or EmbeddingConfig(), targets or ClassTargets())
 
 
 def passes(head: str, config: ModelConfig) -> int:
@@ -341,14 +339,14 @@ def passes(head: str, config: ModelConfig) -> int:
 
 def make_predict(
     head: str, model: Any, n_best: int
-) -> Callable[[Any, losses.Batch], dict[str, jax.Array]]:
+) -> Callable[[Any, Batch], dict[str, jax.Array]]:
     """Make predict(params, batch) -> the arrays that a task decodes, without dropout.
 
     n_best: how many best starts and ends of a span, where the head has spans.
     """
     decoded = HEADS[head].decoded
 
-    def predict(params: Any, batch: losses.Batch) -> dict[str, jax.Array]:
+    def predict(params: Any, batch: Batch) -> dict[str, jax.Array]:
         return decoded(model.apply({'params': params}, batch), batch, n_best)
 
     return predict

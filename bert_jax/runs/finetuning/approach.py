@@ -28,7 +28,8 @@ from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.runs.sources.fitting import check_pooler
 from bert_jax.runs.sources.source import Source, plain, read_source
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train import losses, task_heads
+from bert_jax.train import task_heads
+from bert_jax.train.losses.task_losses import ClassTargets
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
 
 
@@ -145,12 +146,12 @@ class Approach:
         name = config.embedding.teacher
         return {'teacher_fingerprint': self._teacher(name).fingerprint()} if name else {}
 
-    def targets(self, config: FinetuneConfig) -> losses.ClassTargets:
+    def targets(self, config: FinetuneConfig) -> ClassTargets:
         """Return the weights of classes and their smoothing. UserError where they are none."""
         train = self.data.train
         given = (train[i].label for i in self.data.chosen(config))
         weights = class_weights(config.class_weights, self.data.task.labels, given)
-        return losses.ClassTargets(weights, config.label_smoothing)
+        return ClassTargets(weights, config.label_smoothing)
 
     def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
         """Return what the model reads of a batch of the features of 'train' or the scored split."""

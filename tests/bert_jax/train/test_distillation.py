@@ -13,7 +13,7 @@ from scipy import special
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.distillation import DistillationConfig
 from bert_jax.model import heads
-from bert_jax.train.losses.distillation import METHODS, Outputs, distillation
+from bert_jax.train.losses.distillation import METHODS, Outputs, choose_method
 from tests.helpers.numpy_bert import noisy_params
 from tests.helpers.tiny import tiny_config
 
@@ -131,6 +131,6 @@ def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it():
     ],
 )
 def test_shapes_that_do_not_go_together(settings, teacher, said):
-    method = distillation(DistillationConfig(teacher='there', **settings))
+    method = choose_method(DistillationConfig(teacher='there', **settings))
     with pytest.raises(UserError, match=said):
         method.check(tiny_config(), dataclasses.replace(tiny_config(), **teacher))

@@ -20,8 +20,8 @@ from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.train import task_heads
-from bert_jax.train.losses.embedding import LOSSES, embedding_objective
-from bert_jax.train.schedule import hparams_of
+from bert_jax.train.learning_rate import hparams_of
+from bert_jax.train.losses.multiple_negatives import LOSSES, make_vector_objective
 from bert_jax.train.state import fresh_state
 from bert_jax.train.step import make_train_step
 from tests.helpers.numpy_bert import make_batch, noisy_params
@@ -66,7 +66,7 @@ def test_formulas_and_rows_without_weight(name):
     kept = weights > 0
 
     def value(config, params):
-        objective = embedding_objective(model, config)
+        objective = make_vector_objective(model, config)
         return objective.sums(params, batch, None)['loss'][0] / objective.weights(batch)['loss']
 
     wanted = numpy_loss(name, vectors[kept], labels[kept])

@@ -21,7 +21,7 @@ from bert_jax.configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig
 from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.model import heads
 from bert_jax.train import task_heads
-from bert_jax.train.schedule import hparams_of
+from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.state import fresh_state, init_params, joined, load_encoder, split
 from bert_jax.train.step import make_train_step
 from tests.helpers.numpy_bert import (
