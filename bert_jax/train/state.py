@@ -86,10 +86,11 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
         first_trained = None
         if path not in computed:
             first_trained = method.trained_from(path)
-        is_tuned = first_trained is not None
-        if is_tuned and (number is None or first_block + number >= first_trained):
+        if first_trained is None:
+            frozen[names] = leaf
+        elif number is None or first_block + number >= first_trained:
             trained[names] = leaf
-        elif is_tuned and is_added(path):
+        elif is_added(path):
             # What the method adds to a block below changes nothing there.
             frozen[names] = jnp.full_like(leaf, neutral(path))
         else:

@@ -53,7 +53,7 @@ class Approach:
     def check(self, config: FinetuneConfig) -> None:
         """Raise UserError where there can be no run of `config`; compute nothing."""
         encoder, task = config.encoder(self.data.source.model), self.data.task
-        if encoder.embedding == OF_WORDS and task.head in ('span', 'choice', 'embedding'):
+        if encoder.embedding == OF_WORDS and not task_heads.HEADS[task.head].fits_whole_words:
             raise UserError(
                 f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
@@ -84,7 +84,7 @@ class Approach:
         task = self.data.task
         for name in ('class_weights', 'label_smoothing'):
             value = getattr(config, name)
-            if value and not task_heads.HEADS[task.head].has_targets:
+            if value and not task_heads.get_task_head(task.head).has_targets:
                 raise UserError(
                     f'{name}={value} is for tasks of kind classification and pair, and {task.name}'
                     f' is of kind {task.kind}: leave it out'
