@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.model.families import FAMILIES, bert
 from bert_jax.configs.model.families.names import Piece
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads, layout
 from bert_jax.train import learning_rate
@@ -297,17 +296,6 @@ def test_what_decays_and_what_has_which_rate_in_the_model_itself():
     assert rates['encoder/layers/query/kernel'].ravel().tolist() == [0, 0.125, 0.25, 0.5]
     assert {float(rates[name]) for name in tables | {'encoder/embeddings/norm/scale'}} == {0.03125}
     assert {float(rates[name]) for name in heads_ | {'mlm/bias', 'mlm/norm/scale'}} == {1.0}
-
-
-def test_settings_that_cannot_go_together_are_refused():
-    with pytest.raises(UserError, match='OptimizerConfig.decay=.*: must be decoupled: in lamb'):
-        OptimizerConfig('lamb_albert', decay='fully_decoupled')
-    with pytest.raises(UserError, match='optimizer.freeze_layers=5: the model has 4 layers'):
-        layer_rates(OptimizerConfig(freeze_layers=5), {'layers': {'bias': np.ones((4, 2))}})
-    with pytest.raises(
-        UserError, match='optimizer.freeze_layers=5 is more than model.num_layers=4'
-    ):
-        PretrainConfig(model=MODEL, optimizer=OptimizerConfig(freeze_layers=5))
 
 
 # Over 64 steps from 36 on, down to 0.2: 0.2 + 0.8 (1 - sqrt(done / 64)).

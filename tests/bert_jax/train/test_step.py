@@ -11,12 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import (
     ModelConfig,
     OptimizerConfig,
-    Phase,
-    PretrainConfig,
     RuntimeConfig,
 )
 from bert_jax.input_pipeline.records.growth import Growth
@@ -197,29 +194,6 @@ def test_a_batch_that_grows_is_trained_on_as_one_of_its_size():
     assert full['nsp_loss'][1] == 64
 
 
-@pytest.mark.parametrize(
-    ('phase', 'accumulation', 'message'),
-    [
-        (
-            {'batch_warmup_from': 10, 'batch_warmup_steps': 5},
-            4,
-            'batch_warmup_from=10: must be a divisor of batch_size=96, and less',
-        ),
-        (
-            {'batch_warmup_from': 24, 'batch_warmup_steps': 5},
-            3,
-            'no multiple of a micro-batch.* = 32: set runtime.accumulation to 4 or a multiple',
-        ),
-    ],
-)
-def test_batches_that_cannot_grow_so_are_refused(phase, accumulation, message):
-    with pytest.raises(UserError, match=message):
-        PretrainConfig(
-            phases=(Phase(16, 20_000, 96, **phase),),
-            runtime=RuntimeConfig(accumulation=accumulation),
-        )
-
-
 def test_a_non_finite_step_is_discarded_and_no_moment_is_copied():
     """The step takes the state's memory: a copy of an old moment would take its size again."""
     optimizer = dataclasses.replace(OPTIMIZER, algorithm='lamb_nvidia', moments='bfloat16')
@@ -270,14 +244,3 @@ def test_evaluation_counts_padding_rows_for_nothing():
     of_half, of_twice = evaluate(params, half), evaluate(params, twice)
     for name, pair in of_twice.items():
         np.testing.assert_allclose(np.multiply(of_half[name], 2), pair, rtol=1e-5, err_msg=name)
-
-
-def test_sizes_that_do_not_divide_are_refused_by_name():
-    with pytest.raises(
-        UserError, match='data_parallel=3 x fsdp=1 x model_parallel=1 = 3, but there are 8'
-    ):
-        construction.make_mesh(RuntimeConfig(data_parallel=3))
-    mesh = construction.make_mesh(RuntimeConfig())
-    with pytest.raises(UserError, match='phases.0.batch_size=12 does not divide over 8 devices'):
-        sharding.check_divides(mesh, 12, 1, 'phases.0.batch_size')
-    assert sharding.local_rows(mesh, 32) == ((0, 32),)
