@@ -195,7 +195,7 @@ def build_step(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
     import jax
 
     from bert_jax.mesh import construction, sharding
-    from bert_jax.train.program import InputKind, fresh_state, pretraining_program
+    from bert_jax.train.pretraining_program import InputKind, fresh_state, pretraining_program
 
     runtime = dataclasses.replace(config.runtime, data_parallel=1)
     mesh = construction.make_mesh(runtime, jax.devices()[:1])

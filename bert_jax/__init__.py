@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bert_jax.launch.train_vocab import train_vocab
     from bert_jax.model.heads import EncoderModel, Pretraining
     from bert_jax.runs.workdir.running import own_run
-    from bert_jax.train.losses import Objective, cross_entropy
+    from bert_jax.train.losses.objective import Objective, cross_entropy
 
 __all__ = [
     'Bert',
@@ -48,8 +48,8 @@ _MODULES = {
     'evaluate': 'launch.evaluate',
     'register_part': 'configs.files.own_parts',
     'own_run': 'runs.workdir.running',
-    'Objective': 'train.losses',
-    'cross_entropy': 'train.losses',
+    'Objective': 'train.losses.objective',
+    'cross_entropy': 'train.losses.objective',
 }
 
 

@@ -1,7 +1,7 @@
 """The pipeline of each kind of model: records of text in, JSON objects out.
 
 Owns, for each kind, what it is asked and answers: the roles of a record, its rows, what of the
-outputs leaves the device, and the answer; which head has which kind is in served_heads.py. Rows and
+outputs leaves the device, and the answer; which head has which is in train/task_heads.py. Rows and
 spans are made as in fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows
 get to the device.
 

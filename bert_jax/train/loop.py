@@ -19,8 +19,8 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.train import metrics_accumulator
 from bert_jax.train.checkpoint import Checkpoints, Score
-from bert_jax.train.losses import Batch, MetricSums
-from bert_jax.train.schedule import Hparams
+from bert_jax.train.learning_rate import Hparams
+from bert_jax.train.losses.objective import Batch, MetricSums
 from bert_jax.train.state import TrainState
 from bert_jax.train.step import warn_of_recompilation
 

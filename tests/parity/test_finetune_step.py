@@ -18,7 +18,7 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 from benchmarks.finetune import train
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.runs.sources.source import load_source
-from bert_jax.train import schedule, task_heads
+from bert_jax.train import learning_rate, task_heads
 from bert_jax.train.state import fresh_state, init_params, load_params_into
 from bert_jax.train.step import make_train_step
 from tests.parity import reference
@@ -94,7 +94,7 @@ def test_losses_and_gradients_of_every_step(encoder, head, outputs):
     want = theirs(encoder, jax.tree.map(np.array, dict(params['classifier'])), outputs, warmup)
     state, scalars = (
         fresh_state(params, OPTIMIZER),
-        schedule.hparams_of(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
+        learning_rate.hparams_of(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
     )
     step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))
     found = ([], [])

@@ -127,7 +127,8 @@ def answers(model: Model, batch) -> dict[str, np.ndarray]:
     params['encoder'] = {'pooler': pooler, **params['encoder']}
     module = head.model(model.config, jnp.dtype('float32'), model.outputs)
     result = jax.jit(module.apply)({'params': params}, batch)
-    return {name: np.asarray(take(result, model.config)) for name, take in head.outputs.items()}
+    outputs = head.read_outputs(result, model.config)
+    return dict(zip(head.output_names, map(np.asarray, outputs), strict=True))
 
 
 def called(model: torch.nn.Module, batch) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from bert_jax.costs.compiled import DoesNotFit, compile_step, compiled_memory, d
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.blocks.attention import AttentionMask, attend
-from bert_jax.train.program import InputKind, argument_shapes
+from bert_jax.train.pretraining_program import InputKind, argument_shapes
 from tests.helpers import hlo
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is

@@ -177,7 +177,12 @@ def timed(config: PretrainConfig) -> float:
     import numpy as np
 
     from bert_jax.mesh import construction, sharding
-    from bert_jax.train.program import InputKind, argument_shapes, fresh_state, pretraining_program
+    from bert_jax.train.pretraining_program import (
+        InputKind,
+        argument_shapes,
+        fresh_state,
+        pretraining_program,
+    )
 
     # As many rows as are a tenth of a second's work, about: a small batch of a small model would
     # tell how long it takes to start a step.

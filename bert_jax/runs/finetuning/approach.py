@@ -29,7 +29,8 @@ from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.runs.sources.fitting import check_pooler
 from bert_jax.runs.sources.source import Source, plain, read_source
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train import losses, task_heads
+from bert_jax.train import task_heads
+from bert_jax.train.losses.task_losses import ClassTargets
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
 
 
@@ -53,7 +54,7 @@ class Approach:
     def check(self, config: FinetuneConfig) -> None:
         """Raise UserError where there can be no run of `config`; compute nothing."""
         encoder, task = config.encoder(self.data.source.model), self.data.task
-        if encoder.embedding == OF_WORDS and task.head in ('span', 'choice', 'embedding'):
+        if encoder.embedding == OF_WORDS and not task_heads.HEADS[task.head].fits_whole_words:
             raise UserError(
                 f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
@@ -84,7 +85,7 @@ class Approach:
         task = self.data.task
         for name in ('class_weights', 'label_smoothing'):
             value = getattr(config, name)
-            if value and not task_heads.HEADS[task.head].has_targets:
+            if value and not task_heads.get_task_head(task.head).has_targets:
                 raise UserError(
                     f'{name}={value} is for tasks of kind classification and pair, and {task.name}'
                     f' is of kind {task.kind}: leave it out'
@@ -146,12 +147,12 @@ class Approach:
         name = config.embedding.teacher
         return {'teacher_fingerprint': self._teacher(name).fingerprint()} if name else {}
 
-    def targets(self, config: FinetuneConfig) -> losses.ClassTargets:
+    def targets(self, config: FinetuneConfig) -> ClassTargets:
         """Return the weights of classes and their smoothing. UserError where they are none."""
         train = self.data.train
         given = (train[i].label for i in self.data.chosen(config))
         weights = class_weights(config.class_weights, self.data.task.labels, given)
-        return losses.ClassTargets(weights, config.label_smoothing)
+        return ClassTargets(weights, config.label_smoothing)
 
     def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
         """Return what the model reads of a batch of the features of 'train' or the scored split."""

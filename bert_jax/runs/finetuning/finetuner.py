@@ -38,8 +38,9 @@ from bert_jax.runs.supervision.signals import Agreement
 from bert_jax.runs.supervision.watchdog import watchdog
 from bert_jax.runs.workdir import metrics, notes, plots, running
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, loop, schedule, task_heads
-from bert_jax.train.losses import Objective
+from bert_jax.train import checkpoint, loop, task_heads
+from bert_jax.train.learning_rate import hparams_of
+from bert_jax.train.losses.objective import Objective
 from bert_jax.train.state import (
     TrainState,
     fresh_state,
@@ -253,7 +254,7 @@ class FineTuner:
             programs.train_step,
             state,
             loop.prefetch(rows.batches(int(state.step)), place),
-            schedule.hparams_of(config.optimizer, config.seed, steps, warmup_steps=warmup),
+            hparams_of(config.optimizer, config.seed, steps, warmup_steps=warmup),
             last=steps,
             name=folder,
             evaluation=evaluation,

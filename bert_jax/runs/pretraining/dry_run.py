@@ -18,8 +18,8 @@ from bert_jax.mesh import sharding
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.pretraining.teacher import Teacher
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train import schedule
-from bert_jax.train.program import pretraining_program
+from bert_jax.train.learning_rate import list_rates
+from bert_jax.train.pretraining_program import pretraining_program
 from bert_jax.train.state import checkpoint_bytes
 
 
@@ -64,6 +64,6 @@ def schedule_text(config: PretrainConfig) -> str:
         ' at',
         f'{"step":>10}  phase  learning_rate',
     ]
-    for step, rate in schedule.table(optimizer, config.total_steps, ends[:-1]):
+    for step, rate in list_rates(optimizer, config.total_steps, ends[:-1]):
         lines.append(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
     return '\n'.join(lines)

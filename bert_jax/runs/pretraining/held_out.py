@@ -22,11 +22,11 @@ from bert_jax.model import partition
 from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import losses
 from bert_jax.train.loop import one_ahead
-from bert_jax.train.losses import Batch, MetricSums
+from bert_jax.train.losses.masked_lm import make_pretraining_objective
+from bert_jax.train.losses.objective import Batch, MetricSums
 from bert_jax.train.metrics_accumulator import add_sums, means
-from bert_jax.train.program import pretraining_model
+from bert_jax.train.pretraining_program import pretraining_model
 from bert_jax.train.step import make_eval_step
 
 
@@ -94,7 +94,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     parameters.check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
     mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
-    objective = losses.pretraining_objective(
+    objective = make_pretraining_objective(
         pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
         nsp=config.pair_loss and manifest.objective in ('nsp', 'sop'),
     )

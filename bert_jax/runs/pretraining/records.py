@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.workdir.workdir import Workdir
 
 if TYPE_CHECKING:
-    from bert_jax.train.program import InputKind
+    from bert_jax.train.pretraining_program import InputKind
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Records:
 
     def kind(self) -> InputKind:
         """Return what the program must know of their rows, the drawing of masks included."""
-        from bert_jax.train.masking import DynamicMasking
-        from bert_jax.train.program import InputKind
+        from bert_jax.train.dynamic_masking import DynamicMasking
+        from bert_jax.train.pretraining_program import InputKind
 
         # Static masks are in the records; dynamic ones are drawn in the step, by the options that
         # the records were made with, and with the ids of their tokenizer.

@@ -19,7 +19,7 @@ from bert_jax.mesh import sharding
 from bert_jax.model import heads, partition
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources.source import plain, read_source
-from bert_jax.train.losses.distillation import Distillation, distillation
+from bert_jax.train.losses.distillation import Distillation, choose_method
 
 
 class Teacher:
@@ -78,7 +78,7 @@ class Teacher:
         cls, config: PretrainConfig, records: Sequence[Records], mesh: jax.sharding.Mesh
     ) -> Teacher | None:
         """Return the teacher of a run, on its devices; None where it has none."""
-        method = distillation(config.distillation)
+        method = choose_method(config.distillation)
         if method is None:
             return None
         if any(each.kind().masking for each in records):

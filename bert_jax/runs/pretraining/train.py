@@ -35,7 +35,7 @@ from bert_jax.runs.workdir import notes, running, word_vectors
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.train import checkpoint, loop
-from bert_jax.train.program import (
+from bert_jax.train.pretraining_program import (
     PretrainingProgram,
     departures,
     fresh_state,

@@ -30,7 +30,9 @@ from bert_jax.runs.finetuning.data_collator import place_global
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.pretraining.train import PretrainResult
 from bert_jax.runs.workdir.running import own_run
-from bert_jax.train import loop, losses, schedule, state
+from bert_jax.train import loop, state
+from bert_jax.train.learning_rate import hparams_of
+from bert_jax.train.losses.multi_similarity import make_similarity_objective
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 
 _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
@@ -140,7 +142,7 @@ def train(
     (words, apart), batch_size = word_lists(tokenizer, held_out_share), config.phases[0].batch_size
     mesh, steps = construction.make_mesh(config.runtime), config.total_steps
     model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
-    objective = losses.similarity_objective(model)
+    objective = make_similarity_objective(model)
     # The loss compares words of the whole batch, which no device sums a share of by itself: the
     # update is sharded where that is asked for, and the exchange is XLA's affair.
     shards = bool(config.runtime.shard_optimizer)
@@ -175,7 +177,7 @@ def train(
             train_step,
             begin,
             loop.prefetch(batches(words, forms, batch_size, config.seed, int(begin.step)), place),
-            schedule.hparams_of(config.optimizer, config.seed, steps),
+            hparams_of(config.optimizer, config.seed, steps),
             steps,
             name='words',
             evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if apart else None,

@@ -133,7 +133,7 @@ def test_an_adapter_computes_what_its_arrays_say(tmp_path, settings, modules, bl
         ({'use_dora': True}, 'use_dora=True: not built here'),
         ({'r': 3}, r'lora_A.weight: .4, 16. in the file, .3, 16. by adapter_config.json'),
         ({'lora_alpha': None}, 'adapter_config.json: lora_alpha=null: it must be a number'),
-        ({'task_type': 'CAUSAL_LM'}, 'it is for CAUSAL_LM, which is none of SEQ_CLS'),
+        ({'task_type': 'CAUSAL_LM'}, 'it is for CAUSAL_LM, which is none of QUESTION_ANS'),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else '',
 )

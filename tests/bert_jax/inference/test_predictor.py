@@ -18,8 +18,9 @@ from scipy.special import expit, softmax
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.inference import Predictor, served_heads
+from bert_jax.inference import Predictor
 from bert_jax.inference.pipelines import QuestionAnswering
+from bert_jax.inference.predictor import check_windows
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import Source, load_plain
@@ -186,9 +187,9 @@ def test_scores_of_a_text_longer_than_a_row_are_the_mean_of_its_windows(problem)
 def test_windows_are_refused_where_there_are_none():
     for architecture in ('BertForPreTraining', 'BertForTokenClassification'):
         with pytest.raises(UserError, match=f'doc_stride: {architecture} is not read in windows'):
-            served_heads.check_windows(tiny_models.model(architecture), 8)
+            check_windows(tiny_models.model(architecture), 8)
     with pytest.raises(UserError, match='doc_stride=0: must be a whole number from 1'):
-        served_heads.check_windows(tiny_models.model('BertForQuestionAnswering'), 0)
+        check_windows(tiny_models.model('BertForQuestionAnswering'), 0)
 
 
 def test_a_label_for_every_word_of_a_text_of_any_length():

@@ -24,7 +24,6 @@ import tokenizers
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
 from bert_jax.inference import Predictor, export, serving_folder
-from bert_jax.inference.served_heads import script_of
 from bert_jax.runs.sources.source import Source
 from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
 from tests.helpers import tiny_models
@@ -224,7 +223,7 @@ def test_each_label_has_its_probability_also_of_large_logits(capsys):
         names = {'np': np, 'about': {'labels': ['a', 'b', 'c'], **chosen}}
         out = {'logits': np.array([logits], np.float32)}
         with np.errstate(all='raise', under='ignore'):
-            exec(script_of(model._replace(problem_type=problem)).answer, {**names, 'out': out})
+            exec(model._replace(problem_type=problem).row.script.answer, {**names, 'out': out})
         said = capsys.readouterr().out.splitlines()
         assert [ast.literal_eval(line) for line in said] == wanted
 

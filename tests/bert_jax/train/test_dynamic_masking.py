@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
 from bert_jax.input_pipeline.randomness import Stream
-from bert_jax.train.masking import DynamicMasking
+from bert_jax.train.dynamic_masking import DynamicMasking
 from tests.helpers.masking import MASK, VOCAB, batch
 
 RULE = DynamicMasking(

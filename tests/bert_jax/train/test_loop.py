@@ -16,8 +16,8 @@ from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
 from bert_jax.train import loop, metrics_accumulator
 from bert_jax.train.checkpoint import Checkpoints
-from bert_jax.train.losses import Objective
-from bert_jax.train.schedule import hparams_of
+from bert_jax.train.learning_rate import hparams_of
+from bert_jax.train.losses.objective import Objective
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
 from tests.helpers.trees import assert_same

@@ -17,7 +17,7 @@ from bert_jax.reports.page.runs import Run, open_all
 from bert_jax.reports.page.samples import Hidden, find_hidden_words, samples
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, program
+from bert_jax.train import checkpoint, pretraining_program
 from tests.helpers import jobs
 from tests.helpers.refusals import refused
 from tests.helpers.vocabularies import write_vocabulary
@@ -50,7 +50,7 @@ def workdir(records, tmp_path_factory):
     )
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')
-    state = program.fresh_state(config, construction.make_mesh(config.runtime))
+    state = pretraining_program.fresh_state(config, construction.make_mesh(config.runtime))
     changed = jax.tree.map(lambda x: -x, state.params)
     with checkpoint.Checkpoints(folder) as checkpoints:
         step = state.step + 10
@@ -95,7 +95,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
     first, now = used
     config = run_of(workdir).config
     assert isinstance(config, schema.PretrainConfig)
-    fresh = program.fresh_state(config, construction.make_mesh(config.runtime)).params
+    fresh = pretraining_program.fresh_state(config, construction.make_mesh(config.runtime)).params
     fresh = layout.stacked(jax.device_get(fresh))
     for key in ('encoder', 'mlm', 'nsp'):
         jax.tree.map(np.testing.assert_array_equal, first[key], fresh[key])

@@ -29,7 +29,7 @@ from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, schedule
+from bert_jax.train import checkpoint, learning_rate
 from bert_jax.train.state import TrainState
 from tests.helpers import mood
 from tests.helpers.encoder import ENCODER_WORDS
@@ -266,9 +266,9 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
         [{k: v for k, v in m.items() if k not in times} for m in lines] for lines in told
     )
     assert whole == stopped and [(m['step'], m['steps']) for m in whole] == [(10, 10), (15, 5)]
-    scalars = schedule.hparams_of(config.optimizer, 0, 15, warmup_steps=1)
+    scalars = learning_rate.hparams_of(config.optimizer, 0, 15, warmup_steps=1)
     rates = [
-        float(schedule.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
+        float(learning_rate.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
     ]
     assert [m['learning_rate'] for m in whole] == pytest.approx(rates)
 

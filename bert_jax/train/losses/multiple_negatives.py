@@ -1,10 +1,10 @@
-"""What sentence encoders are trained to: losses of the vectors of a batch, by name.
+"""Losses of sentence vectors: multiple negatives, SimCSE, CoSENT, cosine and a teacher's vectors.
 
 Owns their formulas, which are those of sentence-transformers, and how a batch that does not fit is
 encoded part by part. Which examples each of them reads is configs/model/sentence.py's. Vectors are
 compared over all of a batch, which is one array over all devices.
 
-Dims: as in __init__.py; C texts of an example, D numbers of a vector, N documents of a batch.
+Dims: B batch, C texts of an example, D numbers of a vector, N documents of a batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.pooling import unit
-from bert_jax.train.losses import Batch, Objective, class_measures, mean_objective
+from bert_jax.train.losses.objective import (
+    Batch,
+    Objective,
+    make_mean_objective,
+    measure_classes,
+)
 
 _NEVER = -1e9  # the logit of what is no candidate; finite, so that a weight of 0 makes it 0
 
@@ -38,7 +43,7 @@ def multiple_negatives(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[
     logits_BN = scale * _products(unit_BCD[:, 0], documents_ND)
     real_N = jnp.repeat(batch['example_weights'] > 0, C - 1)
     logits_BN = jnp.where(real_N[None], logits_BN, _NEVER)
-    return class_measures(logits_BN, jnp.arange(B) * (C - 1))
+    return measure_classes(logits_BN, jnp.arange(B) * (C - 1))
 
 
 def cosent(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Array]:
@@ -80,11 +85,12 @@ def _products(a_BD: jax.Array, b_ND: jax.Array) -> jax.Array:
     return jnp.matmul(a_BD, b_ND.T, precision='highest')
 
 
-def _of_candidates(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
+def guess_candidate(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
+    """Return the loss of equal vectors, of which each candidate is as likely."""
     return math.log(batch_size * (features['input_ids'].shape[1] - 1))
 
 
-def _of_order(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
+def guess_order(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
     """Return cosent's loss of cosines at random from 0 to 1.
 
     Equal cosines have less than most trained models, for they have nothing in the wrong order.
@@ -98,36 +104,41 @@ def _of_order(features: Mapping[str, np.ndarray], batch_size: int, scale: float)
     return float(np.logaddexp(0, math.log(max(pairs, 1e-9)) + apart))
 
 
-class Loss(NamedTuple):
+def guess_label(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
+    """Return the squared error of the mean of all labels."""
+    return float(np.var(features['labels']))
+
+
+def guess_vector(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
+    """Return the squared error of the mean of all the teacher's vectors."""
+    return float(np.mean(np.var(features['teacher_vectors'], axis=(0, 1))))
+
+
+class VectorLoss(NamedTuple):
     """A loss of vectors.
 
     Attributes:
-      measures: (vectors [B, C, D], batch, scale) -> the value of each metric [B].
+      measure: (vectors [B, C, D], batch, scale) -> the value of each metric [B].
       constant: (features, examples of a batch, scale) -> the loss that guessing has.
       of_unit: whether the vectors are scaled to length one before.
     """
 
-    measures: Callable[[jax.Array, Batch, float], dict[str, jax.Array]]
+    measure: Callable[[jax.Array, Batch, float], dict[str, jax.Array]]
     constant: Callable[[Mapping[str, np.ndarray], int, float], float]
     of_unit: bool = True
 
 
-def _of_mean(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
-    """Return mse's loss of the mean of all the teacher's vectors."""
-    return float(np.mean(np.var(features['teacher_vectors'], axis=(0, 1))))
-
-
 # By the names of embedding.loss.
 LOSSES = {
-    'multiple_negatives': Loss(multiple_negatives, _of_candidates),
-    'simcse': Loss(multiple_negatives, _of_candidates),
-    'cosent': Loss(cosent, _of_order),
-    'cosine': Loss(cosine, lambda features, *_: float(np.var(features['labels']))),
-    'mse': Loss(mse, _of_mean, of_unit=False),
+    'multiple_negatives': VectorLoss(multiple_negatives, guess_candidate),
+    'simcse': VectorLoss(multiple_negatives, guess_candidate),
+    'cosent': VectorLoss(cosent, guess_order),
+    'cosine': VectorLoss(cosine, guess_label),
+    'mse': VectorLoss(mse, guess_vector, of_unit=False),
 }
 
 
-def embedding_objective(model: Any, config: EmbeddingConfig) -> Objective:
+def make_vector_objective(model: Any, config: EmbeddingConfig) -> Objective:
     """Make the objective of a sentence encoder, as `config` chooses it.
 
     batch['labels'] float32 [B], from 0 to 1, where examples have scores. With matryoshka the loss
@@ -139,24 +150,23 @@ def embedding_objective(model: Any, config: EmbeddingConfig) -> Objective:
     """
     loss, cuts = LOSSES[config.loss], sorted(config.cuts, key=lambda cut: cut[0] or math.inf)
 
-    scaled = unit if loss.of_unit else lambda vectors: vectors
-
-    def measures(vectors_BCD: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        # Cut before they are scaled to length one: a cut vector is compared by its own cosine.
-        of_cuts = [
-            loss.measures(scaled(vectors_BCD[..., :width]), batch, config.scale)
-            for width, _ in cuts
-        ]
-        losses = [
-            weight * values['loss'] for (_, weight), values in zip(cuts, of_cuts, strict=True)
-        ]
-        return of_cuts[-1] | {'loss': sum(losses[1:], losses[0])}
+    def measure(vectors_BCD: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        losses = []
+        for width, weight in cuts:
+            # Cut before they are scaled to length one: a cut vector is compared by its own cosine.
+            cut_BCD = vectors_BCD[..., :width]
+            if loss.of_unit:
+                cut_BCD = unit(cut_BCD)
+            values = loss.measure(cut_BCD, batch, config.scale)
+            losses.append(weight * values['loss'])
+        # The widest cut was the last.
+        return values | {'loss': sum(losses[1:], losses[0])}
 
     def constant(features: Mapping[str, np.ndarray], batch_size: int) -> float:
         return loss.constant(features, batch_size, config.scale) * sum(weight for _, weight in cuts)
 
-    whole = mean_objective(_InChunks(model, config.chunk_size), measures)
-    return dataclasses.replace(whole, constant=constant, whole_batch=config.reads.whole_batch)
+    objective = make_mean_objective(_InChunks(model, config.chunk_size), measure)
+    return dataclasses.replace(objective, constant=constant, whole_batch=config.reads.whole_batch)
 
 
 class _InChunks(NamedTuple):
@@ -177,17 +187,20 @@ class _InChunks(NamedTuple):
         if not 0 < self.size < B:
             return self.model.apply(variables, batch, dropout_rng)
 
+        def encode(chunk: Any) -> jax.Array:
+            rows, numbers = jax.tree.map(constrain_rows, chunk)
+            rng = None
+            if dropout_rng is not None:
+                rng = dataclasses.replace(dropout_rng, rows_B=numbers)
+            return self.model.apply(variables, rows, rng)
+
         # A chunk has rows of all devices, and its dropout is named by the rows' numbers in the
         # whole batch: neither shows in the result.
-        numbers_B = None if dropout_rng is None else dropout_rng.rows_B
-
-        def vectors(rows: Any) -> jax.Array:
-            part, numbers = jax.tree.map(constrain_rows, rows)
-            rng = dropout_rng and dataclasses.replace(dropout_rng, rows_B=numbers)
-            return self.model.apply(variables, part, rng)
-
-        # Within a loop nothing is merged that is to be computed twice.
+        numbers_B = None
+        if dropout_rng is not None:
+            numbers_B = dropout_rng.rows_B
         chunks = split_rows((dict(batch), numbers_B), B // self.size)
-        again = jax.checkpoint(vectors, prevent_cse=False)
-        parts = jnp.swapaxes(jax.lax.map(again, chunks), 0, 1)
+        # Within a loop nothing is merged that is to be computed twice.
+        encode_again = jax.checkpoint(encode, prevent_cse=False)
+        parts = jnp.swapaxes(jax.lax.map(encode_again, chunks), 0, 1)
         return constrain_rows(parts.reshape(B, *parts.shape[2:]))

@@ -32,11 +32,17 @@ def hparams_of(
     config: OptimizerConfig, seed: int, total_steps: int, warmup_steps: int | None = None
 ) -> Hparams:
     """Return the scalars of a run of `total_steps`; `warmup_steps` replaces the config's."""
-    warmup = config.warmup_steps if warmup_steps is None else warmup_steps
-    scalars = (config.peak_lr, config.end_lr, warmup, total_steps, config.weight_decay)
-
-    # Of a larger seed the lower 32 bits count: it is traced as uint32.
-    return Hparams(np.uint32(seed & 0xFFFFFFFF), *(np.float32(x) for x in scalars))
+    if warmup_steps is None:
+        warmup_steps = config.warmup_steps
+    return Hparams(
+        # Of a larger seed the lower 32 bits count: it is traced as uint32.
+        seed=np.uint32(seed & 0xFFFFFFFF),
+        peak_lr=np.float32(config.peak_lr),
+        end_lr=np.float32(config.end_lr),
+        warmup_steps=np.float32(warmup_steps),
+        total_steps=np.float32(total_steps),
+        weight_decay=np.float32(config.weight_decay),
+    )
 
 
 def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
@@ -73,10 +79,11 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
             share_left = jnp.ones(())
     decayed = h.end_lr + (h.peak_lr - h.end_lr) * share_left
     # Warm-up is a line from 0: step 0 moves nothing but the moments, as in the original.
-    return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
+    warming_up = h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0)
+    return jnp.where(t < h.warmup_steps, warming_up, decayed)
 
 
-def table(
+def list_rates(
     config: OptimizerConfig, total_steps: int, borders: Iterable[int] = ()
 ) -> list[tuple[int, float]]:
     """List [(step, rate)] of chosen steps, counted from 1 as in the log.
@@ -84,9 +91,11 @@ def table(
     Step N is made at `learning_rate(N - 1)`. Chosen are the first, the last and twenty evenly
     spaced steps, and those around the end of warm-up and each of `borders` (steps done by then).
     """
-    # Steps as the schedule counts them, from 0; those outside of the run fall away.
-    around = {edge + i for edge in (config.warmup_steps, *borders) for i in (-1, 0, 1)}
-    even = {i * total_steps // 20 for i in range(20)}
-    done = sorted(s for s in {0, total_steps - 1} | even | around if 0 <= s < total_steps)
-    rates = learning_rate(config, hparams_of(config, 0, total_steps), np.array(done))
-    return [(d + 1, rate) for d, rate in zip(done, np.asarray(rates).tolist(), strict=True)]
+    # Steps as the schedule counts them, from 0.
+    chosen = {0, total_steps - 1}
+    chosen.update(i * total_steps // 20 for i in range(20))
+    for border in (config.warmup_steps, *borders):
+        chosen.update((border - 1, border, border + 1))
+    steps = np.array(sorted(step for step in chosen if 0 <= step < total_steps))
+    rates = learning_rate(config, hparams_of(config, 0, total_steps), steps)
+    return list(zip((steps + 1).tolist(), np.asarray(rates).tolist(), strict=True))

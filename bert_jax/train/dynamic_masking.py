@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.train.losses import Batch
+from bert_jax.train.losses.objective import Batch
 
 # The first takes the longest prefix of words that fits, two more fill what is left: 19.0 tokens a
 # row at S=128, where the first alone takes 18.2.
@@ -72,36 +72,28 @@ class DynamicMasking:
         S = ids_S.shape[0]
         P = min(self.max_predictions, S)
 
-        # All bits of the row at once: S scores of words, P draws of what is shown (kind_P), P
-        # random words.
+        # All bits of the row at once: S scores of words, P draws of what is shown, P random words.
         row_key = jax.random.fold_in(key, row)
         bits = jax.random.bits(row_key, (S + 2 * P,), jnp.uint32)
-        # Without --whole_word every token of text is a word of its own.
         candidates_S = text_positions(mask_S, read['segment_ids'])
         if self.separator is not None:
             candidates_S &= ids_S != self.separator
-        starts_S = candidates_S & (read['word_starts'] > 0) if self.whole_word else candidates_S
+        # Without --whole_word every token of text is a word of its own.
+        starts_S = candidates_S
+        if self.whole_word:
+            starts_S = candidates_S & (read['word_starts'] > 0)
         count = self._count(row_key, jnp.sum(mask_S), S, P)
         chosen_S = choose_words(bits[:S], candidates_S, starts_S, count)
 
-        # top_k of the distances gives the first positions first; it also makes the number static,
-        # which a boolean index could not.
-        # Where: the chosen positions, first to last, each known by its distance from the end; 0
-        # fills up rows with fewer.
+        # The chosen positions, first to last: each is known by its distance from the end, of which
+        # top_k gives the largest first. It also makes the number static, which a boolean index
+        # could not; 0 fills up rows with fewer.
         from_end_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
         is_real_P = from_end_P > 0
         positions_P = jnp.where(is_real_P, S - from_end_P, 0)
-        # What is predicted, and what is shown in its place.
         labels_P = jnp.where(is_real_P, ids_S[positions_P], 0)
-        # The upper 24 bits as a float in [0, 1): all that a float32 holds exactly.
-        kind_P = (bits[S : S + P] >> 8).astype(jnp.float32) * 2.0**-24
         random_P = self._random_ids(bits[S + P :]).astype(ids_S.dtype)
-        share_mask, share_same, _ = self.mix
-        shown_P = jnp.where(
-            kind_P < share_mask,
-            self.mask_id,
-            jnp.where(kind_P < share_mask + share_same, labels_P, random_P),
-        )
+        shown_P = self._choose_shown(bits[S : S + P], labels_P, random_P)
         return {
             # Unused places of P write to S, one past the end, which mode='drop' leaves out.
             'input_ids': ids_S.at[jnp.where(is_real_P, positions_P, S)].set(shown_P, mode='drop'),
@@ -109,6 +101,16 @@ class DynamicMasking:
             'masked_lm_ids': labels_P,
             'masked_lm_weights': is_real_P.astype(jnp.float32),
         }
+
+    def _choose_shown(
+        self, bits_P: jax.Array, labels_P: jax.Array, random_P: jax.Array
+    ) -> jax.Array:
+        """Return what stands in place of each predicted token: [MASK], itself or a random one."""
+        # The upper 24 bits as a float in [0, 1): all that a float32 holds exactly.
+        draw_P = (bits_P >> 8).astype(jnp.float32) * 2.0**-24
+        share_mask, share_same, _ = self.mix
+        same_or_random_P = jnp.where(draw_P < share_mask + share_same, labels_P, random_P)
+        return jnp.where(draw_P < share_mask, self.mask_id, same_or_random_P)
 
     def _count(self, key: jax.Array, length: jax.Array, S: int, P: int) -> jax.Array:
         """Return the number of predicted tokens of a row of that length; S and P bound both."""
@@ -165,7 +167,8 @@ def choose_words(
     # Index of the last and the first token of each token's word, in this order.
     last = jax.lax.cummin(jnp.where(ends, position_S, S), reverse=True)
     first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), position_S, 0))
-    size, free, taken = last - first + 1, word < S, jnp.zeros(S, bool)
+    size, free = last - first + 1, word < S
+    taken = jnp.zeros(S, bool)
     for _ in range(_ROUNDS):
         # Only words that fit into the room of this round take part; of those the run from the best
         # score on whose last token still fits. cumsum at a word's last token counts the word whole.

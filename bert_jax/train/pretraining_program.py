@@ -19,10 +19,11 @@ from bert_jax.model import heads
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.model.dropout import rounded
-from bert_jax.train import losses
-from bert_jax.train.losses.distillation import distillation
-from bert_jax.train.masking import DynamicMasking
-from bert_jax.train.schedule import Hparams, hparams_of
+from bert_jax.train.dynamic_masking import DynamicMasking
+from bert_jax.train.learning_rate import Hparams, hparams_of
+from bert_jax.train.losses.distillation import choose_method
+from bert_jax.train.losses.masked_lm import make_pretraining_objective
+from bert_jax.train.losses.objective import Objective
 from bert_jax.train.state import TrainState, abstract_state, create_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 
@@ -32,9 +33,12 @@ Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 class InputKind(NamedTuple):
     """What a program must know of the rows that it reads.
 
-    seq_len: tokens of a row; predictions: masked positions of a row; nsp: whether they have labels
-    for the next-sentence head; packed: whether a row holds several examples; masking: what the step
-    itself masks, none where rows come masked.
+    Attributes:
+      seq_len: tokens of a row.
+      predictions: masked positions of a row.
+      nsp: whether they have labels for the next-sentence head.
+      packed: whether a row holds several examples.
+      masking: what the step itself masks; None where rows come masked.
     """
 
     seq_len: int
@@ -47,16 +51,17 @@ class InputKind(NamedTuple):
 class PretrainingProgram(NamedTuple):
     """One phase's program.
 
-    kernel: what computes attention (attention_kernels.choose_kernel).
-    objective: what is minimised, of (params, batch).
-    train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
-    eval_step: jitted (params, batch) -> metrics; params are all of the model's, frozen ones too.
-    state: ShapeDtypeStructs of the train state, with their shardings.
-    hparams: the scalars that the train step is given.
+    Attributes:
+      kernel: what computes attention (choose_kernel).
+      objective: what is minimised, of (params, batch).
+      train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
+      eval_step: jitted (params, batch) -> metrics; params are all of the model's, frozen ones too.
+      state: ShapeDtypeStructs of the train state, with their shardings.
+      hparams: the scalars that the train step is given.
     """
 
     kernel: str
-    objective: losses.Objective
+    objective: Objective
     train_step: Any
     eval_step: Any
     state: TrainState
@@ -79,15 +84,10 @@ def pretraining_program(
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
     kernel = choose_kernel(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
-    # A plan has no records; a family without pairs has no head to train on them.
-    nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
     model = pretraining_model(config, kernel)
-    matmul_dtype = matmul.read_in_training(runtime, platform)
-    method = distillation(config.distillation)
-    plain = lambda model: losses.pretraining_objective(model, nsp)
-    objective_of = method.objective if method else plain
-    objective = objective_of(model.clone(matmul_dtype=matmul_dtype))
-    step = make_train_step(
+    trained_model = model.clone(matmul_dtype=matmul.read_in_training(runtime, platform))
+    objective = _make_objective(config, inputs, trained_model)
+    train_step = make_train_step(
         objective,
         config.optimizer,
         runtime.accumulation,
@@ -104,11 +104,21 @@ def pretraining_program(
     return PretrainingProgram(
         kernel,
         objective,
-        jit_train_step(step, state),
-        jax.jit(make_eval_step(objective_of(model))),
+        jit_train_step(train_step, state),
+        jax.jit(make_eval_step(_make_objective(config, inputs, model))),
         state,
         hparams_of(config.optimizer, config.seed, config.total_steps),
     )
+
+
+def _make_objective(config: PretrainConfig, inputs: InputKind, model: Any) -> Objective:
+    """Make the objective of a run: that of its distillation, or of masked words and pairs."""
+    method = choose_method(config.distillation)
+    if method is not None:
+        return method.objective(model)
+    # A plan has no records; a family without pairs has no head to train on them.
+    nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
+    return make_pretraining_objective(model, nsp)
 
 
 def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pretraining:
@@ -164,7 +174,7 @@ def _initial_model(config: PretrainConfig) -> heads.Pretraining:
 def argument_shapes(
     config: PretrainConfig, inputs: InputKind, batch_size: int, mesh: Mesh
 ) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct], Hparams]:
-    """(state, batch, hparams) of the train step as ShapeDtypeStructs with their shardings.
+    """Return (state, batch, hparams) of the train step, ShapeDtypeStructs with their shardings.
 
     Of rows that come masked and are not packed.
     """
@@ -187,12 +197,10 @@ def argument_shapes(
     }
     columns[config.model.words.reads] = ((B, T, *config.model.words.axes), jnp.int32)
     # Every column is split by rows; scalars are on every device.
-    batch = {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
-        for name, (shape, dtype) in columns.items()
-    }
-    hparams = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)),
-        hparams_of(config.optimizer, config.seed, config.total_steps),
-    )
-    return state_shapes(config, mesh), batch, hparams
+    by_rows, everywhere = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    batch = {}
+    for name, (shape, dtype) in columns.items():
+        batch[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=by_rows)
+    hparams = hparams_of(config.optimizer, config.seed, config.total_steps)
+    scalars = [jax.ShapeDtypeStruct((), x.dtype, sharding=everywhere) for x in hparams]
+    return state_shapes(config, mesh), batch, Hparams(*scalars)
