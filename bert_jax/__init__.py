@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from bert_jax.runs.calls.finetuning import finetune
     from bert_jax.runs.calls.pretraining import pretrain
     from bert_jax.runs.calls.vectors import VectorOptions
-    from bert_jax.runs.workdir.running import own_run
+    from bert_jax.runs.workdir.run_context import RunContext, own_run
+    from bert_jax.train.loop import train_steps
     from bert_jax.train.losses import Objective, cross_entropy
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     'Objective',
     'Predictor',
     'Pretraining',
+    'RunContext',
     'VectorOptions',
     'cross_entropy',
     'evaluate',
@@ -33,6 +35,7 @@ __all__ = [
     'own_run',
     'pretrain',
     'register_part',
+    'train_steps',
 ]
 _MODULES = {
     'Bert': 'inference',
@@ -44,7 +47,9 @@ _MODULES = {
     'evaluate': 'runs.calls.evaluation',
     'VectorOptions': 'runs.calls.vectors',
     'register_part': 'configs.files.own_parts',
-    'own_run': 'runs.workdir.running',
+    'RunContext': 'runs.workdir.run_context',
+    'own_run': 'runs.workdir.run_context',
+    'train_steps': 'train.loop',
     'Objective': 'train.losses',
     'cross_entropy': 'train.losses',
 }

@@ -34,11 +34,10 @@ from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.finetuning.machine import Machine, Stopped
 from bert_jax.runs.finetuning.task_data import TrainingRows
-from bert_jax.runs.supervision.signals import Agreement
-from bert_jax.runs.supervision.watchdog import watchdog
-from bert_jax.runs.workdir import metrics, notes, plots, running
+from bert_jax.runs.workdir import metrics, notes, plots
+from bert_jax.runs.workdir.run_context import RunContext, choose_products
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, loop, schedule, task_heads
+from bert_jax.train import checkpoint, loop, task_heads
 from bert_jax.train.losses import Objective
 from bert_jax.train.state import (
     TrainState,
@@ -83,7 +82,6 @@ class FineTuner:
         # Runs of a sweep differ in rates and seeds, mostly, so `programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
         self.compilations, self._profile_steps = machine.compilations, profile_steps
-        self._stop = Agreement(machine.signal, machine.mesh)
         self._programs: dict[Any, Programs] = {}
 
     def run(self, config: FinetuneConfig, folder: str) -> tuple[dict[str, Any], bool]:
@@ -99,38 +97,43 @@ class FineTuner:
         # What cannot be made is refused before the folder is this run's.
         self.check(config)
         data, workdir = self.data, Workdir(folder)
-        config = running.with_products(workdir, config)
+        config = choose_products(workdir, config)
         result_file = workdir.result(data.split)
         if not result_file.exists():
             self.approach.features(config)
             self.approach.models(config)
 
         # From here on it is. A run that is done is taken as it is.
-        was_there = workdir.create_or_resume(
-            config, {**data.identity, **self.approach.identity(config)}
-        )
-        if was_there and result_file.exists():
-            return read_object(result_file, 'the result of the run'), True
-        started = time.perf_counter()
-        data.source.tokenizer.save(workdir.tokenizer_folder)
+        with RunContext(
+            folder,
+            config,
+            self._machine.mesh,
+            steps=self.total_steps(config),
+            signal=self._machine.signal,
+            profile_steps=self._profile_steps,
+        ) as context:
+            identity = {**data.identity, **self.approach.identity(config)}
+            was_there = context.claim(data.source.tokenizer, identity)
+            if was_there and result_file.exists():
+                return read_object(result_file, 'the result of the run'), True
+            started = time.perf_counter()
 
-        # Noted before the first step, and so on the pictures of a run that is stopped too.
-        chance = self._constant_loss(config)
-        guess = {'loss': chance, **data.task.constant_scores(data.scored)}
-        notes.note_guess(folder, notes.Guess(0, guess))
+            # Noted before the first step, and so on the pictures of a run that is stopped too.
+            chance = self._constant_loss(config)
+            guess = {'loss': chance, **data.task.constant_scores(data.scored)}
+            notes.note_guess(folder, notes.Guess(0, guess))
 
-        # To predict may take as long as to train, so one watchdog is for both.
-        with watchdog(config.runtime.stall_minutes) as heartbeat:
-            with jax.set_mesh(self._machine.mesh):
-                params, selected_step = self._trained(config, folder, heartbeat)
-            predictions = self._predict(config, params, heartbeat)
+            # To predict may take as long as to train, so one watchdog is for both.
+            context.watch()
+            params, selected_step = self._train(context, config)
+            predictions = self._predict(config, params, context.heartbeat)
 
         # The result comes last, and with it the run is done.
         loss = training_loss(folder)
-        facts = {
-            'step': self.total_steps(config),
-            'train_loss': loss,
-            **({'selected_step': selected_step} if config.select == 'best' else {}),
+        facts = {'step': context.total_steps, 'train_loss': loss}
+        if config.select == 'best':
+            facts['selected_step'] = selected_step
+        facts |= {
             'config_hash': evaluation.config_hash(config),
             'chance_loss': chance,
             'failed': loss is None or loss >= LEARNT * chance,
@@ -173,107 +176,81 @@ class FineTuner:
         """Count the steps of a run of `config`. UserError where that is none."""
         return total_steps(len(self.data.chosen(config)), config)
 
-    def _trained(
-        self, config: FinetuneConfig, folder: str, heartbeat: Callable[[], None]
-    ) -> tuple[Any, int]:
+    def _train(self, context: RunContext, config: FinetuneConfig) -> tuple[Any, int]:
         """Return the parameters that the run ends with, and the step that they are of.
 
         Raises:
           Stopped: after a signal.
         """
         # The fresh state is made in any case: it says which arrays there are, and how they lie.
-        steps, runtime = self.total_steps(config), config.runtime
-        fresh = self.programs(config).init(np.uint32(config.seed & 0xFFFFFFFF))
-        state = self.approach.begin(config, fresh, folder)
+        folder, steps = context.folder.name, context.total_steps
+        with jax.set_mesh(context.mesh):
+            fresh = self.programs(config).init(np.uint32(config.seed & 0xFFFFFFFF))
+            state = self.approach.begin(config, fresh, folder)
 
         # A run that was stopped between its last step and its score has no more to train.
-        checkpoints = running.checkpoints_of(folder, runtime)
-        if checkpoints.steps()[-1:] == [steps] and (trained := checkpoints.params(steps)):
-            plots.plot_workdir(folder)
-            best_step = BestCheckpoint(folder).step if config.select == 'best' else 0
-            params = load_params_into(state.params, trained, folder)
-            return joined(params, state.frozen), best_step or steps
+        if context.checkpoints.steps()[-1:] == [steps]:
+            trained = context.checkpoints.params(steps)
+            if trained:
+                plots.plot_workdir(folder)
+                best_step = BestCheckpoint(folder).step if config.select == 'best' else 0
+                params = load_params_into(state.params, trained, folder)
+                return joined(params, state.frozen), best_step or steps
 
         # What an interrupted run has left takes the place of the source's weights.
-        meter_state = None
-        resumed = running.resumed(folder, checkpoints, state, steps)
-        if resumed:
-            state, meter_state = resumed
-        required = runtime.on_full_disk == 'stop'
-        best = BestCheckpoint(folder, required, resumed is not None) if config.score_every else None
+        context.begin(state)
+        best, held_out = None, None
+        if config.score_every:
+            required = config.runtime.on_full_disk == 'stop'
+            best = BestCheckpoint(folder, required, context.is_resumed)
+            held_out = self._evaluation(config, best, context.heartbeat)
+        ended = self._make_steps(context, config, held_out)
 
-        # `saves`: the room that checkpoints may take is asked for before the first step.
-        with running.opened(
-            folder,
-            checkpoints,
-            state,
-            runtime,
-            kind='finetune',
-            total_steps=steps,
-            saves=1 + (steps - int(state.step)) // runtime.checkpoint_every,
-            meter_state=meter_state,
-            should_stop=self._stop,
-            heartbeat=heartbeat,
-            profile_steps=self._profile_steps,
-        ) as run:
-            evaluation = self._evaluation(config, best, heartbeat) if best else None
-            ended = self._steps(config, folder, run, state, evaluation)
+        # Short of its steps and not by patience: a signal. There is no score, and the message is
+        # what is saved.
+        step = int(ended.state.step)
+        if step < steps and not ended.early:
+            context.checkpoints.wait()
+            assert ended.signal is not None, 'nothing else ends the loop early'
+            raise Stopped(ended.signal, checkpoint.standing(folder, step))
+        return self._conclude(context, config, ended, best)
 
-            # Short of its steps and not by patience: a signal. There is no score, and the message
-            # is what is saved.
-            if int(ended.state.step) < steps and not ended.early:
-                checkpoints.wait()
-                assert ended.signal is not None, 'nothing else ends the loop early'
-                raise Stopped(ended.signal, checkpoint.standing(folder, int(ended.state.step)))
-            return self._concluded(config, folder, ended, checkpoints, best)
-
-    def _steps(
-        self,
-        config: FinetuneConfig,
-        folder: str,
-        run: loop.Run,
-        state: TrainState,
-        evaluation: loop.Evaluation | None,
+    def _make_steps(
+        self, context: RunContext, config: FinetuneConfig, held_out: loop.Evaluation | None
     ) -> loop.TrainResult:
-        """Train from `state` on, to the last step or as far as it comes."""
+        """Train to the last step, or as far as it comes."""
         # What is read at which step is arithmetic, so to resume is to begin at another step.
-        data, programs, steps = self.data, self.programs(config), self.total_steps(config)
+        data, programs = self.data, self.programs(config)
         features, _ = self.approach.features(config)
         rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
 
         # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
         def place(batch: Arrays) -> dict[str, Any]:
             inputs = self.approach.inputs(config, 'train', batch)
-            return data_collator.place_global(inputs, self._machine.mesh, config.batch_size)
+            return data_collator.place_global(inputs, context.mesh, config.batch_size)
 
-        # The loop does not save the last state: `_concluded` saves weights alone in its place.
-        warmup = int(steps * config.warmup_fraction)
-        return loop.train(
-            run,
-            programs.train_step,
-            state,
-            loop.prefetch(rows.batches(int(state.step)), place),
-            schedule.hparams_of(config.optimizer, config.seed, steps, warmup_steps=warmup),
-            last=steps,
-            name=folder,
-            evaluation=evaluation,
+        # The loop does not save the last state: `_conclude` saves weights alone in its place.
+        part = loop.Part(
+            name=context.folder.name,
             costs=programs.costs,
             read_by=lambda first, last: rows.read_by(first),
             programs=config.length_buckets,
             save_last=False,
         )
+        batches = loop.prefetch(rows.batches(int(context.state.step)), place)
+        return loop.train_steps(context, programs.train_step, batches, held_out, part)
 
-    def _concluded(
+    def _conclude(
         self,
+        context: RunContext,
         config: FinetuneConfig,
-        folder: str,
         ended: loop.TrainResult,
-        checkpoints: checkpoint.Checkpoints,
         best: BestCheckpoint | None,
     ) -> tuple[Any, int]:
         """Save the parameters that a trained run ends with; return them, and the step of them."""
         # Only patience makes a run end early, and then the best step is what the user asks about.
-        params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
+        folder, steps = context.folder.name, context.total_steps
+        params, step = ended.state.params, int(ended.state.step)
         if ended.early and best:
             logging.info(
                 f'{folder}: stopped at step {step} of {steps}, {self.data.task.metric} is best at'
@@ -287,10 +264,9 @@ class FineTuner:
 
         # The folder of a finished run holds weights alone, without moments; whenever it stopped,
         # under its last step's number.
-        checkpoints.save(
-            ended.state._replace(params=params, opt_state={}, step=ended.state.step - step + steps),
-            {'kind': 'finetune'},
-        )
+        last = ended.state.step - step + steps
+        context.state = ended.state._replace(params=params, opt_state={}, step=last)
+        context.checkpoints.save(context.state, {'kind': context.kind})
         return joined(params, ended.state.frozen), (best.step if best else 0) or steps
 
     def _costs(self, config: FinetuneConfig, workdir: Workdir) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
 from bert_jax.mesh import construction, determinism, program_cache, sharding
 from bert_jax.model import partition
 from bert_jax.runs.supervision.signals import StopSignal
-from bert_jax.runs.workdir import running
+from bert_jax.runs.workdir.run_context import say_stopped
 
 # Settings that all runs of a process have from the first.
 _SHARED = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')
@@ -32,7 +32,7 @@ class Stopped(SystemExit):
     def __init__(self, signal_number: int, standing: str = 'stopped'):
         """Log what the run goes on from, in the words of `standing`."""
         self.signal = signal_number
-        running.say_stopped(signal_number, standing)
+        say_stopped(signal_number, standing)
         super().__init__(128 + signal_number)
 
 
