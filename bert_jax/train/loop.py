@@ -82,22 +82,26 @@ class Surroundings(Protocol):
     """What the loop asks of a run; RunContext of bert_jax/runs/workdir is that.
 
     Attributes:
-      runtime: its settings; the loop reads log_every and checkpoint_every.
       total_steps: steps of the run.
       hparams: the traced scalars of its steps.
       state: what the run has come to, which the loop replaces with each step.
       writer: where lines of metrics go.
-      checkpoints: where states go.
       metrics: the sums of the steps since the last line.
     """
 
-    runtime: RuntimeConfig
     total_steps: int
     hparams: Hparams
     state: TrainState
     writer: Writer
-    checkpoints: Checkpoints
     metrics: MetricsAccumulator
+
+    @property
+    def runtime(self) -> RuntimeConfig:
+        """Return its settings; the loop reads log_every and checkpoint_every."""
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Return where states go."""
 
     def stop_requested(self) -> int | None:
         """Return the number of the signal that asks to save and stop, or None.

@@ -149,7 +149,7 @@ def make_evaluation(
     if processes.is_lead_process():
         scores = evaluate.guess.by_metric(nsp)
         guess = notes.Guess(data.first, scores, data.records.lasting_path())
-        notes.note_guess(context.folder, guess)
+        notes.note_guess(context.folder.name, guess)
     return Evaluation(runtime.eval_every, evaluate)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 from jax.sharding import Mesh
@@ -50,8 +50,8 @@ class PhaseData:
     records: Records
     mesh: Mesh
     seed: int
-    order: str
-    decoder: str
+    order: Literal['spread', 'blocks']
+    decoder: Literal['auto', 'tfdata', 'numpy']
     inputs: Callable[[dict[str, Any]], dict[str, Any]]
     growth: Growth | None = None
     teacher: Teacher | None = None

@@ -13,7 +13,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import jax
 from absl import logging
@@ -38,7 +38,7 @@ MakeWriters = Callable[[int], Sequence[Writer]]
 C = TypeVar('C', bound=PretrainConfig | FinetuneConfig)
 
 
-class RunContext:
+class RunContext(Generic[C]):
     """The surroundings of a run, from the lock of its folder to the last line of its metrics.
 
         with RunContext(workdir, config, mesh) as context:
@@ -65,13 +65,13 @@ class RunContext:
     """
 
     state: TrainState
-    writer: metrics.Writers
+    writer: Writer
     metrics: MetricsAccumulator
 
     def __init__(
         self,
         workdir: str | os.PathLike[str],
-        config: PretrainConfig | FinetuneConfig,
+        config: C,
         mesh: jax.sharding.Mesh,
         *,
         steps: int | None = None,
@@ -154,13 +154,14 @@ class RunContext:
         Raises:
           UserError: another run is there.
         """
-        folder, identity = self.folder, dict(reads)
-        if isinstance(self.config, PretrainConfig):
+        folder, identity, config = self.folder, dict(reads), self.config
+        if isinstance(config, PretrainConfig):
             # Of fine-tuning the settings are complete before: models are made of them.
+            identity |= word_vectors.identity(config.model, tokenizer)
             self.config = choose_products(folder, folder.as_begun(self.config))
-            identity |= word_vectors.identity(self.config.model, tokenizer)
-        config = self.config
-        was_there = processes.broadcast_from_lead(lambda: folder.create_or_resume(config, identity))
+        was_there = processes.broadcast_from_lead(
+            lambda: folder.create_or_resume(self.config, identity)
+        )
         if self._writes:
             tokenizer.save(folder.tokenizer_folder)
         return was_there
@@ -324,7 +325,7 @@ def own_run(
     *,
     writers: MakeWriters = lambda step: (),
     profile_steps: int = 0,
-) -> Iterator[tuple[RunContext, TrainState]]:
+) -> Iterator[tuple[RunContext[PretrainConfig], TrainState]]:
     """Open a `RunContext`; yield what loop.train takes, and the state to go on from.
 
     It is for programs for version 0.2.0, and goes with the next version. The arguments are those

@@ -14,9 +14,10 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
-from bert_jax.runs.workdir.run_context import RunContext
+from bert_jax.runs.workdir.run_context import RunContext, own_run
 from bert_jax.train import loop
 from bert_jax.train.losses import Objective
+from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
 from tests.helpers.tiny_models import tokenizer
@@ -149,3 +150,22 @@ def test_an_evaluation_may_end_the_run_whose_last_step_has_its_line(tmp_path):
     assert ended.early and int(ended.state.step) == 9
     assert [(line['step'], line['split']) for line in lines[-2:]] == [(9, 'train'), (9, 'mine')]
     assert saved == [4, 8]  # the last is the caller's
+
+
+def test_a_program_for_the_version_before_goes_on(tmp_path):
+    """`own_run` and `loop.train`, as its documentation had them."""
+    _, all_lines, _ = trained(tmp_path / 'new')
+    runtime = RuntimeConfig(log_every=5, checkpoint_every=4, keep_checkpoints=9, stall_minutes=0)
+    config = PretrainConfig(phases=(Phase(16, STEPS, 8),), optimizer=OPTIMIZER, runtime=runtime)
+    mesh, lines = construction.make_mesh(runtime), Lines()
+    fresh = create_state(Table(), 0, OPTIMIZER, mesh)
+    step = jit_train_step(make_train_step(SQUARES, OPTIMIZER), fresh)
+    old = own_run(
+        tmp_path, config, fresh, mesh, tokenizer(), {'numbers': 10}, writers=lambda step: [lines]
+    )
+    with old as (run, begin):
+        rows = loop.prefetch(batches(int(begin.step)), lambda batch: sharding.place(batch, mesh, 8))
+        hparams = hparams_of(OPTIMIZER, 0, STEPS)
+        labels = {'table': 'ten'}
+        ended = loop.train(run, step, begin, rows, hparams, STEPS, name='numbers', labels=labels)
+    assert (int(ended.state.step), lines) == (STEPS, all_lines)

@@ -156,7 +156,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
     )  # fmt: skip
     fine_tuner = tuner_of(task_file, encoder)
     for _ in range(2):  # once for each program
-        fine_tuner.programs(configuration(*changes))
+        fine_tuner.make_job(configuration(*changes))
     said = [record.message for record in caplog.records if record.levelname == 'WARNING']
     assert said == [
         'optimizer.decay_fraction=0.5 has no effect: optimizer.schedule=linear does not read it',
