@@ -165,7 +165,7 @@ class FineTuner:
         # Then what each part says of its own settings, cheapest first.
         config.refuse_unused()
         self.count_steps(config)
-        self._machine.check(config)
+        self._machine.check(config.runtime, config.batch_size, config.embedding.chunk_size)
         self.approach.check(config)
 
     def count_steps(self, config: FinetuneConfig) -> int:
