@@ -188,10 +188,10 @@ def train_steps(
         early, whose state is saved.
       NoRoom: where the disk is full.
     """
-    # Another call may have compiled this step already, and a signal may have come while the data
-    # was opened.
-    runtime, step = context.runtime, int(context.state.step)
-    last = context.total_steps if part.last is None else part.last
+    # Another call may have compiled this step, and a signal may have come while data was opened.
+    step, last = int(context.state.step), part.last
+    if last is None:
+        last = context.total_steps
     profile, compiled_before = context.trace(last), train_step._cache_size()
     context.metrics.read_by = part.read_by
     signal, early, is_forecast = context.stop_requested(), False, False
@@ -203,20 +203,19 @@ def train_steps(
         line = _describe(context, part, step, context.metrics.newest())
         context.show(line)
         if line.eta is not None and not is_forecast:
-            is_forecast = True
             part.forecast(line.eta)
-
-        # Evaluation comes before the line of training, because it may make this the last step,
-        # and the last step always has a line; the lines themselves come in the other order.
+            is_forecast = True
+        # Before the line of training: it may make this the last step, which always has a line. The
+        # lines themselves come in the other order.
         result = EvalResult({})
         if evaluation and (step % evaluation.every == 0 or step == last):
             with context.metrics.paused():
                 result = evaluation.evaluate(step, context.state)
         early = result.stop
         at_end = step == last or early
-        if step % runtime.log_every == 0 or at_end:
-            rates = part.costs.rates if part.costs else None
-            context.writer.write(_describe(context, part, step, context.metrics.drain(rates)))
+        if step % context.runtime.log_every == 0 or at_end:
+            figures = context.metrics.drain(part.costs.rates if part.costs else None)
+            context.writer.write(_describe(context, part, step, figures))
             warn_of_recompilation(train_step, step, compiled_before + part.programs)
         if result.metrics:
             metrics = {**part.labels, **result.metrics}
