@@ -7,7 +7,7 @@ is bert_jax/runs/workdir/plots.py's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_jax.input_pipeline.progress import split_in_words
 from bert_jax.reports.page.runs import Run, Sweep
@@ -110,7 +110,9 @@ def draw_metrics(series: Sequence[Series], of: str) -> list[Figure]:
 
 def _draw_metric(name: str, series: Sequence[Series], of: str) -> Figure | None:
     """Return one metric of all runs that have it; None where none has."""
-    measured, colours, numbers = [], {}, {}
+    measured: list[Measured] = []
+    colours: dict[str, int] = {}
+    numbers: dict[bool, list[tuple[Any, ...]]] = {}
     for label, colour, run in series:
         guesses = select_guesses(run.guesses, name)
         for split in dict.fromkeys(line['split'] for line in run.lines):

@@ -371,8 +371,9 @@ def _draw(
     from matplotlib.figure import Figure
 
     written = io.BytesIO()
+    style: Any = {**_LOOK, **settings}  # matplotlib has a type for the names alone
     with (
-        matplotlib.rc_context(_LOOK | settings),
+        matplotlib.rc_context(style),
         warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter('always')

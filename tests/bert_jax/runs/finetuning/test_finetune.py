@@ -26,7 +26,7 @@ from bert_jax.inference import Predictor
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.sources import source
-from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir import notes, run_context
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, learning_rate
@@ -156,7 +156,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
     )  # fmt: skip
     fine_tuner = tuner_of(task_file, encoder)
     for _ in range(2):  # once for each program
-        fine_tuner.programs(configuration(*changes))
+        fine_tuner.make_job(configuration(*changes))
     said = [record.message for record in caplog.records if record.levelname == 'WARNING']
     assert said == [
         'optimizer.decay_fraction=0.5 has no effect: optimizer.schedule=linear does not read it',
@@ -350,7 +350,7 @@ def test_the_runtime_settings_are_obeyed(tmp_path, fine_tuner, monkeypatch):
         watched.append(minutes)
         yield lambda: beats.append(None)
 
-    monkeypatch.setattr(finetuner, 'watchdog', watchdog)
+    monkeypatch.setattr(run_context, 'watchdog', watchdog)
     changes = ['epochs=4', 'runtime.checkpoint_every=4', 'score_every=5']
     changes += ['runtime.keep_checkpoints=2', 'runtime.stall_minutes=7']
     fine_tuner.run(configuration(*changes), str(tmp_path / 'two'))
