@@ -62,7 +62,7 @@ def main(options: Options) -> int:
 
     # What can be refused, before jax is imported.
     from bert_jax.input_pipeline.text.typos import KINDS
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
     kinds = tuple(KINDS) if options.kinds is None else options.kinds
     if unknown := [kind for kind in kinds if kind not in KINDS]:

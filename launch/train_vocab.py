@@ -131,7 +131,7 @@ def check_flags(options: Options, model: str) -> None:
     """Raise UserError for flags that contradict each other; `model`: the kind to train."""
     from bert_jax.configs.options import check_intervals
     from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
-    from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
+    from bert_jax.input_pipeline.text.listing import refuse_inside
 
     check_intervals(options)
     languages = split_inputs('input', options.input or ())

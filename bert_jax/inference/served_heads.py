@@ -14,7 +14,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, check_parts
 from bert_jax.inference import pipelines
 from bert_jax.inference.pipelines import Pipeline
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.train.task_heads import CLASSES
 
 # Lines that several heads share; `words` are the arguments: one text, or a pair.

@@ -17,7 +17,7 @@ from bert_jax.configs.options import check_intervals, option, required
 from bert_jax.input_pipeline.text.lines import TextOptions
 
 if TYPE_CHECKING:
-    from bert_jax.input_pipeline.examples.masking import MaskingRule
+    from bert_jax.input_pipeline.examples.static_masking import MaskingRule
     from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
@@ -255,7 +255,7 @@ class PreprocessOptions:
     @property
     def rule(self) -> MaskingRule:
         """Return the masking rule; by default as many predictions as the longest row has."""
-        from bert_jax.input_pipeline.examples.masking import MaskingRule
+        from bert_jax.input_pipeline.examples.static_masking import MaskingRule
 
         predictions = self.max_predictions
         if predictions is None:

@@ -1,10 +1,15 @@
-"""Blocks of a split: stretches of its files that are read as a whole.
+"""Blocks of a split: stretches of its files that are read as a whole, and a cache of them decoded.
 
-Owns the numbering of a split's blocks over all its shards, reading one, and what to say of one that
-cannot be read. It must not know in which order records are asked for, nor what they hold.
+Owns the numbering of a split's blocks over all its shards, reading one, what to say of one that
+cannot be read, and when a decoded one is made, ahead and in the background, and when it leaves. It
+must not know in which order records are asked for, nor what they hold.
 """
 
 from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from etils import epath
@@ -79,3 +84,103 @@ class Blocks:
             f'{self._directory / str(fault)}: bert-preprocess verify {self._directory} lists'
             ' every fault'
         )
+
+
+class BlockCache:
+    """Decoded blocks in one array, from which rows are taken; for one reader.
+
+    Blocks are made in threads as far ahead as there is room. Each takes the slot of one that was
+    asked for longest ago.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int, np.ndarray], None],
+        sizes: np.ndarray,
+        rows: np.ndarray,
+        threads: int,
+    ):
+        """Make an empty cache.
+
+        Args:
+          make: fills the rows of a block, by its number; several threads call it at a time.
+          sizes: [K], records of each block.
+          rows: [M, BLOCK], room for as many blocks as are kept; where a group of rows needs more,
+            the cache grows.
+          threads: how many call `make`.
+        """
+        self._make, self._sizes, self._rows = make, sizes, rows
+        # The slot of each block, or -1, and the other way round.
+        self._slot_of, self._block_in = np.full(len(sizes), -1), np.full(len(rows), -1)
+        self._asked = np.full(len(rows), -1)  # by which group last
+        self._threads, self._closed = threads, False
+
+    def rows(
+        self, groups: Iterable[tuple[np.ndarray, np.ndarray] | np.ndarray], ahead: int
+    ) -> Iterator[np.ndarray]:
+        """Yield the rows of each group; to be called once.
+
+        Args:
+          groups: blocks [N] and offsets in them [N].
+          ahead: how many groups are asked for before the first of them is waited for.
+        """
+        # No shutdown: a dropped pool ends its threads, and at the exit of the interpreter there is
+        # nothing left to shut it down with.
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix='blocks')
+        waiting: collections.deque[tuple[np.ndarray, list[Future[None]]]] = collections.deque()
+
+        def first() -> np.ndarray:
+            indices, made = waiting.popleft()
+            for future in made:
+                future.result()
+            # `take` copies a row as a whole, an index field by field: twice as long, or more.
+            return self._rows.reshape(-1).take(indices)
+
+        try:
+            for number, (blocks, offsets) in enumerate(groups):
+                # Those that are there stay; the others come into the slots asked for longest ago,
+                # once the groups that have rows in these have been given out.
+                slots = self._slot_of[blocks]
+                self._asked[slots[slots >= 0]] = number
+                missing = np.unique(blocks[slots < 0])
+                count = len(missing)
+                free = np.argpartition(self._asked, min(count, len(self._asked) - 1))[:count]
+                while waiting and self._in_use(free, count, number - len(waiting)):
+                    yield first()
+                if self._in_use(free, count, number):
+                    free = self._grow(count)
+
+                replaced = self._block_in[free]
+                self._slot_of[replaced[replaced >= 0]] = -1
+                self._slot_of[missing], self._block_in[free] = free, missing
+                self._asked[free] = number
+                made = [
+                    pool.submit(self._fill, block, self._rows[slot, : self._sizes[block]])
+                    for block, slot in zip(missing.tolist(), free.tolist(), strict=True)
+                ]
+                waiting.append((self._slot_of[blocks] * shards.BLOCK + offsets, made))
+                if len(waiting) > ahead:
+                    yield first()
+            while waiting:
+                yield first()
+        finally:
+            self._closed = True  # nobody waits for the blocks that are not made yet
+
+    def _fill(self, block: int, rows: np.ndarray) -> None:
+        if not self._closed:
+            self._make(block, rows)
+
+    def _in_use(self, free: np.ndarray, wanted: int, oldest: int) -> bool:
+        """Tell whether the slots are too few, or the group `oldest` or a later one needs them."""
+        return len(free) < wanted or bool((self._asked[free] >= oldest).any())
+
+    def _grow(self, slots: int) -> np.ndarray:
+        """Add slots while no block is on its way into an old one, and return their numbers."""
+        # Shards of a few records have blocks of a few, so that a group may need many.
+        old = len(self._rows)
+        room = np.empty((slots, shards.BLOCK), self._rows.dtype)
+        self._rows = np.concatenate([self._rows, room])
+        self._block_in, self._asked = (
+            np.pad(each, (0, slots), constant_values=-1) for each in (self._block_in, self._asked)
+        )
+        return np.arange(old, old + slots)

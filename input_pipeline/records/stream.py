@@ -17,10 +17,8 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records import fields, shards
-from bert_jax.input_pipeline.records.block_cache import BlockCache
-from bert_jax.input_pipeline.records.blocks import Blocks
-from bert_jax.input_pipeline.records.growth import Growth
-from bert_jax.input_pipeline.records.sampler import SAMPLERS
+from bert_jax.input_pipeline.records.blocks import BlockCache, Blocks
+from bert_jax.input_pipeline.records.sampler import SAMPLERS, Growth
 
 _READERS = 8  # blocks that are read at a time from far away, where each takes long to come
 _AHEAD = 4  # groups of batches made ready before they are asked for, at least

@@ -25,17 +25,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text import encodings, formats, hub, parquet, tfds_files
 from bert_jax.input_pipeline.text.files import chunks, decompressed, opened
-from bert_jax.input_pipeline.text.inputs import encodings
-from bert_jax.input_pipeline.text.inputs.formats import Format
-from bert_jax.input_pipeline.text.inputs.units import (
-    AnyUnit,
-    SmallFiles,
-    Unit,
-    looked_at,
-    require_unchanged,
-    units,
-)
+from bert_jax.input_pipeline.text.formats import Format, NoText
 from bert_jax.input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
@@ -46,7 +38,14 @@ from bert_jax.input_pipeline.text.lines import (
     Text,
     TextOptions,
 )
-from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files, values
+from bert_jax.input_pipeline.text.units import (
+    AnyUnit,
+    SmallFiles,
+    Unit,
+    looked_at,
+    require_unchanged,
+    units,
+)
 from bert_jax.input_pipeline.text.wrapping import Line, Widths
 
 _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
@@ -211,9 +210,9 @@ def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
             # left out, and not cut; its other parts follow
             text.report.cut_lines, too_long = cut_before, number
         if number != too_long and line.strip():
-            value = values.of_json(line, options.text_column)
+            value = formats.text_of_json(line, options.text_column)
             sentences = Passage()
-            if isinstance(value, values.NoText):
+            if isinstance(value, NoText):
                 text.leave_out(location, *value)
             else:
                 sentences = text.record(value, location)
@@ -235,7 +234,7 @@ def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
                 yield first, sentences
             header = _DOC.match(bare)
             match = _TITLE.search(header[0] if header else bare)
-            begun, first, title = True, offset, values.titles(match[1] if match else '')
+            begun, first, title = True, offset, formats.titles(match[1] if match else '')
             line, sentences = bare[header.end() :] if header else '', Passage()
 
         # The end may be on a line with text.
@@ -276,7 +275,7 @@ def _wiki_lines(lines: Lines) -> Iterator[Line]:
 
 
 def _records_of(
-    texts: Callable[[str, int, str], Iterator[tuple[int, str | bytes | values.NoText | None]]],
+    texts: Callable[[str, int, str], Iterator[tuple[int, str | bytes | NoText | None]]],
     called: str,
 ) -> Callable:
     """Return a reader of records that have a column of text, each a document.
@@ -287,7 +286,7 @@ def _records_of(
     def documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
         for number, raw in texts(unit.path, unit.start, options.text_column):
             location = functools.partial(called.format, unit=unit, number=number)
-            if isinstance(raw, values.NoText):
+            if isinstance(raw, NoText):
                 text.leave_out(location, *raw)
                 continue
             size = raw.encode(errors='replace') if isinstance(raw, str) else raw or b''

@@ -304,7 +304,7 @@ class Text:
         except UnicodeDecodeError as error:
             if self._options.on_bad_utf8 is None and self._has_lines:
                 # imported here: --help of commands reads the options of this file
-                from bert_jax.input_pipeline.text.inputs import encodings
+                from bert_jax.input_pipeline.text import encodings
 
                 encodings.refuse_other(self.path, PASS_OVER)
             kept = self._keeps_invalid(location, f'invalid UTF-8 ({error.reason})')

@@ -18,7 +18,8 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text import rows
+from bert_jax.input_pipeline.text import encodings, rows
+from bert_jax.input_pipeline.text.encodings import plain_name
 from bert_jax.input_pipeline.text.files import (
     changed,
     compression_of,
@@ -27,10 +28,8 @@ from bert_jax.input_pipeline.text.files import (
     opened,
     state,
 )
-from bert_jax.input_pipeline.text.inputs import encodings
-from bert_jax.input_pipeline.text.inputs.formats import of_lines
+from bert_jax.input_pipeline.text.formats import of_lines
 from bert_jax.input_pipeline.text.rows import BadRecord
-from bert_jax.input_pipeline.text.whole_text import plain_name
 
 Records = Iterator[tuple[int, dict[str, Any] | BadRecord]]  # with the number of a record's line
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')

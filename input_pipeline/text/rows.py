@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.whole_text import parse_json, well_formed
+from bert_jax.input_pipeline.text.encodings import parse_json, well_formed
 
 Column = str | int  # its name, or its number from 0
 Columns = Mapping[str, Column | list[Column]]  # role -> its column, or its columns

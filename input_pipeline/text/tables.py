@@ -20,10 +20,9 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.randomness import digest64
-from bert_jax.input_pipeline.text import rows
+from bert_jax.input_pipeline.text import hub, parquet, rows
+from bert_jax.input_pipeline.text.encodings import parse_json, plain_name, read_utf8
 from bert_jax.input_pipeline.text.rows import BadRecord, Cell, Column
-from bert_jax.input_pipeline.text.sources import hub, parquet
-from bert_jax.input_pipeline.text.whole_text import parse_json, plain_name, read_utf8
 
 FORMATS = ('tsv', 'csv', 'jsonl', 'parquet')
 SUFFIXES = {
@@ -191,7 +190,7 @@ class Table:
         """Yield ('file:line', JSON) of each line, or the entries of a JSON list or a data set."""
         # Entries have no lines of their own, so they are named by number.
         if self.tfds:
-            from bert_jax.input_pipeline.text.sources.tfds_files import records
+            from bert_jax.input_pipeline.text.tfds_files import records
 
             for number, record in enumerate(
                 records(self.tfds, self.split, self.path, self.class_names)

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.directories import fast_files
+from bert_jax.input_pipeline.tokenizer.directory import FLAGS
+from bert_jax.input_pipeline.tokenizer.foreign_directories import get_pieces
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
-from bert_jax.input_pipeline.tokenizer.settings import FLAGS
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 _UNUSED = re.compile(r'\[unused\d+\]')
 
@@ -110,7 +110,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     ]
     # Special tokens first, then by id: as in a directory that is read. But by id alone those that
     # come behind the entries, for their ids are their order.
-    first = fast_files.pieces_of(parts).intersection(special)
+    first = get_pieces(parts).intersection(special)
     parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in first else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     return Extended(Tokenizer.of_kind(kind, content, *_rules(tokenizer)), *counts)

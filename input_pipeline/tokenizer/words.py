@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.models.wordpiece import WordPiece
+from bert_jax.input_pipeline.tokenizer.wordpiece import WordPiece
 
 CHARACTERS = 16  # of a word that are looked at
 

@@ -17,12 +17,12 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.preprocess import plan
 from bert_jax.input_pipeline.preprocess.languages import mixture, split_inputs, too_often
 from bert_jax.input_pipeline.progress import Progress
-from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.text import corpus, digest, encodings
 from bert_jax.input_pipeline.text.corpus import Report
-from bert_jax.input_pipeline.text.inputs import digest, encodings
-from bert_jax.input_pipeline.text.inputs.units import AnyUnit
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.tokenizer import Tokenizer, casing, extension, vocabulary
+from bert_jax.input_pipeline.text.units import AnyUnit
+from bert_jax.input_pipeline.tokenizer import extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.trainers import trainer_of
 from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
@@ -129,7 +129,7 @@ def train(
     refuse_other_case(options, languages)
     how_cased = list[str]()
     if languages and options.lower_case is None and trainer_of(options).has_casing:
-        named = casing.named(languages)
+        named = vocabulary.name_casing(languages)
         options, how_cased = named.applied(options), [str(named)]
     tables, repeats, read = text.counted(
         lambda lines: vocabulary.counted(lines, options), trainer_of(options).lines

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.conversion.serving import filled_up
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import sharding
 from bert_jax.model import heads, partition
 from bert_jax.runs.pretraining.records import Records

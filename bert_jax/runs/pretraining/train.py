@@ -22,9 +22,9 @@ from bert_jax.configs.schema import Phase, PretrainConfig
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline import progress
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model.blocks import attend
 from bert_jax.runs.finetuning.machine import mesh_of

@@ -21,7 +21,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.inference import Predictor, served_heads
 from bert_jax.inference.pipelines import QuestionAnswering
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads

@@ -19,7 +19,7 @@ from bert_jax.configs.schema import (
     PretrainConfig,
     RuntimeConfig,
 )
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks import products

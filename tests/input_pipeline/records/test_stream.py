@@ -17,8 +17,8 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.records.block_cache import BlockCache
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.blocks import BlockCache
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,

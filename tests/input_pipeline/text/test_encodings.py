@@ -10,11 +10,10 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import corpus
-from bert_jax.input_pipeline.text.inputs.encodings import guess
-from bert_jax.input_pipeline.text.inputs.units import SmallFiles, units
+from bert_jax.input_pipeline.text.encodings import guess, read_utf8
 from bert_jax.input_pipeline.text.lines import Report, TextOptions
 from bert_jax.input_pipeline.text.record_files import Reader
-from bert_jax.input_pipeline.text.whole_text import read_utf8
+from bert_jax.input_pipeline.text.units import SmallFiles, units
 
 BAD = 'A célula é a unidade básica da vida.'
 GOOD = 'The cell is the unit of life.'

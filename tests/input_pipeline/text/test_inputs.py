@@ -17,7 +17,7 @@ from bert_jax.input_pipeline.text.corpus import (
     TextOptions,
     read_documents,
 )
-from bert_jax.input_pipeline.text.inputs.listing import matching
+from bert_jax.input_pipeline.text.listing import matching
 from tests.helpers.refusals import refused
 from tests.helpers.texts import put, read
 

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text import files, whole_text
+from bert_jax.input_pipeline.text import encodings, files
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
 from tests.helpers.refusals import refused
 
@@ -120,6 +120,6 @@ def test_flags():
 
 def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / 'texts.tsv')
-    for read in (whole_text.read_utf8, files.opened):
+    for read in (encodings.read_utf8, files.opened):
         with refused('texts.tsv: is no file but a pipe'):
             read(str(tmp_path / 'texts.tsv'))

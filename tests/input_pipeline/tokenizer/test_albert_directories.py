@@ -15,7 +15,7 @@ import unicodedata
 import pytest
 import sentencepiece
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from tests.helpers.refusals import refused
 
 WORDS = 'winter summer autumn spring nobody everybody morning evening'.split()

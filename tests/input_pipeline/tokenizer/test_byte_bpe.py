@@ -14,7 +14,8 @@ from bert_jax.configs.errors import UserError
 from bert_jax.inference.extractor import row_of
 from bert_jax.inference.pipelines import words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from tests.helpers.files import read_json
 from tests.helpers.refusals import refused

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from tests.helpers import tokenizer_folders
 from tests.helpers.refusals import refused
 from tests.helpers.vocabularies import SPECIAL

@@ -7,8 +7,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer, words
+from bert_jax.input_pipeline.tokenizer import words
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers.refusals import refused
 from tests.helpers.vocabularies import SPECIAL

@@ -21,7 +21,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text.whole_text import well_formed
+from bert_jax.input_pipeline.text.encodings import well_formed
 
 _Found = tuple[str, tuple[int, int]]  # a file's name, its bytes and when they were written
 _ASKED_AT_ONCE = 32  # a bucket in the cloud takes its time for each question

@@ -2,7 +2,7 @@
 
 Owns how a text becomes entries, where in the text each comes from, and the vocabulary's form for
 Hugging Face; the merging is the tokenizers library's. How a directory is read is
-byte_bpe_files.py's.
+foreign_directories.py's.
 
 An entry is written in letters that stand for bytes (openai/gpt-2 encoder.py:9-28), a space as `Ġ`.
 No entry crosses from text into white space behind it: a text is cut there, and what a stretch gives
@@ -29,18 +29,16 @@ from tokenizers import (
     processors,
 )
 
-from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
-from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
-from bert_jax.input_pipeline.tokenizer.layout import Layout
-from bert_jax.input_pipeline.tokenizer.models.compiled import (
+from bert_jax.input_pipeline.tokenizer.directory import FLAGS, SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.fast import (
     LibraryModel,
     library,
     parts_at_space,
 )
+from bert_jax.input_pipeline.tokenizer.foreign_directories import ROBERTA_TOKENS, byte_bpe_content
 from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, whole
-from bert_jax.input_pipeline.tokenizer.settings import FLAGS
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS as PIECE_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import Layout
 
 _STRETCH_RE = re.compile(f'[{SPACES}]*[^{SPACES}]+|[{SPACES}]+')
 _SPLITTER = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -69,7 +67,7 @@ def composed_json(
 
     Its rows are [CLS] A [SEP] B [SEP], all of one segment.
     """
-    pad, unk, cls, sep, mask = PIECE_TOKENS.values()
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS.values()
     engine = _engine(entries, merges, add_prefix_space)
     engine.normalizer = normalizers.NFC()
     _add_special(engine, (unk, cls, sep, pad), mask)
@@ -172,7 +170,7 @@ class ByteBpe(LibraryModel):
         """The same with a space before each text."""
         if self._prefix_space:
             return self
-        content = byte_bpe_files.content(self._listed, self._merges, True, self._added)
+        content = byte_bpe_content(self._listed, self._merges, True, self._added)
         return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
@@ -210,7 +208,7 @@ class ByteBpe(LibraryModel):
 
     def files(self) -> dict[str, bytes]:
         """Return {file: content} of a directory that RobertaTokenizer reads too."""
-        names = dict(zip(SPECIAL_TOKENS, self.special_tokens))
+        names = dict(zip(ROBERTA_TOKENS, self.special_tokens))
         config = {
             'type': self.kind,
             'tokenizer_class': 'RobertaTokenizer',

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import numpy as np
 
 from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text import hub, parquet, tfds_files
 from bert_jax.input_pipeline.text.files import (
     CHUNK,
     Compression,
@@ -27,10 +28,9 @@ from bert_jax.input_pipeline.text.files import (
     opened,
     state,
 )
-from bert_jax.input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
-from bert_jax.input_pipeline.text.inputs.listing import Listing, below, matching
+from bert_jax.input_pipeline.text.formats import HEAD_BYTES, Format, format_of
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files
+from bert_jax.input_pipeline.text.listing import Listing, below, matching
 
 UNIT_BYTES = 32 << 20  # of a large corpus
 # A small corpus has smaller units, so that workers have some: 64 to 128, of so many bytes or more.

@@ -16,11 +16,10 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.directories.albert_files import BPE, model_settings
-from bert_jax.input_pipeline.tokenizer.models import tokenizer_json
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
+from bert_jax.input_pipeline.tokenizer.foreign_directories import BPE, model_settings
 from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, with_marks
 from bert_jax.input_pipeline.wire import spans
 
 # A capital sigma at the end of a word. The library lower-cases characters one by one, and would
@@ -124,7 +123,7 @@ class SentencePiece(Tokenizer):
             + [normalizers.NFC(), normalizers.Strip(), replace(Regex(' {2,}'), ' ')]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
-        return tokenizer_json.with_marks(tokenizer, self.special_tokens)
+        return with_marks(tokenizer, self.special_tokens)
 
 
 def with_exact_sums(model: bytes) -> bytes:

@@ -21,7 +21,7 @@ from etils import epath
 
 from bert_jax.configs.errors import reading
 from bert_jax.input_pipeline.text.files import crc32c, opened, state
-from bert_jax.input_pipeline.text.inputs.units import AnyUnit, Unit
+from bert_jax.input_pipeline.text.units import AnyUnit, Unit
 
 
 @dataclass(frozen=True)

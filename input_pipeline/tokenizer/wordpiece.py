@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
+from bert_jax.input_pipeline.tokenizer.directory import Kind, parse_vocab
 from bert_jax.input_pipeline.tokenizer.normalizer import segments
-from bert_jax.input_pipeline.tokenizer.settings import Kind, parse_vocab
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
 
 
 class WordPiece(Tokenizer):

@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text.sources.values import missing
+from bert_jax.input_pipeline.text.formats import missing
 
 _ROWS = 256  # read at once
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.sources import values
+from bert_jax.input_pipeline.text.formats import NoText, missing, text_of
 
 
 class Shards(NamedTuple):
@@ -48,7 +48,7 @@ def find(pattern: str, column: str) -> Shards:
     name, revision, config, split = _parts(pattern)
     builder, data = opened(pattern)
     if data.features is not None and column not in data.features:
-        raise UserError(f'{pattern}: {values.missing(column, sorted(data.features))}')
+        raise UserError(f'{pattern}: {missing(column, sorted(data.features))}')
 
     # The Hub's files are pinned to their commit; of local ones the library keeps the times.
     files, origins = _files(builder, split)
@@ -94,7 +94,7 @@ def _version(origins: list, revision: str | None) -> int:
     return zlib.crc32(repr((sorted(origins), revision)).encode())
 
 
-def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | values.NoText | None]]:
+def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | NoText | None]]:
     """Yield (row, counted within the shard, its text, or why it has none) of each row of a shard.
 
     `path` as `Shards` has it.
@@ -102,7 +102,7 @@ def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | value
     _, data = opened(path)
     with _asking(f'{path}: shard {shard} cannot be read'):
         for row, record in enumerate(data.shard(num_shards=data.num_shards, index=shard)):
-            yield row, values.text_of(record, column)
+            yield row, text_of(record, column)
 
 
 def records(path: str) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,11 @@
-"""A tokenizer.json that the tokenizers library runs.
+"""A tokenizer.json that the tokenizers library runs: fast tokenizers, as transformers calls them.
 
-Its rules are WordPiece by other rules than BERT's own, or the unigram pieces of ALBERT. Owns the
-one place that encodes through that library: other normalizers, pre-tokenizers and prefixes, and
-added tokens, which are found in the text before anything is split. Slower than the rules of
-wordpiece.py, whose memo of words needs words to be parted by white space. The five special tokens
-are not searched for, as everywhere here.
+Owns the one place that encodes through that library: WordPiece by other rules than BERT's own, the
+unigram pieces of ALBERT (`Compiled`, with our rows), and any tokenizer.json with its own rows, as
+ModernBERT's and mmBERT's (`Fast`). Added tokens are found in the text before anything is split; the
+special tokens that rows are made of are not searched for, as everywhere here. Slower than the rules
+of wordpiece.py, whose memo of words needs words to be parted by white space. Which directories are
+of which kind is directory.py's and foreign_directories.py's.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ import tokenizers
 from tokenizers import decoders
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.layout import steps
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
 from bert_jax.input_pipeline.tokenizer.normalizer import whole
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, cut_at
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, rows_of, steps
 
 # Steps that part a text at white space, which goes, before all others; and normalizers that see no
 # further than from one white space to the next.
@@ -204,3 +204,66 @@ class Compiled(LibraryModel):
 
     def _read(self, vocabulary: bytes, name: str) -> None:
         self._obey(json.loads(vocabulary), name)
+
+
+class Fast(LibraryModel):
+    """A tokenizer.json by its own rules, rows included."""
+
+    kind = 'fast'
+    refusal = 'this tokenizer.json is taken as it is'
+    marked_kind = 'fast'
+
+    def _read(self, vocabulary: bytes, name: str) -> None:
+        rules = json.loads(vocabulary)
+        spaced = [t['content'] for t in rules['added_tokens'] if t['lstrip']]
+        layout = rows_of(rules, name)[2]
+        self.layout = layout._replace(mask_takes_space=self.special_tokens[4] in spaced)
+        self._obey(rules, name)
+
+    def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield (id, start, end, whether a word begins there) of each piece of a text.
+
+        The place has no space at its ends. A word begins behind a space, and where the library
+        parts words.
+        """
+        text = whole(text)
+        with library('a text', 'encode'):
+            encoding = self._engine.encode(text, add_special_tokens=False)
+        begun: set[int | None] = set()
+        reached = 0
+        for piece, word, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets):
+            while start < end and text[start].isspace():
+                start += 1
+            while start < end and text[end - 1].isspace():
+                end -= 1
+            parted = word not in begun or start == 0 or text[start - 1].isspace()
+            begins = end > start >= reached and parted  # a character may have several pieces
+            if end > start:
+                begun.add(word)
+                reached = end
+            yield piece, start, end, begins
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Return the text of pieces that follow each other."""
+        return self._engine.decode(list(ids), skip_special_tokens=False)
+
+    def spelled(self, ids: Iterable[int]) -> list[str]:
+        """Return each entry as text, as the library decodes it."""
+        return [self.decode([i]) for i in ids]
+
+    def covered(self, characters: Iterable[str]) -> set[str]:
+        """Return those of some characters that the entries can spell."""
+        return {char for char in characters if self.unk_id not in self.ids(char)}
+
+    def files(self) -> dict[str, bytes]:
+        """Return {file: content}: the tokenizer.json, and a tokenizer_config.json of its tokens."""
+        stated = json.loads(super().files()['tokenizer_config.json'])
+        # Rows without segments have no token types: a model of theirs takes none.
+        segments = ['token_type_ids'] * bool(self.layout.second_segment)
+        kept = ('type', 'tokenizer_class', *(name for name in stated if name.endswith('_token')))
+        config = {name: stated[name] for name in kept}
+        config['model_input_names'] = ['input_ids', *segments, 'attention_mask']
+        return {
+            'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode(),
+            'tokenizer.json': self.vocabulary,
+        }

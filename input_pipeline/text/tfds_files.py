@@ -17,7 +17,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records.example_proto import bytes_of
 from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, read_records
-from bert_jax.input_pipeline.text.sources.values import missing
+from bert_jax.input_pipeline.text.formats import missing
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:

@@ -1,7 +1,7 @@
 """What a tokenizer directory states: its vocabulary, and by which rules text becomes entries.
 
 Owns the settings of Hugging Face's directories, which of them our own rules (wordpiece.py) are, and
-which need the tokenizers library (compiled.py). What neither can do is refused by name: a setting
+which need the tokenizers library (fast.py). What neither can do is refused by name: a setting
 that is passed over in silence gives a model other ids than it was trained on. Must not know how
 text is encoded.
 
@@ -22,12 +22,14 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tokenizer.layout import Layout, rows_of, steps
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import (
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
     MAX_WORD_CHARS,
+    Layout,
+    rows_of,
+    steps,
     wordpiece_json,
 )
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 
 SPECIAL_TOKENS = {
     'pad_token': '[PAD]',
@@ -220,7 +222,7 @@ class Directory(NamedTuple):
         return added
 
 
-def read(path: epath.Path) -> Stated:
+def read_bert(path: epath.Path) -> Stated:
     """Read what the directory says.
 
     Raises:
