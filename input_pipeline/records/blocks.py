@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 from etils import epath
@@ -60,7 +61,7 @@ class Blocks:
           UserError: a byte is not as it was written.
         """
         try:
-            starts, ends = tfrecord.payload_bounds(text)
+            starts, ends = tfrecord.find_payloads(text)
         except tfrecord.CorruptRecord as error:
             raise self._fault(block, error.record, error.byte, error.reason) from None
 
@@ -84,6 +85,13 @@ class Blocks:
             f'{self._directory / str(fault)}: bert-preprocess verify {self._directory} lists'
             ' every fault'
         )
+
+
+class _Group(NamedTuple):
+    """Rows that are asked for together: their places in the cache, and the blocks on the way."""
+
+    places: np.ndarray
+    made: list[Future[None]]
 
 
 class BlockCache:
@@ -127,44 +135,51 @@ class BlockCache:
         # No shutdown: a dropped pool ends its threads, and at the exit of the interpreter there is
         # nothing left to shut it down with.
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix='blocks')
-        waiting: collections.deque[tuple[np.ndarray, list[Future[None]]]] = collections.deque()
-
-        def first() -> np.ndarray:
-            indices, made = waiting.popleft()
-            for future in made:
-                future.result()
-            # `take` copies a row as a whole, an index field by field: twice as long, or more.
-            return self._rows.reshape(-1).take(indices)
-
+        waiting: collections.deque[_Group] = collections.deque()
         try:
             for number, (blocks, offsets) in enumerate(groups):
-                # Those that are there stay; the others come into the slots asked for longest ago,
+                # Blocks that are there stay; the others come into the slots asked for longest ago,
                 # once the groups that have rows in these have been given out.
                 slots = self._slot_of[blocks]
                 self._asked[slots[slots >= 0]] = number
                 missing = np.unique(blocks[slots < 0])
-                count = len(missing)
-                free = np.argpartition(self._asked, min(count, len(self._asked) - 1))[:count]
-                while waiting and self._in_use(free, count, number - len(waiting)):
-                    yield first()
-                if self._in_use(free, count, number):
-                    free = self._grow(count)
-
-                replaced = self._block_in[free]
-                self._slot_of[replaced[replaced >= 0]] = -1
-                self._slot_of[missing], self._block_in[free] = free, missing
-                self._asked[free] = number
-                made = [
-                    pool.submit(self._fill, block, self._rows[slot, : self._sizes[block]])
-                    for block, slot in zip(missing.tolist(), free.tolist(), strict=True)
-                ]
-                waiting.append((self._slot_of[blocks] * shards.BLOCK + offsets, made))
+                free = self._find_oldest(len(missing))
+                while waiting and self._in_use(free, len(missing), number - len(waiting)):
+                    yield self._take(waiting.popleft())
+                if self._in_use(free, len(missing), number):
+                    free = self._grow(len(missing))
+                made = self._fill_slots(pool, free, missing, number)
+                waiting.append(_Group(self._slot_of[blocks] * shards.BLOCK + offsets, made))
                 if len(waiting) > ahead:
-                    yield first()
+                    yield self._take(waiting.popleft())
             while waiting:
-                yield first()
+                yield self._take(waiting.popleft())
         finally:
             self._closed = True  # nobody waits for the blocks that are not made yet
+
+    def _take(self, group: _Group) -> np.ndarray:
+        """Return the rows of a group, once its blocks are there."""
+        for future in group.made:
+            future.result()
+        # `take` copies a row as a whole, an index field by field: twice as long, or more.
+        return self._rows.reshape(-1).take(group.places)
+
+    def _find_oldest(self, count: int) -> np.ndarray:
+        """Return the slots that were asked for longest ago, or all where there are fewer."""
+        return np.argpartition(self._asked, min(count, len(self._asked) - 1))[:count]
+
+    def _fill_slots(
+        self, pool: ThreadPoolExecutor, slots: np.ndarray, blocks: np.ndarray, number: int
+    ) -> list[Future[None]]:
+        """Give slots to blocks, and have these made; `number` is the group that asks for them."""
+        replaced = self._block_in[slots]
+        self._slot_of[replaced[replaced >= 0]] = -1
+        self._slot_of[blocks], self._block_in[slots] = slots, blocks
+        self._asked[slots] = number
+        made = []
+        for block, slot in zip(blocks.tolist(), slots.tolist(), strict=True):
+            made.append(pool.submit(self._fill, block, self._rows[slot, : self._sizes[block]]))
+        return made
 
     def _fill(self, block: int, rows: np.ndarray) -> None:
         if not self._closed:

@@ -30,10 +30,10 @@ from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.tfrecord import (
     DAMAGED,
     CorruptRecord,
-    failed_checksums,
+    find_failed_checksums,
     frame_bounds,
     frame_records,
-    payloads_between,
+    iterate_payloads,
 )
 
 SCHEMA_VERSION = 1  # of the manifest; another one is refused
@@ -428,12 +428,12 @@ def _verify_block(
         wrong.append((error.record, error.reason))
 
     # The checksums of their payloads.
-    damaged = failed_checksums(text, bounds)
+    damaged = find_failed_checksums(text, bounds)
     wrong += [(row, DAMAGED) for row in damaged]
 
     # What the sound ones hold. Records that cannot be decoded leave one after the other; the rest
     # is decoded again.
-    payloads = list(payloads_between(text, bounds))
+    payloads = list(iterate_payloads(text, bounds))
     sound = sorted(set(range(len(payloads))) - set(damaged))
     while sound:
         try:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.formats import NoText, missing, text_of
+from bert_jax.input_pipeline.text.formats import NoText, get_text, word_missing_column
 
 
 class Shards(NamedTuple):
@@ -48,7 +48,7 @@ def find(pattern: str, column: str) -> Shards:
     name, revision, config, split = _parts(pattern)
     builder, data = opened(pattern)
     if data.features is not None and column not in data.features:
-        raise UserError(f'{pattern}: {missing(column, sorted(data.features))}')
+        raise UserError(f'{pattern}: {word_missing_column(column, sorted(data.features))}')
 
     # The Hub's files are pinned to their commit; of local ones the library keeps the times.
     files, origins = _files(builder, split)
@@ -102,7 +102,7 @@ def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | NoTex
     _, data = opened(path)
     with _asking(f'{path}: shard {shard} cannot be read'):
         for row, record in enumerate(data.shard(num_shards=data.num_shards, index=shard)):
-            yield row, text_of(record, column)
+            yield row, get_text(record, column)
 
 
 def records(path: str) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text.formats import missing
+from bert_jax.input_pipeline.text.formats import word_missing_column
 
 _ROWS = 256  # read at once
 
@@ -33,7 +33,7 @@ def row_groups(path: str, column: str) -> list[int]:
                 f'{path}: has {many} columns named {column!r}: write it again with a name for each'
             )
         if not many:
-            raise UserError(f'{path}: {missing(column, schema.names)}')
+            raise UserError(f'{path}: {word_missing_column(column, schema.names)}')
 
         # Dictionary-encoded text is text.
         kind = schema.field(column).type

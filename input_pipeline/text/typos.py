@@ -111,7 +111,7 @@ def _key(jamo: str) -> str:
         return ''
 
 
-def characters(word: str) -> list[str]:
+def split_characters(word: str) -> list[str]:
     """Return a word's characters, each a base with the combining marks that follow it."""
     split: list[str] = []
     for point in word:
@@ -168,7 +168,7 @@ def one_typo(word: str, kinds: Iterable[str], *name: int | str) -> str:
 
     Where none can, the word as it is. Quicker than a `Typos` of every word, whose draws are others.
     """
-    drawn, parts, left = digest64('one typo', *name), characters(word), list(kinds)
+    drawn, parts, left = digest64('one typo', *name), split_characters(word), list(kinds)
     for number in range(len(left)):
         # Kinds in random order, each asked only when its turn comes.
         kind = left.pop((int(mix(drawn, 2 * number)) * len(left)) >> 64)
@@ -208,7 +208,7 @@ class Typos:
             return word
 
         # First the kind, of those that change this word; then one of what it makes of the word.
-        parts = characters(word)
+        parts = split_characters(word)
         made = [[other for other in KINDS[kind](parts) if other != word] for kind in self.kinds]
         able = [choices for choices in made if choices]
         if not able:

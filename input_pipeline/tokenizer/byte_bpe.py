@@ -36,7 +36,7 @@ from bert_jax.input_pipeline.tokenizer.fast import (
     parts_at_space,
 )
 from bert_jax.input_pipeline.tokenizer.foreign_directories import ROBERTA_TOKENS, byte_bpe_content
-from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, whole
+from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, replace_halves
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import Layout
 
@@ -47,7 +47,7 @@ _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 def stretches(text: str) -> list[str]:
     """Return a text cut before each run of white space; joined again they are the text."""
-    return _STRETCH_RE.findall(whole(text))
+    return _STRETCH_RE.findall(replace_halves(text))
 
 
 def words_of(stretch: str) -> list[str]:
@@ -139,7 +139,9 @@ class ByteBpe(LibraryModel):
 
     def split(self, text: str) -> list[str]:
         """Return `stretches`, with the space before the text where the vocabulary wants one."""
-        return stretches(f' {text}' if self._prefix_space and text and text[0] != ' ' else text)
+        if self._prefix_space and text and text[0] != ' ':
+            text = f' {text}'
+        return stretches(text)
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         # Added tokens are searched for in the whole text; without any, stretches are remembered.
@@ -179,7 +181,7 @@ class ByteBpe(LibraryModel):
         The place that it was made from has no space; a word (`words_of`) begins with its first
         piece that is more than the space before it.
         """
-        encoding = self._engine.encode(whole(text), add_special_tokens=False)
+        encoding = self._engine.encode(replace_halves(text), add_special_tokens=False)
         begun: set[int | None] = set()
         for piece, word, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets):
             begins = end > start and word not in begun
@@ -190,9 +192,12 @@ class ByteBpe(LibraryModel):
     def _text(self, tokens: Sequence[str]) -> str:
         """Return the text of entries; U+FFFD where they are a part of a character."""
         # Added tokens are written as they are, not in letters for bytes.
-        parts = itertools.groupby(tokens, key=self._whole.__contains__)
         spell = decoders.ByteLevel().decode
-        return ''.join(''.join(part) if whole else spell(list(part)) for whole, part in parts)
+        text = ''
+        for is_whole, part in itertools.groupby(tokens, key=self._whole.__contains__):
+            entries = list(part)
+            text += ''.join(entries) if is_whole else spell(entries)
+        return text
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of pieces that follow each other."""

@@ -26,8 +26,8 @@ from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
     MAX_WORD_CHARS,
     Layout,
-    rows_of,
-    steps,
+    iterate_steps,
+    read_rows,
     wordpiece_json,
 )
 
@@ -136,7 +136,7 @@ class Directory(NamedTuple):
         if not processor:
             return
         with contextlib.suppress(UserError):
-            if rows_of(self.fast, self.json_file) == (*self.special[2:4], Layout()):
+            if read_rows(self.fast, self.json_file) == (*self.special[2:4], Layout()):
                 return
         raise UserError(
             f'{self.json_file}: its post_processor ({processor.get("type")}) does not make rows'
@@ -236,14 +236,14 @@ def read_bert(path: epath.Path) -> Stated:
     alone: dict[str, Kind] = {'spm.model': 'sentencepiece', 'words.txt': 'words'}
     for name, kind in alone.items():
         if (file := path / name).exists():
-            casing = _casing(directory._replace(fast={}), [], file, bert_class)
+            casing = _read_casing(directory._replace(fast={}), [], file, bert_class)
             return Stated(kind, file.read_bytes(), casing, special, str(file))
 
     # 2. By which rules: our own where they are BERT's, else the library's.
-    entries, file = _entries(directory)
-    casing = _casing(directory, entries, file, bert_class)
+    entries, file = _find_entries(directory)
+    casing = _read_casing(directory, entries, file, bert_class)
     added = directory.added_tokens(entries)
-    foreign = _foreign(directory, casing) if directory.fast else []
+    foreign = _find_foreign_rules(directory, casing) if directory.fast else []
     if foreign and bert_class:
         raise UserError(
             f'{directory.json_file}: {", ".join(foreign)} is not as in BERT, but'
@@ -312,7 +312,7 @@ def _check_settings(directory: Directory) -> bool:
     return plain in BERT_CLASSES
 
 
-def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
+def _find_entries(directory: Directory) -> tuple[list[str], epath.Path]:
     """Return WordPiece's entries and the file they are of: vocab.txt, or else tokenizer.json."""
     file, vocab = directory.json_file, directory.path / 'vocab.txt'
     model, listed = directory.part('model'), vocab.exists()
@@ -322,7 +322,7 @@ def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
             ' remove one'
         )
     # the only file that newer Hugging Face versions write
-    entries = entries_of(model.get('vocab'), file) if model.get('type') == 'WordPiece' else None
+    entries = read_entries(model.get('vocab'), file) if model.get('type') == 'WordPiece' else None
     if listed:
         lines = parse_vocab(vocab.read_bytes(), str(vocab))
         if entries is not None and entries != lines[: len(entries)]:
@@ -350,7 +350,7 @@ def parse_vocab(content: bytes, name: str) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def entries_of(ids: Any, file: epath.Path) -> list[str]:
+def read_entries(ids: Any, file: epath.Path) -> list[str]:
     """Return the vocabulary of a tokenizer.json, in the order of its ids."""
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
     by_id = {i: entry for entry, i in ids.items()} if isinstance(ids, dict) else {}
@@ -363,23 +363,23 @@ def entries_of(ids: Any, file: epath.Path) -> list[str]:
     return [by_id[i] for i in range(len(ids))]
 
 
-def _rules(directory: Directory) -> tuple[dict[str, Any] | None, bool]:
+def _read_rules(directory: Directory) -> tuple[dict[str, Any] | None, bool]:
     """Return the settings of a BertNormalizer, or None, and whether text is composed before."""
     # One normalizer, or a sequence of them; ours is BERT's, alone or after composing.
-    each = list(steps(directory.part('normalizer')))
+    each = list(iterate_steps(directory.part('normalizer')))
     kinds = [step.get('type') for step in each]
     if kinds not in (['BertNormalizer'], ['NFC', 'BertNormalizer']):
         return None, False
     return each[-1], len(kinds) == 2
 
 
-def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
+def _find_foreign_rules(directory: Directory, casing: Normalizer) -> list[str]:
     """Return the parts of a tokenizer.json that are not as our own rules have them.
 
     Raises:
       UserError: it makes rows of another layout.
     """
-    rules, nfc = _rules(directory)
+    rules, nfc = _read_rules(directory)
     parts = ('model', 'normalizer', 'pre_tokenizer', 'decoder')
     model, normalizer, pre, decoder = map(directory.part, parts)
     directory.require_rows('a BERT')
@@ -389,20 +389,23 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
     prefix, unknown = model.get('continuing_subword_prefix', '##'), model.get('unk_token')
     longest = model.get('max_input_chars_per_word', 100)
     decodes = (decoder.get('type'), decoder.get('prefix')) == ('WordPiece', '##')
-    differing = {
-        f'normalizer {normalizer.get("type")}': (
-            rules is None or nfc != casing.nfc or not rules.get('clean_text')
-        ),
-        f'pre_tokenizer {pre.get("type")}': pre.get('type') != 'BertPreTokenizer',
-        f'continuing_subword_prefix {prefix!r}': prefix != '##',
-        f'unk_token {unknown!r}': 'unk_token' in model and unknown != directory.special[1],
-        f'max_input_chars_per_word {longest}': longest not in (100, MAX_WORD_CHARS),
-        f'decoder {decoder.get("type")}': bool(decoder) and not decodes,
-    }
-    return [part for part, differs in differing.items() if differs]
+    foreign: list[str] = []
+    if rules is None or nfc != casing.nfc or not rules.get('clean_text'):
+        foreign.append(f'normalizer {normalizer.get("type")}')
+    if pre.get('type') != 'BertPreTokenizer':
+        foreign.append(f'pre_tokenizer {pre.get("type")}')
+    if prefix != '##':
+        foreign.append(f'continuing_subword_prefix {prefix!r}')
+    if 'unk_token' in model and unknown != directory.special[1]:
+        foreign.append(f'unk_token {unknown!r}')
+    if longest not in (100, MAX_WORD_CHARS):
+        foreign.append(f'max_input_chars_per_word {longest}')
+    if decoder and not decodes:
+        foreign.append(f'decoder {decoder.get("type")}')
+    return foreign
 
 
-def _casing(
+def _read_casing(
     directory: Directory, entries: Sequence[str], file: epath.Path, bert_class: bool
 ) -> Normalizer:
     """Return the casing that a directory states, or that its entries show.
@@ -416,7 +419,7 @@ def _casing(
     Raises:
       UserError: neither tells, or they disagree.
     """
-    lower_case, strip_accents, ideographs, nfc = _stated_casing(directory, bert_class)
+    lower_case, strip_accents, ideographs, nfc = _read_stated_casing(directory, bert_class)
 
     # Else what the entries show: capitals, or accents, that only such a vocabulary has.
     entries = [token for token in entries if not token.startswith('[')]
@@ -445,12 +448,12 @@ def _casing(
     return Normalizer(bool(lower_case), bool(strips), bool(nfc), ideographs is not False)
 
 
-def _stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
+def _read_stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
     """Return what the two files of JSON say of _CASING, None where both are silent."""
     # What tokenizer_config.json says ...
     configured = [directory.config.get(name) for name in _CASING]
     lower_case, strip_accents, ideographs, nfc = configured
-    rules, composed = _rules(directory)
+    rules, composed = _read_rules(directory)
     if rules is None or (lower_case is not None and bert_class):
         return configured
 

@@ -26,7 +26,7 @@ from bert_jax.input_pipeline.tokenizer.directory import (
     SPECIAL_TOKENS,
     Directory,
     Stated,
-    entries_of,
+    read_entries,
     read_json,
     require_special,
 )
@@ -34,8 +34,8 @@ from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
     WORD_MARK,
     Layout,
-    rows_of,
-    steps,
+    iterate_steps,
+    read_rows,
     with_marks,
 )
 from bert_jax.input_pipeline.wire import fields
@@ -106,7 +106,7 @@ def _pieces_of_json(fast: Mapping[str, Any]) -> Pieces:
     pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
     tables = [
         base64.b64decode(step['precompiled_charsmap'])
-        for step in steps(fast.get('normalizer'))
+        for step in iterate_steps(fast.get('normalizer'))
         if step.get('type') == 'Precompiled'
     ]
     return pieces, tables[0] if tables else b''
@@ -122,8 +122,10 @@ def _pieces_of_model(file: epath.Path) -> Pieces:
         pieces, charsmap = pieces_of(file.read_bytes())
     except (ValueError, struct.error) as error:
         raise UserError(f'{file}: not a SentencePiece model of unigram pieces ({error})') from error
-    is_number = lambda piece: len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit()
-    return [(piece, score - 100.0 * is_number(piece)) for piece, score in pieces], charsmap
+    for i, (piece, score) in enumerate(pieces):
+        if len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit():
+            pieces[i] = (piece, score - 100.0)
+    return pieces, charsmap
 
 
 def pieces_of(model: bytes) -> Pieces:
@@ -174,9 +176,12 @@ def model_settings(model: bytes) -> tuple[int, bytes]:
     # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
     # means unigram.
     kind, charsmap = _UNIGRAM, b''
-    for number, spec in fields(model, 2, 3):
-        for _, value in fields(spec, 3 if number == 2 else 2):
-            kind, charsmap = (value[0], charsmap) if number == 2 else (kind, value)
+    for _, spec in fields(model, 2):
+        for _, value in fields(spec, 3):
+            kind = value[0]
+    for _, spec in fields(model, 3):
+        for _, value in fields(spec, 2):
+            charsmap = value
     return kind, charsmap
 
 
@@ -263,9 +268,10 @@ def read_roberta(path: epath.Path) -> Stated:
         file, (entries, merges) = directory.json_file, _read_one_file(directory)
     else:
         file, (entries, merges) = path / 'vocab.json', _read_two_files(path)
-    if wrong := [merge for merge in merges if not isinstance(merge, list) or len(merge) != 2]:
-        source = file if fast else path / 'merges.txt'
-        raise UserError(f'{source}: {wrong[0]!r} is no merge of two entries')
+    for merge in merges:
+        if not isinstance(merge, list) or len(merge) != 2:
+            source = file if fast else path / 'merges.txt'
+            raise UserError(f'{source}: {merge!r} is no merge of two entries')
     added = directory.added_tokens(entries)
     vocabulary = byte_bpe_content(entries, merges, _read_prefix_space(directory), added)
     return Stated('byte_bpe', vocabulary, Normalizer(False, False), directory.special, str(file))
@@ -278,7 +284,7 @@ def _read_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:
             raise UserError(
                 f'{path}: no {file} beside {other}: byte-level BPE needs both, copy it too'
             )
-    entries = entries_of(read_json(path / 'vocab.json'), path / 'vocab.json')
+    entries = read_entries(read_json(path / 'vocab.json'), path / 'vocab.json')
 
     # The first line may be a remark on the version; `#` alone begins a merge as any other sign.
     try:
@@ -291,25 +297,26 @@ def _read_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:
 
 def find_foreign_rules(directory: Directory) -> list[str]:
     """Return the parts of a tokenizer.json that are not RoBERTa's: of the rules, or of rows."""
-    parts = ('model', 'pre_tokenizer', 'post_processor', 'normalizer')
-    model, pre, post, normalizer = map(directory.part, parts)
-    differing = {
-        **{
-            f'{n} {model.get(n)!r}': model.get(n, ok[0]) not in ok
-            for n, ok in _ROBERTA_MODEL.items()
-        },
-        f'model {model.get("type")}': model.get('type') != 'BPE',
-        f'normalizer {normalizer.get("type")}': bool(normalizer),
-        f'pre_tokenizer {pre.get("type")}': (
-            pre.get('type') != 'ByteLevel' or not pre.get('use_regex', True)
-        ),
-    }
+    model, normalizer = directory.part('model'), directory.part('normalizer')
+    pre, post = directory.part('pre_tokenizer'), directory.part('post_processor')
+    foreign: list[str] = []
+    for name, allowed in _ROBERTA_MODEL.items():
+        if model.get(name, allowed[0]) not in allowed:
+            foreign.append(f'{name} {model.get(name)!r}')
+    if model.get('type') != 'BPE':
+        foreign.append(f'model {model.get("type")}')
+    if normalizer:
+        foreign.append(f'normalizer {normalizer.get("type")}')
+    if pre.get('type') != 'ByteLevel' or not pre.get('use_regex', True):
+        foreign.append(f'pre_tokenizer {pre.get("type")}')
+    if foreign or not post:
+        return foreign
+
     # The layout of rows is ours to make.
-    our_rows = post.get('type') == 'RobertaProcessing' and (
-        [post['cls'][0], post['sep'][0]] == directory.special[2:4]
-    )
-    rows = [] if our_rows or not post else [f'rows by {post.get("type")}']
-    return [part for part, differs in differing.items() if differs] or rows
+    is_ours = post.get('type') == 'RobertaProcessing'
+    if is_ours and [post['cls'][0], post['sep'][0]] == directory.special[2:4]:
+        return []
+    return [f'rows by {post.get("type")}']
 
 
 def _read_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
@@ -323,8 +330,8 @@ def _read_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
         )
 
     # vocab.json with it, if it is there, says the same.
-    entries = entries_of(fast['model'].get('vocab'), file)
-    if listed.exists() and entries_of(read_json(listed), listed) != entries:
+    entries = read_entries(fast['model'].get('vocab'), file)
+    if listed.exists() and read_entries(read_json(listed), listed) != entries:
         raise UserError(
             f'{file}: its entries are not those of vocab.json beside it: remove the wrong file'
         )
@@ -372,7 +379,7 @@ def is_fast(path: epath.Path) -> bool:
     classes = {'WordPiece': (name,), 'Unigram': _ALBERT_CLASSES}.get(str(model), ())
     if name not in (*classes, 'None'):
         return True
-    cls, sep, layout = rows_of(directory.fast, path / 'tokenizer.json')
+    cls, sep, layout = read_rows(directory.fast, path / 'tokenizer.json')
     return [cls, sep, layout] != [*directory.special[2:4], Layout()]
 
 
@@ -384,7 +391,7 @@ def read_fast(path: epath.Path) -> Stated:
     """
     directory = Directory.read(path, SPECIAL_TOKENS)
     fast, file = directory.fast, directory.json_file
-    cls, sep, _ = rows_of(fast, file)
+    cls, sep, _ = read_rows(fast, file)
     entries = get_pieces(fast).union(token['content'] for token in fast['added_tokens'])
     added = directory.config.get('added_tokens_decoder') or {}
     elsewhere = [*read_json(path / 'added_tokens.json'), *(t['content'] for t in added.values())]
@@ -394,19 +401,21 @@ def read_fast(path: epath.Path) -> Stated:
     pad, unk, mask = (_find_token(stated, name, entries) for name in names)
 
     # transformers would add such tokens when it opens the folder.
-    if lacking := [token for token in elsewhere if token not in entries]:
-        raise UserError(
-            f'{file}: lacks the added token {lacking[0]!r}, which a file beside it names: open the'
-            ' folder with transformers and save it again'
-        )
+    for token in elsewhere:
+        if token not in entries:
+            raise UserError(
+                f'{file}: lacks the added token {token!r}, which a file beside it names: open the'
+                ' folder with transformers and save it again'
+            )
 
     # Bytes need no unknown token.
     special = [pad, unk or pad, cls, sep, mask]
-    if missing := [n for n, token in zip(SPECIAL_TOKENS, special) if token not in entries]:
-        raise UserError(
-            f'{file}: no {missing[0]} in it that tokenizer_config.json beside it names: add one'
-            ' with transformers (tokenizer.add_special_tokens)'
-        )
+    for name, token in zip(SPECIAL_TOKENS, special):
+        if token not in entries:
+            raise UserError(
+                f'{file}: no {name} in it that tokenizer_config.json beside it names: add one'
+                ' with transformers (tokenizer.add_special_tokens)'
+            )
 
     # What cuts or fills rows is not wanted. Sorted, so that the same rules have the same
     # fingerprint.
@@ -429,4 +438,7 @@ def _find_token(stated: Mapping[str, Any], name: str, entries: set[str]) -> str:
     if token is not None:  # a text, or an object with `content`
         return str(token['content'] if isinstance(token, dict) else token)
     short = name.removesuffix('_token')
-    return next((t for t in (f'[{short.upper()}]', f'<{short}>') if t in entries), '')
+    for usual in (f'[{short.upper()}]', f'<{short}>'):
+        if usual in entries:
+            return usual
+    return ''

@@ -17,7 +17,7 @@ import sentencepiece
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer.foreign_directories import BPE, model_settings
-from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, segments
+from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, with_marks
 from bert_jax.input_pipeline.wire import spans
@@ -77,7 +77,7 @@ class SentencePiece(Tokenizer):
         cased = self.normalizer.compose(bare)
         origin = [
             (kept[start], kept[end - 1] + 1)
-            for start, end in segments(bare)
+            for start, end in split_segments(bare)
             for _ in self.normalizer.compose(bare[start:end])
         ]
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole

@@ -36,7 +36,12 @@ from bert_jax.input_pipeline.tokenizer.directory import (
     read_bert,
     require_special,
 )
-from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, passages, words
+from bert_jax.input_pipeline.tokenizer.normalizer import (
+    NOT_SPACE,
+    Normalizer,
+    split_passages,
+    split_words,
+)
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, Layout
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
@@ -285,7 +290,7 @@ class Tokenizer(abc.ABC):
 
     def split(self, text: str) -> list[str]:
         """Return what a text is cut into before each part is encoded by itself."""
-        return words(text)
+        return split_words(text)
 
     def __repr__(self) -> str:
         """Return the kind, and how many entries there are."""
@@ -323,12 +328,21 @@ class Tokenizer(abc.ABC):
         self, sentences: Sequence[str], spaces: Sequence[str], parted: bool = True
     ) -> Iterator[list[np.ndarray]]:
         """Yield the ids of sentences in batches, encoded as `passages` cuts their text."""
-        stretches, count = passages(sentences, spaces, parted), _SENTENCES if parted else 1
-        while batch := list(itertools.islice(stretches, count)):
-            alone = iter(self._encode([pieces[0] for pieces in batch if len(pieces) == 1]))
+        stretches = split_passages(sentences, spaces, parted)
+        count = _SENTENCES if parted else 1
+        while True:
+            batch = list(itertools.islice(stretches, count))
+            if not batch:
+                return
+            # Sentences that are a stretch by themselves are encoded together.
+            alone = [pieces[0] for pieces in batch if len(pieces) == 1]
+            ids_of = dict(zip(alone, self._encode(alone), strict=True))
             ids: list[np.ndarray] = []
             for pieces in batch:
-                ids += [next(alone)] if len(pieces) == 1 else self._encode_passage(pieces)
+                if len(pieces) == 1:
+                    ids.append(ids_of[pieces[0]])
+                else:
+                    ids += self._encode_passage(pieces)
             yield ids
 
     def _encode_passage(self, pieces: Sequence[str]) -> list[np.ndarray]:
@@ -378,11 +392,12 @@ class Tokenizer(abc.ABC):
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return pieces that follow each other as text: a space before each word, no marks."""
-        return ''.join(
-            (' ' if self.starts_word[i] else '')
-            + self.entries[i].removeprefix('##').removeprefix(WORD_MARK)
-            for i in list(ids)
-        )
+        text = ''
+        for i in list(ids):
+            if self.starts_word[i]:
+                text += ' '
+            text += self.entries[i].removeprefix('##').removeprefix(WORD_MARK)
+        return text
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the entries of the vocabulary, with their `##` or SentencePiece word marks."""
@@ -438,4 +453,6 @@ class Tokenizer(abc.ABC):
         files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
         if self.has_json and self.transformers_class != 'BertTokenizer':
             files['tokenizer.json'] = self.tokenizer_json().encode()
-        return files | ({self.file: self.vocabulary} if self.file else {})
+        if self.file:
+            files[self.file] = self.vocabulary
+        return files

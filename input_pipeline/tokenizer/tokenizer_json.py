@@ -100,7 +100,7 @@ class Layout(NamedTuple):
     second_cls: bool = False
 
 
-def rows_of(fast: Mapping[str, Any], file: Any) -> tuple[str, str, Layout]:
+def read_rows(fast: Mapping[str, Any], file: Any) -> tuple[str, str, Layout]:
     """Return what begins a row, what ends it, and how rows are made, by the post_processor.
 
     Raises:
@@ -140,10 +140,10 @@ def rows_of(fast: Mapping[str, Any], file: Any) -> tuple[str, str, Layout]:
     return cls, sep, Layout(len(middle), types.pop(), second_cls=has_cls)
 
 
-def steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def iterate_steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield the steps of a part of a tokenizer.json, which may be a sequence of them."""
     inner = [step for name in _STEPS for step in (part or {}).get(name) or ()]
     for step in inner:
-        yield from steps(step)
+        yield from iterate_steps(step)
     if part and not inner:
         yield part

@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.tokenizer.foreign_directories import (
     ROBERTA_TOKENS,
     byte_bpe_content,
 )
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, passages, words
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_passages, split_words
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
 
@@ -64,7 +64,7 @@ class Trainer(abc.ABC):
 
     def split(self, text: str) -> list[str]:
         """Return the words of a line as they stand in it."""
-        return words(text)
+        return split_words(text)
 
     def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
         """Return the texts to split of a document; as for `Tokenizer.encode_document`."""
@@ -212,7 +212,7 @@ class ByteBpeTrainer(Trainer):
 
     def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
         """Return the lines of a file, or the text with all that is between its sentences."""
-        return sentences if lined else map(''.join, passages(sentences, spaces))
+        return sentences if lined else map(''.join, split_passages(sentences, spaces))
 
     def normalize(self, word: str) -> list[str]:
         """Return what merges stay within of a stretch."""

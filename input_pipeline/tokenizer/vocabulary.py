@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, words
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_words
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.trainers import count_characters, trainer_of
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
@@ -47,12 +47,14 @@ class Report:
     more: int = 0
 
     def __str__(self) -> str:
-        more = f'; {self.listed:.2%} of the pieces are in the list, {self.more} more are known'
-        return (
+        text = (
             f'{self.vocab_size} entries from {self.words} words: {self.characters_covered:.4%} of'
             f' characters covered, {self.unknown:.4%} of pieces unknown, {self.fertility:.3f}'
-            f' pieces a word{more if self.more else ""}'
+            ' pieces a word'
         )
+        if self.more:
+            text += f'; {self.listed:.2%} of the pieces are in the list, {self.more} more are known'
+        return text
 
 
 class WordTable:
@@ -67,7 +69,7 @@ class WordTable:
     def __init__(
         self,
         normalize: Callable[[str], list[str]],
-        cut: Callable[[str], list[str]] = words,
+        cut: Callable[[str], list[str]] = split_words,
         decide: Callable[[WordTable, Counter[str]], None] | None = None,
     ):
         """Count nothing yet.
@@ -91,7 +93,7 @@ class WordTable:
         self.hangul = 0  # words with Hangul in them
         self.pruned = 0
 
-    def counted(self, lines: Iterable[str]) -> WordTable:
+    def count(self, lines: Iterable[str]) -> WordTable:
         """Return itself, with the words of these lines counted and folded."""
         for line in lines:
             self._raw.update(self._cut(line))
@@ -106,15 +108,16 @@ class WordTable:
 
         They are rounded to the next whole number, a half upwards; what is below is left out.
         """
-        times = lambda count, often: int(count * often + 0.5)
         mixture = cls(tables[0][0].normalize, tables[0][0]._cut)
         mixture.casing = tables[0][0].casing
         for table, often in tables:
-            mixture.words += times(table.words, often)
-            mixture.hangul += times(table.hangul, often)
+            mixture.words += int(table.words * often + 0.5)
+            mixture.hangul += int(table.hangul * often + 0.5)
             mixture.pruned = max(mixture.pruned, table.pruned)
-            for into, given in ((mixture.counts, table.counts), (mixture.forms, table.forms)):
-                into.update({word: times(count, often) for word, count in given.items()})
+            for word, count in table.counts.items():
+                mixture.counts[word] += int(count * often + 0.5)
+            for word, count in table.forms.items():
+                mixture.forms[word] += int(count * often + 0.5)
         mixture.counts = +mixture.counts  # without zeros
         return mixture
 
@@ -128,14 +131,16 @@ class WordTable:
             self.hangul += count * bool(_HANGUL.search(word))
             for token in self.normalize(word):
                 self.counts[token] += count
-            for form in self.spelt(word) if self.spelt else ():
-                self.forms[form] += count
+            if self.spelt:
+                for form in self.spelt(word):
+                    self.forms[form] += count
         self._raw.clear()
         # rare words hardly move the pieces; frequent ones are never lost
         while len(self.counts) > _TABLE_WORDS:
             self.pruned += 1
-            kept = {word: count for word, count in self.counts.items() if count > self.pruned}
-            self.counts = Counter(kept)
+            for word, count in list(self.counts.items()):
+                if count <= self.pruned:
+                    del self.counts[word]
         if len(self.forms) > _FORMS:
             self.forms = Counter(dict(self.forms.most_common(_FORMS // 2)))
 
@@ -149,10 +154,10 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     Raises:
       UserError: the text has no words, or vocab_size cannot even hold its characters.
     """
-    return train_on(counted(texts, options), options)
+    return train_on(count_words(texts, options), options)
 
 
-def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
+def count_words(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
     """Count the words of lines of text, by the normaliser that the tokenizer will have."""
 
     def decide(table: WordTable, first: Counter[str]) -> None:
@@ -165,7 +170,7 @@ def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
             table.spelt = Normalizer(lower_case=False, strip_accents=False, nfc=True).split
 
     trainer = trainer_of(options)
-    return WordTable(trainer.normalize, trainer.split, decide).counted(texts)
+    return WordTable(trainer.normalize, trainer.split, decide).count(texts)
 
 
 def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, Report]:
@@ -177,7 +182,8 @@ def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, R
 
     # What the user should hear of before a model is trained on it.
     notes, warnings = find_losses(table.forms, trainer.normalizer)
-    notes = [*([str(table.casing)] if table.casing else []), *notes]
+    if table.casing:
+        notes = [str(table.casing), *notes]
     strips = trainer.decomposes and trainer.normalizer.strip_accents
     if strips and table.hangul > _HANGUL_SHARE * table.words:
         warnings.append(
@@ -267,7 +273,7 @@ def name_casing(languages: Iterable[str]) -> Casing:
 def detect_casing(words: Mapping[str, int]) -> Casing:
     """Return the casing of a text by its words, as they stand in it, and their counts."""
     common = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
-    letters = _letters(words)
+    letters = _count_letters(words)
     common_share = common / max(1, sum(words.values()))
     foreign = sum(count for char, count in letters.items() if not char.isascii())
     foreign_share = foreign / max(1, letters.total())
@@ -287,29 +293,22 @@ def find_losses(forms: Mapping[str, int], normalizer: Normalizer) -> tuple[list[
       forms: words with capitals and accents, and their counts.
       normalizer: the casing.
     """
-    lower = dataclasses.replace(normalizer, strip_accents=False)
-    steps: list[tuple[bool, str, Callable[[str], str], float, str]] = [
+    notes: list[str] = []
+    warnings: list[str] = []
+    letters = _count_letters(forms)
+    if normalizer.lower_case:
         # Capitals at the beginning of sentences are no other words: it is no warning.
-        (normalizer.lower_case, 'lower-casing', lower.case, 1.0, ''),
-        (
-            normalizer.strip_accents,
-            'stripping accents and vowel signs',
-            normalizer.case,
-            _LOSS,
-            ': train with --nostrip_accents',
-        ),
-    ]
-    notes, warnings, letters = list[str](), list[str](), _letters(forms)
-    for wanted, name, rule, limit, cure in steps:
-        if wanted:
-            forms, share, pairs = _merged(forms, rule)
-            message = (
-                f'{name} makes {share:.2%} of the running words equal to more frequent other ones'
-            )
-            if share > limit:
-                warnings.append(f'{message} ({", ".join(pairs)}){cure}')
-            elif pairs:
-                notes.append(f'{message} ({", ".join(pairs)})')
+        lower = dataclasses.replace(normalizer, strip_accents=False)
+        forms, _, pairs, message = _merge(forms, lower.case, 'lower-casing')
+        if pairs:
+            notes.append(f'{message} ({", ".join(pairs)})')
+    if normalizer.strip_accents:
+        name = 'stripping accents and vowel signs'
+        forms, share, pairs, message = _merge(forms, normalizer.case, name)
+        if share > _LOSS:
+            warnings.append(f'{message} ({", ".join(pairs)}): train with --nostrip_accents')
+        elif pairs:
+            notes.append(f'{message} ({", ".join(pairs)})')
 
     if normalizer.lower_case and letters['ı'] > _DOTLESS_SHARE * letters.total():
         warnings.append(
@@ -320,10 +319,10 @@ def find_losses(forms: Mapping[str, int], normalizer: Normalizer) -> tuple[list[
     return notes, warnings
 
 
-def _merged(
-    forms: Mapping[str, int], rule: Callable[[str], str]
-) -> tuple[Counter[str], float, list[str]]:
-    """Return the words by a rule, the share that became a more frequent word, and examples."""
+def _merge(
+    forms: Mapping[str, int], rule: Callable[[str], str], name: str
+) -> tuple[Counter[str], float, list[str], str]:
+    """Return the words by a rule, the share that became a more frequent word, examples, words."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for form in forms:
         groups[rule(form)].append(form)
@@ -331,14 +330,16 @@ def _merged(
     for word, members in groups.items():
         merged[word] = sum(forms[member] for member in members)
         commonest = max(members, key=lambda member: (forms[member], member))
-        others = (member for member in members if member != commonest)
-        lost.update({(member, commonest): forms[member] for member in others})
+        for member in members:
+            if member != commonest:
+                lost[member, commonest] = forms[member]
     pairs = sorted(lost, key=lambda pair: (-lost[pair], pair))[:_EXAMPLES]
     share = lost.total() / max(1, merged.total())
-    return merged, share, [' = '.join(pair) for pair in pairs]
+    message = f'{name} makes {share:.2%} of the running words equal to more frequent other ones'
+    return merged, share, [' = '.join(pair) for pair in pairs], message
 
 
-def _letters(words: Mapping[str, int]) -> Counter[str]:
+def _count_letters(words: Mapping[str, int]) -> Counter[str]:
     """Count the letters and the marks on them in running text."""
     characters = count_characters(words)
     return Counter({char: count for char, count in characters.items() if char.isalpha()})

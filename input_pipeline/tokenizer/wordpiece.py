@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from bert_jax.input_pipeline.tokenizer.directory import Kind, parse_vocab
-from bert_jax.input_pipeline.tokenizer.normalizer import segments
+from bert_jax.input_pipeline.tokenizer.normalizer import split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
 
@@ -95,7 +95,7 @@ class WordPiece(Tokenizer):
         split = self.normalizer.split
         pieces = [piece for token in split(word) for piece in self.pieces_of(token)]
         origin = []
-        for start, end in segments(word):
+        for start, end in split_segments(word):
             origin += [(start, end)] * sum(map(len, split(word[start:end])))
 
         # Characters that normalise differently side by side than alone: no place can be given.

@@ -132,7 +132,7 @@ def train(
         named = vocabulary.name_casing(languages)
         options, how_cased = named.applied(options), [str(named)]
     tables, repeats, read = text.counted(
-        lambda lines: vocabulary.counted(lines, options), trainer_of(options).lines
+        lambda lines: vocabulary.count_words(lines, options), trainer_of(options).lines
     )
     tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
     tokenizer.save(output)
@@ -201,7 +201,7 @@ def _worthwhile(
     """Add the words of the text that save most pieces; return lines about the text, and the fit."""
     # Counted as the tokenizer sees them, casing and all: its own words are compared.
     split = tokenizer.normalizer.split
-    tables, repeats, read = text.counted(lambda lines: WordTable(split).counted(lines))
+    tables, repeats, read = text.counted(lambda lines: WordTable(split).count(lines))
     table = _mixed(tables, repeats)
 
     # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
@@ -230,7 +230,7 @@ def _lines_of(words: str) -> list[str]:
     except UnicodeDecodeError as error:
         why = f'{error.reason} at byte {error.start}'
         raise UserError(
-            f'--words={words}: is not UTF-8 ({why}): {encodings.advice(words)}'
+            f'--words={words}: is not UTF-8 ({why}): {encodings.word_advice(words)}'
         ) from None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import corpus
-from bert_jax.input_pipeline.text.encodings import guess, read_utf8
+from bert_jax.input_pipeline.text.encodings import guess_encoding, read_utf8
 from bert_jax.input_pipeline.text.lines import Report, TextOptions
 from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.input_pipeline.text.units import SmallFiles, units
@@ -46,14 +46,14 @@ def run_command(message, **environment):
 
 @pytest.mark.parametrize('encoding,text', CASES)
 def test_the_encoding_of_a_text_is_told_by_trial(encoding, text):
-    assert guess(f'{text}\n'.encode(encoding) * 3)[0] == encoding
+    assert guess_encoding(f'{text}\n'.encode(encoding) * 3)[0] == encoding
 
 
 @pytest.mark.parametrize(
     'name,text', [('cp1250', 'Zażółć gęślą jaźń, łąka.'), ('koi8_r', 'Клетка')]
 )
 def test_an_encoding_that_none_fits_is_not_named(name, text):
-    assert guess(text.encode(name)) == ('', '')
+    assert guess_encoding(text.encode(name)) == ('', '')
 
 
 @pytest.mark.parametrize('bad,all,refused', [(19, 20, 0), (20, 400, 1), (20, 401, 0), (50, 999, 1)])

@@ -120,6 +120,6 @@ def test_flags():
 
 def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / 'texts.tsv')
-    for read in (encodings.read_utf8, files.opened):
+    for read in (encodings.read_utf8, files.open_file):
         with refused('texts.tsv: is no file but a pipe'):
             read(str(tmp_path / 'texts.tsv'))
