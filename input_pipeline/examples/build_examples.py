@@ -70,23 +70,11 @@ def make_examples(
     target = np.full(document.size, longest)
     short = np.flatnonzero(stream.chance(short_seq_prob, document.size))
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
-    name = mix(documents.names[document], duplicate)
-
-    # Each turn makes one example of every entry; those whose document is used up drop out.
-    cutter = _make_cutter(documents, objective, stream, word_starts, noisy, cuts)
-    start, end = cutter.get_bounds(document)
-    turns: list[Examples] = []
-    while document.size:
-        cut = cutter.cut(document, start, end, target)
-        key = mix(name, len(turns))
-        turns.append(Examples(cut.a, cut.a_end, cut.b, cut.b_end, cut.labels, key))
-        going = np.flatnonzero(cut.next_start < end)
-        document, name, target = document[going], name[going], target[going]
-        start, end = cut.next_start[going], end[going]
 
     # Cut all pairs at the end; sop leaves out those of which a side is empty then.
-    examples = truncate(Examples(*map(np.concatenate, zip(*turns))), longest, stream)
-    examples = examples._replace(labels=examples.labels.astype(np.int32))
+    cutter = _make_cutter(documents, objective, stream, word_starts, noisy, cuts)
+    name = mix(documents.names[document], duplicate)
+    examples = truncate(_cut_in_turns(cutter, document, name, target), longest, stream)
     if objective == 'sop':
         both = (examples.a < examples.a_end) & (examples.b < examples.b_end)
         examples = examples.take(np.flatnonzero(both))
@@ -110,6 +98,26 @@ def _make_cutter(
         return NoisySentenceOrder(documents, stream)
     assert word_starts is not None, 'sop cuts chunks at words'
     return SentenceOrder(documents, stream, word_starts)
+
+
+def _cut_in_turns(
+    cutter: Cutter, document: np.ndarray, name: np.ndarray, target: np.ndarray
+) -> Examples:
+    """Cut all of some documents [N] into examples of `target` tokens, before truncation.
+
+    Each turn makes one example of every document; those that are used up drop out.
+    """
+    start, end = cutter.get_bounds(document)
+    turns: list[Examples] = []
+    while document.size:
+        cut = cutter.cut(document, start, end, target)
+        labels = cut.labels.astype(np.int32)
+        key = mix(name, len(turns))
+        turns.append(Examples(cut.a, cut.a_end, cut.b, cut.b_end, labels, key))
+        going = np.flatnonzero(cut.next_start < end)
+        document, name, target = document[going], name[going], target[going]
+        start, end = cut.next_start[going], end[going]
+    return Examples(*map(np.concatenate, zip(*turns)))
 
 
 def truncate(examples: Examples, longest: int, stream: Stream) -> Examples:

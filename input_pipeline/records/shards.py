@@ -9,7 +9,6 @@ records are read (sampler.py does), nor how they were made.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -116,10 +115,20 @@ def write_shard(path: epath.PathLike, records: Iterable[bytes]) -> ShardInfo:
       records: serialised, in their order.
     """
     # The split is the name up to the first dash.
-    name, remaining = epath.Path(path).name, iter(records)
-    blocks = iter(lambda: list(itertools.islice(remaining, BLOCK)), [])
+    name = epath.Path(path).name
     with atomic_file(epath.Path(path)) as file:
-        return described(name, name.split('-')[0], blocks, file.write)
+        return described(name, name.split('-')[0], _cut_blocks(records), file.write)
+
+
+def _cut_blocks(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    block: list[bytes] = []
+    for record in records:
+        block.append(record)
+        if len(block) == BLOCK:
+            yield block
+            block = []
+    if block:
+        yield block
 
 
 def described(
@@ -262,7 +271,8 @@ class Manifest:
         # Right types may still be numbers that no record has.
         for name in ('seq_len', 'max_predictions', 'vocab_size', 'max_packs', 'known_words'):
             least = 0 if name in ('max_predictions', 'known_words') else 1
-            if (value := getattr(manifest, name)) < least:
+            value = getattr(manifest, name)
+            if value < least:
                 raise ValueError(f'{name} is {value}')
         for shard in manifest.files:
             shard.check()

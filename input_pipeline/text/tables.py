@@ -123,8 +123,8 @@ class Table:
                     raise UserError(f'{location}: {row.reason}')
                 skipped += 1
                 continue
-            found = {column: str(row.pop(_only(column))) for column in self.only}
-            if found != self.only:
+            values = {column: str(row.pop(_only(column))) for column in self.only}
+            if values != self.only:
                 continue
             # A list under a role that takes one text would be trained on as its Python spelling.
             for role, cell in row.items():

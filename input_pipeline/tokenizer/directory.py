@@ -235,7 +235,8 @@ def read_bert(path: epath.Path) -> Stated:
     # and so are its settings.
     alone: dict[str, Kind] = {'spm.model': 'sentencepiece', 'words.txt': 'words'}
     for name, kind in alone.items():
-        if (file := path / name).exists():
+        file = path / name
+        if file.exists():
             casing = _read_casing(directory._replace(fast={}), [], file, bert_class)
             return Stated(kind, file.read_bytes(), casing, special, str(file))
 
@@ -274,7 +275,8 @@ def require_special(
 ) -> None:
     """Raise UserError where a vocabulary lacks a special token."""
     there = set(entries)
-    if missing := [token for token in special if token not in there]:
+    missing = [token for token in special if token not in there]
+    if missing:
         raise UserError(
             f'{name}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
             f' of {whose}'
@@ -444,8 +446,9 @@ def _read_casing(
         )
 
     # Ideographs are set apart unless that is said to be off.
-    strips = lower_case if strip_accents is None else strip_accents
-    return Normalizer(bool(lower_case), bool(strips), bool(nfc), ideographs is not False)
+    if strip_accents is None:
+        strip_accents = lower_case
+    return Normalizer(bool(lower_case), bool(strip_accents), bool(nfc), ideographs is not False)
 
 
 def _read_stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
@@ -459,21 +462,21 @@ def _read_stated_casing(directory: Directory, bert_class: bool) -> list[bool | N
 
     # ... then what tokenizer.json says, which rules where the class is not BERT's. Accents follow
     # the case where nothing is said, as in both libraries.
-    lower, splits, strips = (
-        rules['lowercase'],
-        rules['handle_chinese_chars'],
-        rules.get('strip_accents'),
-    )
-    stated = (lower, lower if strips is None else strips, splits)
+    lower, splits = rules['lowercase'], rules['handle_chinese_chars']
+    strips = rules.get('strip_accents')
+    if strips is None:
+        strips = lower
+    stated = (lower, strips, splits)
     given = (lower_case, strip_accents, ideographs)
     if not bert_class and any(a not in (None, b) for a, b in zip(given, stated)):
         raise UserError(
             f'{directory.path}: do_lower_case, strip_accents, tokenize_chinese_chars are {given} in'
             f' tokenizer_config.json, but {stated} in tokenizer.json: make them agree'
         )
-    return [
-        lower,
-        stated[1] if strip_accents is None else strip_accents,
-        splits if ideographs is None or not bert_class else ideographs,
-        composed if nfc is None or not bert_class else nfc,
-    ]
+    if bert_class and strip_accents is not None:
+        strips = strip_accents
+    if bert_class and ideographs is not None:
+        splits = ideographs
+    if bert_class and nfc is not None:
+        composed = nfc
+    return [lower, strips, splits, composed]

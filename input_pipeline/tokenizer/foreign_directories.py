@@ -160,12 +160,15 @@ def albert_json(
     unknown = [piece for piece, _ in pieces].index(special_tokens[1])
     tokenizer = Tokenizer(models.Unigram(list(pieces), unk_id=unknown, byte_fallback=False))
     # Quotes as typewriters have them; accents apart from their letters, and away; then the case.
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
-        + [normalizers.NFKD(), normalizers.StripAccents()] * casing.strip_accents
-        + [normalizers.Lowercase()] * casing.lower_case
-        + ([normalizers.Precompiled(charsmap)] if charsmap else [])
-    )
+    rules: list[normalizers.Normalizer]
+    rules = [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
+    if casing.strip_accents:
+        rules += [normalizers.NFKD(), normalizers.StripAccents()]
+    if casing.lower_case:
+        rules.append(normalizers.Lowercase())
+    if charsmap:
+        rules.append(normalizers.Precompiled(charsmap))
+    tokenizer.normalizer = normalizers.Sequence(rules)
     marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
     return with_marks(tokenizer, special_tokens)

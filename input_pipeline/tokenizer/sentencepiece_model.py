@@ -106,22 +106,26 @@ class SentencePiece(Tokenizer):
         # BPE is ids and merges; unigram is pieces with their scores.
         if kind == BPE:
             ids = {piece: i for i, piece in enumerate(self.entries)}
-            model = models.BPE(ids, _merges(ids), unk_token=self.entries[unknown], fuse_unk=True)
+            model = models.BPE(
+                ids, _find_merges(ids), unk_token=self.entries[unknown], fuse_unk=True
+            )
         else:
             scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.entries)]
             model = models.Unigram(scores, unk_id=unknown, byte_fallback=False)
 
         # Our casing, then the model's own normalisation, then blanks as SentencePiece sees them.
-        tokenizer, replace = Tokenizer(model), normalizers.Replace
-        tokenizer.normalizer = normalizers.Sequence(
-            [replace(Regex(f'[{NOT_SPACE}]'), '')]
-            + [normalizers.NFC()] * cased.nfc
-            + [replace(Regex(_FINAL_SIGMA), 'ς'), normalizers.Lowercase()] * cased.lower_case
-            + [normalizers.NFD(), replace(Regex(_marks()), ''), normalizers.NFC()]
-            * cased.strip_accents
-            + [replace(Regex(_WITHIN), _NOTHING), normalizers.Precompiled(charsmap)]
-            + [normalizers.NFC(), normalizers.Strip(), replace(Regex(' {2,}'), ' ')]
-        )
+        replace = normalizers.Replace
+        rules: list[normalizers.Normalizer] = [replace(Regex(f'[{NOT_SPACE}]'), '')]
+        if cased.nfc:
+            rules.append(normalizers.NFC())
+        if cased.lower_case:
+            rules += [replace(Regex(_FINAL_SIGMA), 'ς'), normalizers.Lowercase()]
+        if cased.strip_accents:
+            rules += [normalizers.NFD(), replace(Regex(_match_marks()), ''), normalizers.NFC()]
+        rules += [replace(Regex(_WITHIN), _NOTHING), normalizers.Precompiled(charsmap)]
+        rules += [normalizers.NFC(), normalizers.Strip(), replace(Regex(' {2,}'), ' ')]
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = normalizers.Sequence(rules)
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
         return with_marks(tokenizer, self.special_tokens)
 
@@ -143,13 +147,13 @@ def with_exact_sums(model: bytes) -> bytes:
     return bytes(text)
 
 
-def _marks() -> str:
+def _match_marks() -> str:
     """Return a class of all marks without a width of their own: the library knows fewer."""
     marks = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) == 'Mn']
     return f'[{"".join(marks)}]'
 
 
-def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
+def _find_merges(ids: dict[str, int]) -> list[tuple[str, str]]:
     """Return every way to make an entry of two others, in the order of SentencePiece's merges.
 
     Its ids fall with the score.

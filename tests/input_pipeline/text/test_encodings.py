@@ -120,17 +120,14 @@ def test_the_command_makes_the_file_utf8(tmp_path, monkeypatch, locale, name):
     assert document.sentences == [BAD] * 30
 
 
-def test_utf16_is_converted_by_its_command(tmp_path):
-    (tmp_path / 'a.tsv').write_text('text\tlabel\n' + f'{BAD}\t1\n' * 3, encoding='utf-16')
-    with pytest.raises(UserError, match='it is UTF-16') as caught:
-        read_utf8(str(tmp_path / 'a.tsv'))
-    run_command(caught.value)
-    assert BAD in (tmp_path / 'a.tsv.utf8').read_text('utf-8')
-
-
-def test_a_table_is_refused_with_the_command_that_converts_it(tmp_path):
-    (tmp_path / 'a.tsv').write_bytes(b'text\tlabel\n' + f'{BAD}\t1\n'.encode('cp1252'))
-    with pytest.raises(UserError, match=r'a.tsv:2: byte 14 is not UTF-8') as caught:
+@pytest.mark.parametrize(
+    'lines, encoding, said',
+    [(3, 'utf-16', 'it is UTF-16'), (1, 'cp1252', r'a.tsv:2: byte 14 is not UTF-8')],
+)
+def test_a_table_is_refused_with_the_command_that_converts_it(tmp_path, lines, encoding, said):
+    text = 'text\tlabel\n' + f'{BAD}\t1\n' * lines
+    (tmp_path / 'a.tsv').write_text(text, encoding=encoding)
+    with pytest.raises(UserError, match=said) as caught:
         read_utf8(str(tmp_path / 'a.tsv'))
     run_command(caught.value)
     assert BAD in (tmp_path / 'a.tsv.utf8').read_text('utf-8')

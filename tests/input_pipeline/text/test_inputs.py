@@ -22,8 +22,6 @@ from tests.helpers.refusals import refused
 from tests.helpers.texts import put, read
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
-DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
-
 
 DUMP = (
     '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n<siteinfo>\n</siteinfo>\n'

@@ -33,6 +33,7 @@ def vocab(*words: str) -> str:
     return '\n'.join((*SPECIAL, *words))
 
 
+CASED = {'do_lower_case': False}
 BERT = {'tokenizer_class': 'BertTokenizer'}
 SPLIT = json.loads(pre_tokenizers.WhitespaceSplit().__getstate__())
 ROBERTA = json.loads(processors.RobertaProcessing(('[SEP]', 3), ('[CLS]', 2)).__getstate__())
@@ -66,11 +67,15 @@ REFUSED = (
         },
         'do not follow its',
     ),
-    (None, {'words.txt': '[PAD]\n[UNK]\nthe\n'}, 'no blank line in it, which ends the list'),
-    (None, {'words.txt': vocab('the\n\nthe\n')}, 'a word stands in it twice'),
     (
         None,
-        {'words.txt': '[PAD]\n[UNK]\n\nthe\n'},
+        {'words.txt': '[PAD]\n[UNK]\nthe\n', CONFIG: CASED},
+        'no blank line in it, which ends the list',
+    ),
+    (None, {'words.txt': vocab('the\n\nthe\n'), CONFIG: CASED}, 'a word stands in it twice'),
+    (
+        None,
+        {'words.txt': '[PAD]\n[UNK]\n\nthe\n', CONFIG: CASED},
         r'no \[CLS\] \[SEP\] \[MASK\] among its 2 entries',
     ),
     (
