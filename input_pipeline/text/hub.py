@@ -64,7 +64,7 @@ def find(pattern: str, column: str) -> Shards:
     return Shards(
         ':'.join(filter(None, path)),
         [f'{below}-{i:05}-of-{count:05}' for i in range(count)],
-        _bytes(builder, split, files) // count,
+        _count_bytes(builder, split, files) // count,
         _version(origins, revision),
     )
 
@@ -127,7 +127,10 @@ def _parts(pattern: str) -> tuple[str, str | None, str | None, str]:
             f'{pattern}: must be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, as in'
             ' hf:wikimedia/wikipedia:20231101.de:train'
         )
-    name, config, split = parts[0], parts[1] if len(parts) == 3 else None, parts[-1]
+    name, split = parts[0], parts[-1]
+    config = None
+    if len(parts) == 3:
+        config = parts[1]
 
     # A folder may have an @ in its name.
     if os.path.isdir(name):
@@ -155,7 +158,7 @@ def opened(pattern: str) -> tuple[Any, Any]:
         return builder, builder.as_streaming_dataset(split=split)
 
 
-def _bytes(builder: Any, split: str, files: Any) -> int:
+def _count_bytes(builder: Any, split: str, files: Any) -> int:
     """Return the bytes of a split: of local files, else as the data set says, else 0."""
     if files and all(os.path.exists(file) for file in files):
         return sum(os.path.getsize(file) for file in files)

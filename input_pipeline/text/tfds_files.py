@@ -87,7 +87,8 @@ def texts(path: str, start: int, column: str) -> Iterator[tuple[int, bytes | Non
     with epath.Path(path).open('rb') as f:
         try:
             for at, payload in read_records(f):
-                yield at, b''.join(values) if (values := bytes_of(payload, column)) else None
+                values = bytes_of(payload, column)
+                yield at, b''.join(values) if values else None
         except CorruptRecord as error:
             raise UserError(
                 f'{path}: the record at byte {error.byte} is damaged or cut: prepare the dataset'

@@ -10,6 +10,7 @@ is bert_jax/runs/sources/fitting.py's.
 from __future__ import annotations
 
 import json
+import operator
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -118,7 +119,9 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     # Special tokens first, then by id: as in a directory that is read. But by id alone those that
     # come behind the entries, for their ids are their order.
     first = get_pieces(parts).intersection(special)
-    parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in first else t['id'])
+    is_first = [token for token in parts['added_tokens'] if token['content'] in first]
+    others = [token for token in parts['added_tokens'] if token['content'] not in first]
+    parts['added_tokens'] = is_first + sorted(others, key=operator.itemgetter('id'))
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     return Extended(Tokenizer.of_kind(kind, content, *_get_rules(tokenizer)), *counts)
 

@@ -64,7 +64,8 @@ def is_albert(path: epath.Path) -> bool:
     """Tell whether the directory's files are of unigram pieces, and not our own spm.model."""
     if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
         return False
-    if model := read_json(path / 'tokenizer.json').get('model'):
+    model = read_json(path / 'tokenizer.json').get('model')
+    if model:
         return model.get('type') == 'Unigram'
     return any((path / name).exists() for name in _ALBERT_FILES)
 
@@ -95,7 +96,9 @@ def read_albert(path: epath.Path) -> Stated:
     # Accents are settled by one setting of the class, and by another one in what is saved here.
     is_class = name == _ALBERT_CLASSES[0]
     keeps = config.get('keep_accents') is True
-    strips = not keeps if is_class else config.get('strip_accents') is not False
+    strips = config.get('strip_accents') is not False
+    if is_class:
+        strips = not keeps
     casing = Normalizer(config.get('do_lower_case') is not False, strips)
     ours = albert_json(pieces, charsmap, casing, special)
     return directory.compiled({} if is_class else fast, ours, entries, casing, source)
@@ -104,12 +107,10 @@ def read_albert(path: epath.Path) -> Stated:
 def _pieces_of_json(fast: Mapping[str, Any]) -> Pieces:
     """Return the pieces of a tokenizer.json with their scores, and its table of characters."""
     pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
-    tables = [
-        base64.b64decode(step['precompiled_charsmap'])
-        for step in iterate_steps(fast.get('normalizer'))
-        if step.get('type') == 'Precompiled'
-    ]
-    return pieces, tables[0] if tables else b''
+    for step in iterate_steps(fast.get('normalizer')):
+        if step.get('type') == 'Precompiled':
+            return pieces, base64.b64decode(step['precompiled_charsmap'])
+    return pieces, b''
 
 
 def _pieces_of_model(file: epath.Path) -> Pieces:

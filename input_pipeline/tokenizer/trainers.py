@@ -59,7 +59,8 @@ class Trainer(abc.ABC):
         # NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its
         # entries.
         lower_case, strips = bool(options.lower_case), options.strip_accents
-        strips = lower_case if strips is None else strips
+        if strips is None:
+            strips = lower_case
         self.normalizer = Normalizer(lower_case, strips, nfc=not strips)
 
     def split(self, text: str) -> list[str]:

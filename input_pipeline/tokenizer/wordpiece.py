@@ -72,7 +72,8 @@ class WordPiece(Tokenizer):
             return [(self.unk_id, len(token))]
 
         # From each place the longest entry, then on from its end; one gap makes all of it [UNK].
-        matched, start, table = [], 0, self._tails if continues else self._heads
+        matched, start = [], 0
+        table = self._tails if continues else self._heads
         while start < len(token):
             for end in range(min(len(token), start + self._longest), start, -1):
                 piece = table.get(token[start:end])

@@ -107,6 +107,7 @@ class Words(WordPiece):
     def characters(self, ids: np.ndarray) -> np.ndarray:
         """int32 [..., 16]: the code points of words, 0 behind their ends."""
         with self._lock:
-            if new := self.entries[len(self._spelled) :]:
+            new = self.entries[len(self._spelled) :]
+            if new:
                 self._spelled = np.concatenate([self._spelled, spell(new)])
         return self._spelled[ids]
