@@ -58,7 +58,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 
 def main(argv: Sequence[str]) -> None:
     """Measure, print, and write the JSON."""
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
     # What may be wrong is found before an hour of measuring.
     tokenizer = Tokenizer.load(_TOKENIZER.value)

@@ -205,7 +205,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     import jax
 
     from bert_jax.configs import schema
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
     from bert_jax.model import heads
     from bert_jax.runs.workdir.workdir import Workdir
     from bert_jax.train import checkpoint

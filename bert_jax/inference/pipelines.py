@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
 from bert_jax.input_pipeline.tasks.squad import SpanExample, SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
 Answer = dict[str, Any]

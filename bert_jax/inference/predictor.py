@@ -33,8 +33,7 @@ from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.tokenizer import listed
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.model.blocks.matmul import inference_dtype
 from bert_jax.runs.finetuning.data_collator import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned

@@ -31,8 +31,9 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, parameters, sentence_transformers, serving
 from bert_jax.conversion.onnx import program
 from bert_jax.conversion.parameters import Model
-from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer import spelling
+from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.embeddings import padded_vocab
 
 # Doubled braces are braces; the single ones are filled in by head and by format.

@@ -1,6 +1,6 @@
 """Masks drawn inside the train step, so that no two passes over a record predict the same tokens.
 
-Owns the rule of input_pipeline/examples/masking.py (google-research/bert
+Owns the rule of input_pipeline/examples/static_masking.py (google-research/bert
 create_pretraining_data.py:342-415) for rows that lie on the device: how many tokens, which, and
 what replaces them. Bits come from (key, global row) alone, so a row has the same masks on
 any mesh and after any restart. Knows nothing of models, steps or seeds.

@@ -17,10 +17,8 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records import fields, shards
-from bert_jax.input_pipeline.records.block_cache import BlockCache
-from bert_jax.input_pipeline.records.blocks import Blocks
-from bert_jax.input_pipeline.records.growth import Growth
-from bert_jax.input_pipeline.records.sampler import SAMPLERS
+from bert_jax.input_pipeline.records.blocks import BlockCache, Blocks
+from bert_jax.input_pipeline.records.sampler import SAMPLERS, Growth
 
 _READERS = 8  # blocks that are read at a time from far away, where each takes long to come
 _AHEAD = 4  # groups of batches made ready before they are asked for, at least
@@ -146,9 +144,12 @@ class RecordStream:
           language: only the records of this one of `languages`.
         """
         # The files of a language follow each other, for it is in their names.
-        chosen = [language in ('', shard.language) for shard in self._shards]
-        sizes = [shard.records for shard in self._shards]
-        first, records = sum(sizes[: chosen.index(True)]), int(np.dot(chosen, sizes))
+        first = records = 0
+        for shard in self._shards:
+            if language in ('', shard.language):
+                records += shard.records
+            elif not records:
+                first += shard.records
 
         # No permutation here: global row r is record r of the files.
         ends = np.cumsum(self._blocks.sizes)
@@ -162,7 +163,8 @@ class RecordStream:
         # once for its masked tokens, which are summed apart.
         full = Growth(self._batch_size, 1, self._batch_size, 1)
         count = -(-records // self._batch_size)
-        count = min(count, max_batches) if max_batches else count
+        if max_batches:
+            count = min(count, max_batches)
         for step, batch in enumerate(self._read(indices, range(count), 1, full)):
             weights = (step * self._batch_size + self._rows < records).astype(np.float32)
             if 'masked_lm_weights' in batch:
@@ -186,7 +188,9 @@ class RecordStream:
             files.append(f'{shard.file} records {read.min()} to {read.max()}')
 
         # Four are enough to look at; the order itself names all the others.
-        more = f' and {len(files) - 4} blocks more' if len(files) > 4 else ''
+        more = ''
+        if len(files) > 4:
+            more = f' and {len(files) - 4} blocks more'
         (epoch, row), last = divmod(int(rows[0]), self.records), before(stop) - 1
         return (
             f'rows {rows[0]} to {last} of the order of {self._directory} (epoch {epoch}, from its '
@@ -226,17 +230,19 @@ class RecordStream:
         # Room for the blocks that take turns, for those that a group touches beyond, since each
         # stretch of its rows may begin and end inside a block, and for as many that come next.
         rows = self._at_once * len(self._rows)
-        stretches = 1 if len(self._rows) == self._batch_size else self._at_once * self._ranges
+        stretches = self._at_once * self._ranges
+        if len(self._rows) == self._batch_size:
+            stretches = 1
         room = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
         room = min(room, len(self._blocks.sizes))
 
         # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
         ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
         # No memory is taken until it is filled.
-        empty = np.empty((room, shards.BLOCK), fields.kept_as(self._spec, self._vocab_size))
+        empty = np.empty((room, shards.BLOCK), fields.make_kept_dtype(self._spec, self._vocab_size))
         cache = BlockCache(self._decode, self._blocks.sizes, empty, self._readers)
         for rows_of_group in cache.rows(map(indices_of, groups), ahead):
-            yield fields.columns_of(self._spec, rows_of_group)
+            yield fields.get_columns(self._spec, rows_of_group)
 
     def _decode(self, block: int, rows: np.ndarray) -> None:
         """Read a block and decode its records into `rows`.

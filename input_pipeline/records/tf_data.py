@@ -21,7 +21,7 @@ _AT_ONCE = 2  # groups that are decoded at a time
 _AHEAD = 4  # groups made ready before they are asked for
 
 
-def parsed(
+def parse_groups(
     features: Sequence[Feature], groups: range, load: Callable[[int], list[bytes]]
 ) -> Iterator[dict[str, np.ndarray] | None]:
     """Yield what `load` gives for each number of `groups`, decoded, in their order.
@@ -35,7 +35,7 @@ def parsed(
       [N, length] int32 or float32 a feature, with the largest int32 for what is beyond 32 bits;
       None for a group that TensorFlow refuses, since it does not say which record is at fault.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
 
     # Raised below: TensorFlow would print the traceback, and raise an error of its own kind.
     failed: dict[int, Exception] = {}
@@ -82,7 +82,7 @@ def _parse(tf: Any, features: Sequence[Feature], texts: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def tensorflow() -> Any:
+def import_tensorflow() -> Any:
     """Import TensorFlow and keep it off the accelerators: they belong to jax."""
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
     # nothing is computed with it here, and it announces itself at every start

@@ -20,8 +20,8 @@ from tokenizers import (
     trainers,
 )
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer as Ours
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Ours
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 _CHARS = 'abcdehilnoprstuvwxyzHé\u0301\u0308中国한어국,.-!<>ᄒ\u1161\u11ab한국어사전'

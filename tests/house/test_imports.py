@@ -21,7 +21,6 @@ TENSORFLOW = {'tensorflow', 'tensorflow_datasets', 'tf_keras', 'keras'}
 TENSORFLOW_READERS = (
     'input_pipeline/records/tf_data.py',
     'input_pipeline/text/tfds',
-    'input_pipeline/text/sources/tfds',
     'bert_jax/conversion/',
 )
 

@@ -16,7 +16,8 @@ from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
+from bert_jax.input_pipeline.tokenizer import spelling
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params

@@ -21,7 +21,8 @@ from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer import extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.sources import fitting, source

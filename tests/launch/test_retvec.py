@@ -15,7 +15,7 @@ from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.text.typos import Typos
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
 from bert_jax.runs.finetuning import evaluation

@@ -9,7 +9,8 @@ import pytest
 from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference import export
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.runs.sources import source
 from tests.input_pipeline.tokenizer import test_albert_directories as directories

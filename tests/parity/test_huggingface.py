@@ -15,7 +15,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import huggingface
 from bert_jax.inference.predictor import Predictor
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model import heads
 from bert_jax.train.task_heads import CLASSES
 from tests.parity import answers, reference

@@ -11,7 +11,8 @@ import pytest
 
 from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.parameters import Model
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.train import task_heads
 from tests.parity import answers, reference

@@ -14,8 +14,9 @@ import unicodedata
 import pytest
 
 from bert_jax.input_pipeline.tasks import features
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from tests.helpers import tokenizer_folders
 
 transformers = pytest.importorskip(

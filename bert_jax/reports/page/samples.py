@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.reports.page.runs import Run
 
 # Word pieces on either side of the hidden one: a text that is read at a glance.

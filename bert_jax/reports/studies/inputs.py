@@ -148,7 +148,7 @@ def _tasks_of(study: Study) -> list[Column]:
 def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input]:
     """Return the texts that the rows name."""
     from bert_jax.input_pipeline.preprocess.languages import split_inputs
-    from bert_jax.input_pipeline.text.inputs.listing import matching
+    from bert_jax.input_pipeline.text.listing import matching
 
     names = {row.text for row in study.rows}
     patterns: dict[str, list[str]] = {}

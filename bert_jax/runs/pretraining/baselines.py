@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 # Records that are read at once; it changes no number, but how `examples` is rounded up.
 _BATCH = 2048

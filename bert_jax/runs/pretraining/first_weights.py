@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import checkpoint
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, load_params_into

@@ -16,7 +16,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import construction, processes, sharding
 from bert_jax.model import partition
 from bert_jax.runs.pretraining import baselines

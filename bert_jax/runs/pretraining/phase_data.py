@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.configs.schema import Phase, PretrainConfig
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import sharding
 from bert_jax.runs.pretraining.records import Records

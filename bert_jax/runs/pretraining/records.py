@@ -20,7 +20,7 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.workdir.workdir import Workdir
 
 if TYPE_CHECKING:

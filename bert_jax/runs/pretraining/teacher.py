@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import DistillationConfig, PretrainConfig
 from bert_jax.conversion.serving import filled_up
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import sharding
 from bert_jax.model import heads, partition
 from bert_jax.runs.pretraining.records import Records

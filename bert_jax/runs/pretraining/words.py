@@ -22,7 +22,7 @@ from bert_jax.input_pipeline.randomness import digest64
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.batching import training_batches
 from bert_jax.input_pipeline.text.typos import KINDS, is_word, one_typo
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
 from bert_jax.mesh import construction
 from bert_jax.model.retvec import WordSimilarity

@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_jax.configs.schema import FinetuneConfig, Phase, PretrainConfig, RuntimeConfig
 from bert_jax.input_pipeline.progress import Bar
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import before_jax, processes, program_cache, sharding
 from bert_jax.model.blocks import matmul
 from bert_jax.runs.supervision.handlers import handlers_restored

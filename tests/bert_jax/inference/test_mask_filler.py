@@ -7,9 +7,9 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference.mask_filler import MaskFiller
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 

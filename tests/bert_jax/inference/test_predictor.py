@@ -22,7 +22,7 @@ from bert_jax.inference import Predictor
 from bert_jax.inference.pipelines import QuestionAnswering
 from bert_jax.inference.predictor import check_windows
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads

@@ -16,7 +16,7 @@ from bert_jax.configs.schema import (
     OptimizerConfig,
     RuntimeConfig,
 )
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks import matmul

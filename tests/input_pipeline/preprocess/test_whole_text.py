@@ -12,7 +12,8 @@ import tokenizers
 from bert_jax.input_pipeline.preprocess import job_directory
 from bert_jax.input_pipeline.text.corpus import read_documents
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.tokenizer import Tokenizer, normalizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import normalizer, vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.runs.preparation import vocabulary as preparation
 from tests.helpers import tokenizer_folders

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,8 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.records.block_cache import BlockCache
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.blocks import BlockCache
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,
@@ -30,6 +31,8 @@ from tests.helpers.records import (
     write_directory,
 )
 from tests.helpers.refusals import refused
+
+SHARD = 'train-00001-of-00004.tfrecord'
 
 
 @pytest.fixture(scope='module')
@@ -197,21 +200,25 @@ def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, name, value, wo
         take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
 
 
-def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, tmp_path_factory):
-    with refused('no test records'):
-        RecordStream(directory, 'test', 8, 0, 'numpy')
-    with refused('no manifest'):
-        RecordStream(tmp_path_factory.mktemp('empty'), 'train', 8, 0, 'numpy')
+@pytest.mark.parametrize(
+    'split, damage, said',
+    [
+        ('test', None, 'no test records'),
+        ('train', lambda files: files['manifest.json'].unlink(), 'no manifest'),
+        ('train', lambda files: os.truncate(files[SHARD], 99), f'{SHARD}: .* bytes long'),
+        ('train', lambda files: files[SHARD].unlink(), f'{SHARD}: missing'),
+    ],
+)
+def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, split, damage, said):
+    if damage is not None:
+        damage({path.name: path for path in directory.iterdir()})
+    with refused(said):
+        RecordStream(directory, split, 8, 0, 'numpy')
+
+
+def test_rows_beyond_the_batch_are_a_mistake_of_the_program(directory):
     with pytest.raises(ValueError, match='ranges'):
         RecordStream(directory, 'train', 8, 0, 'numpy', rows=((4, 9),))
-    file = directory / 'train-00001-of-00004.tfrecord'
-    file.write_bytes(file.read_bytes()[:-1])
-    with refused('train-00001-of-00004.tfrecord: .* bytes long'):
-        RecordStream(directory, 'train', 8, 0, 'numpy')
-    file.unlink()
-    with refused('train-00001-of-00004.tfrecord: missing'):
-        RecordStream(directory, 'train', 8, 0, 'numpy')
-    RecordStream(directory, 'eval', 8, 0, 'numpy')
 
 
 def test_a_program_that_an_error_ends_does_not_hang_on_its_unfinished_stream(directory):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs import schema
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import construction
 from bert_jax.model import layout
 from bert_jax.reports.page.page import write_report

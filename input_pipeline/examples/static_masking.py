@@ -41,8 +41,9 @@ class MaskingRule:
 
     def __post_init__(self) -> None:
         # Rounded decimals such as 0.333,0.333,0.334 need not add up to the last bit.
-        shares = len(self.mix) == 3 and all(share >= 0 for share in self.mix)
-        if not (shares and abs(sum(self.mix) - 1) <= 1e-6):  # so said, it holds for nan too
+        # A sum that is no number is not within, either.
+        is_mix = len(self.mix) == 3 and min(self.mix) >= 0 and abs(sum(self.mix) - 1) <= 1e-6
+        if not is_mix:
             raise UserError(
                 f'--mask_mix={",".join(map(str, self.mix))}: must be three shares (mask, same,'
                 ' random) that add up to 1'
@@ -99,7 +100,7 @@ def mask(
     else:
         positions = _choose_tokens(candidates, counts, rule.max_predictions, stream)
     rows, length = ids.shape
-    positions = _ascending(positions, rule.max_predictions, length)
+    positions = _sort_and_pad(positions, rule.max_predictions, length)
 
     # 2. What is to be predicted there: the originals, zeros where a row has fewer predictions.
     chosen = positions < length
@@ -130,7 +131,7 @@ def mask(
     return Masked(masked, positions, labels, chosen.astype(np.float32))
 
 
-def _ascending(positions: np.ndarray, limit: int, length: int) -> np.ndarray:
+def _sort_and_pad(positions: np.ndarray, limit: int, length: int) -> np.ndarray:
     """Return [N, P] of positions [N, ?], as google-research/bert writes them, then S."""
     positions.sort(axis=1)
     missing = max(0, limit - positions.shape[1])
@@ -147,7 +148,7 @@ def _choose_tokens(
     # The P smallest keys of each row. A partition first: P is a tenth of S, and only those are
     # sorted.
     length = candidates.shape[1]
-    keys, place_bits = _random_keys(candidates, stream)
+    keys, place_bits = _draw_keys(candidates, stream)
     if limit < length:
         keys = np.partition(keys, limit - 1, axis=1)[:, :limit]
     keys.sort(axis=1)
@@ -160,7 +161,7 @@ def _choose_tokens(
     return positions
 
 
-def _random_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
+def _draw_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
     """Return uint32 [N, S], random but for the low bits, which are the place, and their mask.
 
     The largest key is where not `eligible`. Keys of a row differ, so their order does not
@@ -195,22 +196,20 @@ def _choose_words(
     words = starts.sum(axis=1)
     word = np.cumsum(starts, axis=1) - 1  # the word each token belongs to
     word[~candidates] = length - 1  # one that no run reaches; cut off at the end
-    tokens_of = np.bincount((row * length + word)[candidates], minlength=rows * length).reshape(
-        rows, length
-    )
+    flat_word = (row * length + word)[candidates]
+    tokens_of = np.bincount(flat_word, minlength=rows * length).reshape(rows, length)
     # tokens before each word
-    before = np.concatenate([np.zeros((rows, 1), np.int64), np.cumsum(tokens_of, axis=1)], axis=1)
+    before = np.zeros((rows, length + 1), np.int64)
+    np.cumsum(tokens_of, axis=1, out=before[:, 1:])
 
     # The words of each row in random order, and how long a run from each is to be. Slots beyond a
     # row's words have the largest key and sort behind them.
-    keys, place_bits = _random_keys(np.arange(length) < words[:, None], stream)
+    keys, place_bits = _draw_keys(np.arange(length) < words[:, None], stream)
     keys.sort(axis=1)
     order = np.minimum(keys & place_bits, np.uint32(length - 1))
-    runs = (
-        _run_lengths(candidates, starts, word, longest, stream)
-        if longest > 1
-        else np.ones((rows, length), np.int64)
-    )
+    runs = np.ones((rows, length), np.int64)
+    if longest > 1:
+        runs = _draw_run_lengths(candidates, starts, word, longest, stream)
 
     chosen = _take_runs(order, runs, words, before, counts.copy(), longest)
 
@@ -270,7 +269,7 @@ def _take_runs(
     return chosen
 
 
-def _run_lengths(
+def _draw_run_lengths(
     candidates: np.ndarray, starts: np.ndarray, word: np.ndarray, longest: int, stream: Stream
 ) -> np.ndarray:
     """Return int64 [N, S], how many words a run from each word has, within its segment.

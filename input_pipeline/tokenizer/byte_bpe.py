@@ -2,7 +2,7 @@
 
 Owns how a text becomes entries, where in the text each comes from, and the vocabulary's form for
 Hugging Face; the merging is the tokenizers library's. How a directory is read is
-byte_bpe_files.py's.
+foreign_directories.py's.
 
 An entry is written in letters that stand for bytes (openai/gpt-2 encoder.py:9-28), a space as `Ġ`.
 No entry crosses from text into white space behind it: a text is cut there, and what a stretch gives
@@ -29,18 +29,16 @@ from tokenizers import (
     processors,
 )
 
-from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
-from bert_jax.input_pipeline.tokenizer.directories.byte_bpe_files import SPECIAL_TOKENS
-from bert_jax.input_pipeline.tokenizer.layout import Layout
-from bert_jax.input_pipeline.tokenizer.models.compiled import (
+from bert_jax.input_pipeline.tokenizer.directory import FLAGS, SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.fast import (
     LibraryModel,
     library,
     parts_at_space,
 )
-from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, whole
-from bert_jax.input_pipeline.tokenizer.settings import FLAGS
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS as PIECE_TOKENS
+from bert_jax.input_pipeline.tokenizer.foreign_directories import ROBERTA_TOKENS, byte_bpe_content
+from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, replace_halves
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import Layout
 
 _STRETCH_RE = re.compile(f'[{SPACES}]*[^{SPACES}]+|[{SPACES}]+')
 _SPLITTER = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -49,7 +47,7 @@ _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 def stretches(text: str) -> list[str]:
     """Return a text cut before each run of white space; joined again they are the text."""
-    return _STRETCH_RE.findall(whole(text))
+    return _STRETCH_RE.findall(replace_halves(text))
 
 
 def words_of(stretch: str) -> list[str]:
@@ -69,7 +67,7 @@ def composed_json(
 
     Its rows are [CLS] A [SEP] B [SEP], all of one segment.
     """
-    pad, unk, cls, sep, mask = PIECE_TOKENS.values()
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS.values()
     engine = _engine(entries, merges, add_prefix_space)
     engine.normalizer = normalizers.NFC()
     _add_special(engine, (unk, cls, sep, pad), mask)
@@ -141,7 +139,9 @@ class ByteBpe(LibraryModel):
 
     def split(self, text: str) -> list[str]:
         """Return `stretches`, with the space before the text where the vocabulary wants one."""
-        return stretches(f' {text}' if self._prefix_space and text and text[0] != ' ' else text)
+        if self._prefix_space and text and text[0] != ' ':
+            text = f' {text}'
+        return stretches(text)
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         # Added tokens are searched for in the whole text; without any, stretches are remembered.
@@ -172,7 +172,7 @@ class ByteBpe(LibraryModel):
         """The same with a space before each text."""
         if self._prefix_space:
             return self
-        content = byte_bpe_files.content(self._listed, self._merges, True, self._added)
+        content = byte_bpe_content(self._listed, self._merges, True, self._added)
         return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
@@ -181,7 +181,7 @@ class ByteBpe(LibraryModel):
         The place that it was made from has no space; a word (`words_of`) begins with its first
         piece that is more than the space before it.
         """
-        encoding = self._engine.encode(whole(text), add_special_tokens=False)
+        encoding = self._engine.encode(replace_halves(text), add_special_tokens=False)
         begun: set[int | None] = set()
         for piece, word, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets):
             begins = end > start and word not in begun
@@ -192,9 +192,12 @@ class ByteBpe(LibraryModel):
     def _text(self, tokens: Sequence[str]) -> str:
         """Return the text of entries; U+FFFD where they are a part of a character."""
         # Added tokens are written as they are, not in letters for bytes.
-        parts = itertools.groupby(tokens, key=self._whole.__contains__)
         spell = decoders.ByteLevel().decode
-        return ''.join(''.join(part) if whole else spell(list(part)) for whole, part in parts)
+        text = ''
+        for is_whole, part in itertools.groupby(tokens, key=self._whole.__contains__):
+            entries = list(part)
+            text += ''.join(entries) if is_whole else spell(entries)
+        return text
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of pieces that follow each other."""
@@ -210,7 +213,7 @@ class ByteBpe(LibraryModel):
 
     def files(self) -> dict[str, bytes]:
         """Return {file: content} of a directory that RobertaTokenizer reads too."""
-        names = dict(zip(SPECIAL_TOKENS, self.special_tokens))
+        names = dict(zip(ROBERTA_TOKENS, self.special_tokens))
         config = {
             'type': self.kind,
             'tokenizer_class': 'RobertaTokenizer',

@@ -9,7 +9,9 @@ text.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +22,8 @@ import numpy as np
 from etils import epath
 
 from bert_jax.configs.errors import reading
-from bert_jax.input_pipeline.text.files import crc32c, opened, state
-from bert_jax.input_pipeline.text.inputs.units import AnyUnit, Unit
+from bert_jax.input_pipeline.text.files import compute_crc32c, open_file, read_state
+from bert_jax.input_pipeline.text.units import AnyUnit, Unit
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,14 @@ class Marks:
 
 def marks(unit: AnyUnit) -> Marks:
     """Return the marks of a unit as it is now."""
-    return Marks(_of_files(unit, _changed), _of_files(unit, _crc32c))
+    return Marks(_ask_files(unit, _read_time), _ask_files(unit, _read_crc32c))
 
 
-def _of_files(unit: AnyUnit, number: Callable[[Unit], int]) -> np.ndarray:
-    return np.array([number(file) for file in unit.files()], np.int64)
+def _ask_files(unit: AnyUnit, ask: Callable[[Unit], int]) -> np.ndarray:
+    return np.array([ask(file) for file in unit.files()], np.int64)
 
 
-def _changed(file: Unit) -> int:
+def _read_time(file: Unit) -> int:
     """Return when a file was last changed."""
     # a data set of the Hub has a commit, by which its files never change
     if file.format == 'hf':
@@ -54,7 +56,7 @@ def _changed(file: Unit) -> int:
         return os.stat(file.path).st_ctime_ns
 
 
-def _crc32c(file: Unit) -> int:
+def _read_crc32c(file: Unit) -> int:
     """Return the crc32c of the bytes on disk of a file, or a stretch of it.
 
     All of a parquet file's bytes belong to the first of its row groups.
@@ -65,11 +67,13 @@ def _crc32c(file: Unit) -> int:
     # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
     # once.
     first, size = file.start, file.bytes
-    if file.format == 'parquet':
-        first, size = 0, 0 if first else state(file.path)[0]
-    with reading(file.path), opened(file.path) as f:
+    if file.format == 'parquet' and first:
+        first, size = 0, 0
+    elif file.format == 'parquet':
+        size = read_state(file.path)[0]
+    with reading(file.path), open_file(file.path) as f:
         f.seek(first)
-        return crc32c(f, size)
+        return compute_crc32c(f, size)
 
 
 def same(unit: AnyUnit, then: Marks) -> bool:
@@ -80,15 +84,17 @@ def same(unit: AnyUnit, then: Marks) -> bool:
 def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
     """Yield the files of a unit that do not hold what they held when it got its marks."""
     # The cheap question first; the bytes are read only where it says nothing.
-    touched = _of_files(unit, _changed) != then.changed
+    touched = _ask_files(unit, _read_time) != then.changed
     for file, crc, asked in zip(unit.files(), then.crc32c, touched):
-        if asked and _crc32c(file) != crc:
+        if asked and _read_crc32c(file) != crc:
             yield file
 
 
 def all_same(read: Iterable[tuple[AnyUnit, Marks]]) -> bool:
     """Tell whether every unit still holds what it held when it got its marks."""
-    return all(_in_threads(lambda unit_and_marks: same(*unit_and_marks), read))
+    pairs = list(read)
+    units, then = [unit for unit, _ in pairs], [marks for _, marks in pairs]
+    return all(_map_in_threads(same, units, then))
 
 
 def describe(marks: Sequence[Marks]) -> dict[str, str]:
@@ -96,46 +102,51 @@ def describe(marks: Sequence[Marks]) -> dict[str, str]:
     # Two digests: after a copy all times differ, and the contents still say that it is the same
     # text.
     return {
-        'input_times': _digest_of(mark.changed for mark in marks),
-        'input_contents': _digest_of(mark.crc32c for mark in marks),
+        'input_times': _hash_arrays(mark.changed for mark in marks),
+        'input_contents': _hash_arrays(mark.crc32c for mark in marks),
     }
 
 
 def as_described(units: Sequence[AnyUnit], described: dict[str, Any]) -> bool:
     """Tell whether the units hold what the job with this description has read."""
-    now = lambda number: _digest_of(_in_threads(lambda unit: _of_files(unit, number), units))
-    return described['input_times'] == now(_changed) or described['input_contents'] == now(_crc32c)
+    # The cheap question first, as in `changes`.
+    for name, ask in (('input_times', _read_time), ('input_contents', _read_crc32c)):
+        now = _map_in_threads(functools.partial(_ask_files, ask=ask), units)
+        if described[name] == _hash_arrays(now):
+            return True
+    return False
 
 
-def _in_threads(function: Callable, items: Iterable) -> list:
+def _map_in_threads(function: Callable, *items: Iterable) -> list:
     """Map in threads, which share the work: reading and checksums leave the interpreter."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(function, items))
+        return list(pool.map(function, *items))
 
 
 def listing_digest(*sides: Sequence[AnyUnit]) -> str:
     """Hash the inputs by their listing: names, where each unit begins, and how long it is."""
-    files = lambda units: (file for unit in units for file in unit.files())
-    return _digest(((file.name, file.start, file.bytes) for file in files(side)) for side in sides)
-
-
-def _digest_of(arrays: Iterable[np.ndarray]) -> str:
-    return _digest(number for array in arrays for number in array.tolist())
-
-
-def _digest(items: Iterable) -> str:
-    """Hash items, of which there may be millions, as Python writes a list of them."""
-    # In this form manifests have had them from the first.
-    hashed = hashlib.sha256()
-    for text in _written(items):
-        hashed.update(text.encode())
+    hashed = hashlib.sha256(b'[')
+    for number, units in enumerate(sides):
+        if number:
+            hashed.update(b', ')
+        files = itertools.chain.from_iterable(unit.files() for unit in units)
+        _hash_list(hashed, ((file.name, file.start, file.bytes) for file in files))
+    hashed.update(b']')
     return hashed.hexdigest()
 
 
-def _written(items: Iterable) -> Iterator[str]:
-    """Yield the parts of what Python writes of a list, whose items may be lists to come."""
-    yield '['
+def _hash_arrays(arrays: Iterable[np.ndarray]) -> str:
+    hashed = hashlib.sha256()
+    _hash_list(hashed, itertools.chain.from_iterable(array.tolist() for array in arrays))
+    return hashed.hexdigest()
+
+
+def _hash_list(hashed: Any, items: Iterable) -> None:
+    """Hash items, of which there may be millions, as Python writes a list of them."""
+    # In this form manifests have had them from the first.
+    hashed.update(b'[')
     for number, item in enumerate(items):
-        yield ', ' if number else ''
-        yield from _written(item) if isinstance(item, Iterator) else [repr(item)]
-    yield ']'
+        if number:
+            hashed.update(b', ')
+        hashed.update(repr(item).encode())
+    hashed.update(b']')

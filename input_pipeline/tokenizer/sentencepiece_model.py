@@ -16,11 +16,10 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.directories.albert_files import BPE, model_settings
-from bert_jax.input_pipeline.tokenizer.models import tokenizer_json
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
-from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, segments
+from bert_jax.input_pipeline.tokenizer.foreign_directories import BPE, model_settings
+from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, with_marks
 from bert_jax.input_pipeline.wire import spans
 
 # A capital sigma at the end of a word. The library lower-cases characters one by one, and would
@@ -78,7 +77,7 @@ class SentencePiece(Tokenizer):
         cased = self.normalizer.compose(bare)
         origin = [
             (kept[start], kept[end - 1] + 1)
-            for start, end in segments(bare)
+            for start, end in split_segments(bare)
             for _ in self.normalizer.compose(bare[start:end])
         ]
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
@@ -107,24 +106,28 @@ class SentencePiece(Tokenizer):
         # BPE is ids and merges; unigram is pieces with their scores.
         if kind == BPE:
             ids = {piece: i for i, piece in enumerate(self.entries)}
-            model = models.BPE(ids, _merges(ids), unk_token=self.entries[unknown], fuse_unk=True)
+            model = models.BPE(
+                ids, _find_merges(ids), unk_token=self.entries[unknown], fuse_unk=True
+            )
         else:
             scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.entries)]
             model = models.Unigram(scores, unk_id=unknown, byte_fallback=False)
 
         # Our casing, then the model's own normalisation, then blanks as SentencePiece sees them.
-        tokenizer, replace = Tokenizer(model), normalizers.Replace
-        tokenizer.normalizer = normalizers.Sequence(
-            [replace(Regex(f'[{NOT_SPACE}]'), '')]
-            + [normalizers.NFC()] * cased.nfc
-            + [replace(Regex(_FINAL_SIGMA), 'ς'), normalizers.Lowercase()] * cased.lower_case
-            + [normalizers.NFD(), replace(Regex(_marks()), ''), normalizers.NFC()]
-            * cased.strip_accents
-            + [replace(Regex(_WITHIN), _NOTHING), normalizers.Precompiled(charsmap)]
-            + [normalizers.NFC(), normalizers.Strip(), replace(Regex(' {2,}'), ' ')]
-        )
+        replace = normalizers.Replace
+        rules: list[normalizers.Normalizer] = [replace(Regex(f'[{NOT_SPACE}]'), '')]
+        if cased.nfc:
+            rules.append(normalizers.NFC())
+        if cased.lower_case:
+            rules += [replace(Regex(_FINAL_SIGMA), 'ς'), normalizers.Lowercase()]
+        if cased.strip_accents:
+            rules += [normalizers.NFD(), replace(Regex(_match_marks()), ''), normalizers.NFC()]
+        rules += [replace(Regex(_WITHIN), _NOTHING), normalizers.Precompiled(charsmap)]
+        rules += [normalizers.NFC(), normalizers.Strip(), replace(Regex(' {2,}'), ' ')]
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = normalizers.Sequence(rules)
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
-        return tokenizer_json.with_marks(tokenizer, self.special_tokens)
+        return with_marks(tokenizer, self.special_tokens)
 
 
 def with_exact_sums(model: bytes) -> bytes:
@@ -144,13 +147,13 @@ def with_exact_sums(model: bytes) -> bytes:
     return bytes(text)
 
 
-def _marks() -> str:
+def _match_marks() -> str:
     """Return a class of all marks without a width of their own: the library knows fewer."""
     marks = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) == 'Mn']
     return f'[{"".join(marks)}]'
 
 
-def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
+def _find_merges(ids: dict[str, int]) -> list[tuple[str, str]]:
     """Return every way to make an entry of two others, in the order of SentencePiece's merges.
 
     Its ids fall with the score.

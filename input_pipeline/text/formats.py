@@ -1,20 +1,23 @@
-"""What a file is, by its name and its first bytes, whatever its owner believed.
+"""What a file is, by its name and its first bytes, and the text of a record in it.
 
-Owns the signs of each format, and the words for files that are no text. Must not know how a format
-is read.
+Owns the signs of each format, the words for files that are no text and for records without one, and
+the kinds that such records are counted by. Must not know how a format is read, nor whether a bad
+record stops the reading (text/lines.py does).
 """
 
 from __future__ import annotations
 
 import csv
+import html
 import json
 import os
 import re
 from collections import Counter
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.inputs import encodings
+from bert_jax.input_pipeline.text import encodings
 from bert_jax.input_pipeline.text.lines import PASS_OVER
 
 HEAD_BYTES = 1 << 16  # of a file's beginning, unpacked, by which it is judged
@@ -34,7 +37,7 @@ _FEWEST_ROWS = 3  # by which a table is known
 Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds', 'hf']
 
 
-def format_of(name: str, head: bytes, path: str, any_bytes: bool = False) -> Format:
+def detect_format(name: str, head: bytes, path: str, any_bytes: bool = False) -> Format:
     """Tell what a file is by its name and first bytes.
 
     Raises UserError where it is no text at all, or holds its text among other things.
@@ -45,7 +48,7 @@ def format_of(name: str, head: bytes, path: str, any_bytes: bool = False) -> For
     if head.startswith(b'PAR1'):
         return 'parquet'
     if head.startswith((b'\xff\xfe', b'\xfe\xff', b'\0\0\xfe\xff')):
-        raise UserError(f'{path}: is not UTF-8: {encodings.advice(path)}')
+        raise UserError(f'{path}: is not UTF-8: {encodings.word_advice(path)}')
     if head.startswith(b'PK\x03\x04') or head[257:262] == b'ustar':
         raise UserError(f'{path}: is an archive: unpack it, and give the files in it')
 
@@ -66,24 +69,29 @@ def format_of(name: str, head: bytes, path: str, any_bytes: bool = False) -> For
     invalid = len(head) - len(head.decode(errors='ignore').encode())
     if invalid > max(8, len(head) * 0.3) and not any_bytes:
         raise UserError(
-            f'{path}: is not UTF-8: {encodings.advice(path)}, if it is text at all; or {PASS_OVER}'
+            f'{path}: is not UTF-8: {encodings.word_advice(path)}, if it is text at all; or'
+            f' {PASS_OVER}'
         )
     if b'\n' not in head and head.count(b'\r') > len(head) // _LONGEST_LINE:
         raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")
 
     # It is text; which kind, its name or its first lines say.
     kind = of_lines(name, head, path)
+    if kind == 'docs':
+        return 'wikiextractor'
     if kind == 'jsonl' or re.search(r'\.(jsonl|ndjson|json)(\.\w+)?$', name):
         return 'jsonl'
     if kind in ('TSV', 'CSV'):
-        tabs = ' put blanks in place of its tabs, or' if kind == 'TSV' else ''
+        tabs = ''
+        if kind == 'TSV':
+            tabs = ' put blanks in place of its tabs, or'
         raise UserError(
             f'{path}: is {kind}, whose other columns would be read as text: write it as jsonl or'
             f' parquet, or give its folder as hf:{os.path.dirname(path) or "."}:train, and name the'
             f' column that holds the text with --text_column; where all of it is text,{tabs} write'
             ' it as jsonl, as {"text": "..."}'
         )
-    return 'wikiextractor' if kind == 'docs' else 'text'
+    return 'text'
 
 
 def of_lines(name: str, head: bytes, path: str) -> Literal['text', 'jsonl', 'docs', 'TSV', 'CSV']:
@@ -95,15 +103,17 @@ def of_lines(name: str, head: bytes, path: str) -> Literal['text', 'jsonl', 'doc
         _refuse_markup(head, path)
     if head.startswith(b'{') and _is_json(head.split(b'\n', 1)[0]):
         return 'jsonl'
-    if named := re.search(r'\.(csv|tsv)(\.\w+)?$', name, re.IGNORECASE):
-        return 'CSV' if named[1].lower() == 'csv' else 'TSV'
-    return _table(head.decode(errors='replace'))
+    named = re.search(r'\.(csv|tsv)(\.\w+)?$', name, re.IGNORECASE)
+    if named is None:
+        return _detect_table(head.decode(errors='replace'))
+    if named[1].lower() == 'csv':
+        return 'CSV'
+    return 'TSV'
 
 
 def _refuse_markup(head: bytes, path: str) -> None:
     """Raise UserError for XML and HTML, whose tags would be read as text."""
-    before = _BEFORE_MARKUP.match(head)
-    begin = head[before.end() :] if before else head
+    begin = _BEFORE_MARKUP.sub(b'', head, count=1)
     if _DUMP.match(begin):
         raise UserError(
             f'{path}: is a MediaWiki XML dump: take the text out of it with WikiExtractor'
@@ -115,21 +125,23 @@ def _refuse_markup(head: bytes, path: str) -> None:
     closed = {name.lower() for name in _CLOSING.findall(head)}
     lines = [line.lstrip() for line in begin.split(b'\n') if line.strip()]
     tags = [_TAG.match(line) for line in lines]
-    real = sum(bool(tag and (tag[2] or tag[1].lower() in closed)) for tag in tags)
+    real = 0
+    for tag in tags:
+        if tag is not None and (tag[2] or tag[1].lower() in closed):
+            real += 1
     first = tags[0] if tags else None
-    if _HTML.match(begin) or (
-        first and first[1].lower() in _OF_HTML and (first[2] or closed & _OF_HTML)
-    ):
+    begins_html = first and first[1].lower() in _OF_HTML and (first[2] or closed & _OF_HTML)
+    many_tags = first and len(lines) >= _FEWEST_ROWS and 2 * real >= len(lines)
+    kind = ''
+    if _HTML.match(begin) or begins_html:
         kind = 'HTML'
-    elif _XML.match(head) or _XML.match(begin):
+    elif _XML.match(head) or _XML.match(begin) or many_tags:
         kind = 'XML'
-    else:
-        kind = 'XML' if first and len(lines) >= _FEWEST_ROWS and 2 * real >= len(lines) else ''
     if kind:
         raise UserError(f'{path}: is {kind}: give the text that is in it, without the tags')
 
 
-def _table(text: str) -> Literal['text', 'TSV', 'CSV']:
+def _detect_table(text: str) -> Literal['text', 'TSV', 'CSV']:
     """Tell the kind of table that a text is, by its rows."""
     # Without comments, which some tables have; the last line may be cut.
     lines = [line for line in text.split('\n') if line.strip() and not line.startswith('#')]
@@ -141,7 +153,9 @@ def _table(text: str) -> Literal['text', 'TSV', 'CSV']:
     (tabs, count), *_ = Counter(line.strip().count('\t') for line in lines).most_common(1)
     if tabs and count >= 0.9 * len(lines):
         return 'TSV'
-    return 'CSV' if any(_has_rows(lines, delimiter) for delimiter in ',;') else 'text'
+    if _has_rows(lines, ',') or _has_rows(lines, ';'):
+        return 'CSV'
+    return 'text'
 
 
 def _has_rows(lines: list[str], delimiter: str) -> bool:
@@ -151,8 +165,11 @@ def _has_rows(lines: list[str], delimiter: str) -> bool:
     """
     # The first line alone first, which of most texts says enough.
     names = lines[0].strip().split(delimiter)
-    named = len({*names}) == len(names) and all(_NAME.fullmatch(name.strip('"')) for name in names)
-    if len(names) < 2 or not (named or f'{delimiter}"' in lines[0] or f'"{delimiter}' in lines[0]):
+    is_named = len({*names}) == len(names)
+    for name in names:
+        is_named = is_named and bool(_NAME.fullmatch(name.strip('"')))
+    is_quoted = f'{delimiter}"' in lines[0] or f'"{delimiter}' in lines[0]
+    if len(names) < 2 or not (is_named or is_quoted):
         return False
     try:
         rows = list(csv.reader((f'{line}\n' for line in lines), delimiter=delimiter))
@@ -181,3 +198,73 @@ def _is_json(line: bytes) -> bool:
         return True  # the reader refuses it, with its line
     except ValueError:
         return False
+
+
+_TYPES = {
+    bool: 'true or false',
+    int: 'a number',
+    float: 'a number',
+    str: 'a text',
+    list: 'a list',
+    dict: 'an object',
+    type(None): 'null',
+}
+_WIKIEXTRACTOR = {'id', 'url', 'title', 'text'}  # fields of its --json
+
+
+class NoText(NamedTuple):
+    """A record that holds no text, in words; `kind` is what it is counted under."""
+
+    kind: str
+    words: str
+
+
+def get_text_of_json(line: str, column: str) -> str | NoText | None:
+    """Return the text in that column of the object on a line, as `text_of`."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        # the library counts the lines of what it is given, which is one line of the file
+        reason = str(error).replace('line 1 column', 'column')
+        return NoText('not JSON', f'not valid JSON ({reason}): jsonl has one object a line')
+    if not isinstance(record, dict):
+        what = _TYPES[type(record)]
+        return NoText('no object', f'no object but {what}: jsonl has one object a line')
+    return get_text(record, column)
+
+
+def get_text(record: Mapping[str, Any], column: str) -> str | NoText | None:
+    """Return the text in that column of a record, None for null, or why there is none."""
+    if column not in record:
+        return NoText('no such column', word_missing_column(column, sorted(record)))
+    value = record[column]
+    if isinstance(value, str) and record.keys() >= _WIKIEXTRACTOR:
+        return _cut_title(value, record)
+    if value is None or isinstance(value, str):
+        return value
+    what = _TYPES.get(type(value)) or type(value).__name__
+    return NoText(
+        'no text',
+        f'no text in column {column!r}: it is {what}: name another column with --text_column',
+    )
+
+
+def spell_titles(raw: str) -> tuple[str, str]:
+    """Return how WikiExtractor may spell a title above its article: raw, or unescaped."""
+    return raw, html.unescape(raw)
+
+
+def _cut_title(text: str, record: Mapping[str, Any]) -> str:
+    """Return the text of an article without the title that `WikiExtractor --json` repeats."""
+    above = ('', *spell_titles(str(record['title']).strip()))
+    lines = text.split('\n')
+    first = 0
+    while first < len(lines) and lines[first].strip() in above:
+        first += 1
+    return '\n'.join(lines[first:])
+
+
+def word_missing_column(column: str, columns: list[str]) -> str:
+    """Word the error for a column that --text_column names and nothing has."""
+    names = ', '.join(columns[:20]) + (' ...' if len(columns) > 20 else '')
+    return f'no text in column {column!r} (it has {names}): name the column with --text_column'

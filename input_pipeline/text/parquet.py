@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text.sources.values import missing
+from bert_jax.input_pipeline.text.formats import word_missing_column
 
 _ROWS = 256  # read at once
 
@@ -28,16 +28,18 @@ def row_groups(path: str, column: str) -> list[int]:
     # mistake costs no reading.
     with _opened(path) as (pa, file):
         schema = file.schema_arrow
-        if (many := schema.names.count(column)) > 1:
+        many = schema.names.count(column)
+        if many > 1:
             raise UserError(
                 f'{path}: has {many} columns named {column!r}: write it again with a name for each'
             )
         if not many:
-            raise UserError(f'{path}: {missing(column, schema.names)}')
+            raise UserError(f'{path}: {word_missing_column(column, schema.names)}')
 
         # Dictionary-encoded text is text.
         kind = schema.field(column).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
         texts = ('string', 'large_string', 'string_view', 'binary', 'large_binary', 'binary_view')
         if not any(getattr(pa.types, f'is_{name}')(kind) for name in texts):
             raise UserError(
@@ -46,9 +48,14 @@ def row_groups(path: str, column: str) -> list[int]:
             )
 
         # Columns of the file are leaves: a struct before this one counts as several.
-        leaf = next(i for i in range(len(file.schema)) if file.schema.column(i).path == column)
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
-        return [group.column(leaf).total_compressed_size for group in groups]
+        leaf = 0
+        while file.schema.column(leaf).path != column:
+            leaf += 1
+        sizes = []
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            sizes.append(group.column(leaf).total_compressed_size)
+        return sizes
 
 
 def texts(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None]]:

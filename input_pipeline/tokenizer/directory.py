@@ -1,7 +1,7 @@
 """What a tokenizer directory states: its vocabulary, and by which rules text becomes entries.
 
 Owns the settings of Hugging Face's directories, which of them our own rules (wordpiece.py) are, and
-which need the tokenizers library (compiled.py). What neither can do is refused by name: a setting
+which need the tokenizers library (fast.py). What neither can do is refused by name: a setting
 that is passed over in silence gives a model other ids than it was trained on. Must not know how
 text is encoded.
 
@@ -22,12 +22,14 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tokenizer.layout import Layout, rows_of, steps
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import (
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
     MAX_WORD_CHARS,
+    Layout,
+    iterate_steps,
+    read_rows,
     wordpiece_json,
 )
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 
 SPECIAL_TOKENS = {
     'pad_token': '[PAD]',
@@ -134,7 +136,7 @@ class Directory(NamedTuple):
         if not processor:
             return
         with contextlib.suppress(UserError):
-            if rows_of(self.fast, self.json_file) == (*self.special[2:4], Layout()):
+            if read_rows(self.fast, self.json_file) == (*self.special[2:4], Layout()):
                 return
         raise UserError(
             f'{self.json_file}: its post_processor ({processor.get("type")}) does not make rows'
@@ -220,7 +222,7 @@ class Directory(NamedTuple):
         return added
 
 
-def read(path: epath.Path) -> Stated:
+def read_bert(path: epath.Path) -> Stated:
     """Read what the directory says.
 
     Raises:
@@ -233,15 +235,16 @@ def read(path: epath.Path) -> Stated:
     # and so are its settings.
     alone: dict[str, Kind] = {'spm.model': 'sentencepiece', 'words.txt': 'words'}
     for name, kind in alone.items():
-        if (file := path / name).exists():
-            casing = _casing(directory._replace(fast={}), [], file, bert_class)
+        file = path / name
+        if file.exists():
+            casing = _read_casing(directory._replace(fast={}), [], file, bert_class)
             return Stated(kind, file.read_bytes(), casing, special, str(file))
 
     # 2. By which rules: our own where they are BERT's, else the library's.
-    entries, file = _entries(directory)
-    casing = _casing(directory, entries, file, bert_class)
+    entries, file = _find_entries(directory)
+    casing = _read_casing(directory, entries, file, bert_class)
     added = directory.added_tokens(entries)
-    foreign = _foreign(directory, casing) if directory.fast else []
+    foreign = _find_foreign_rules(directory, casing) if directory.fast else []
     if foreign and bert_class:
         raise UserError(
             f'{directory.json_file}: {", ".join(foreign)} is not as in BERT, but'
@@ -272,7 +275,8 @@ def require_special(
 ) -> None:
     """Raise UserError where a vocabulary lacks a special token."""
     there = set(entries)
-    if missing := [token for token in special if token not in there]:
+    missing = [token for token in special if token not in there]
+    if missing:
         raise UserError(
             f'{name}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
             f' of {whose}'
@@ -310,7 +314,7 @@ def _check_settings(directory: Directory) -> bool:
     return plain in BERT_CLASSES
 
 
-def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
+def _find_entries(directory: Directory) -> tuple[list[str], epath.Path]:
     """Return WordPiece's entries and the file they are of: vocab.txt, or else tokenizer.json."""
     file, vocab = directory.json_file, directory.path / 'vocab.txt'
     model, listed = directory.part('model'), vocab.exists()
@@ -320,7 +324,7 @@ def _entries(directory: Directory) -> tuple[list[str], epath.Path]:
             ' remove one'
         )
     # the only file that newer Hugging Face versions write
-    entries = entries_of(model.get('vocab'), file) if model.get('type') == 'WordPiece' else None
+    entries = read_entries(model.get('vocab'), file) if model.get('type') == 'WordPiece' else None
     if listed:
         lines = parse_vocab(vocab.read_bytes(), str(vocab))
         if entries is not None and entries != lines[: len(entries)]:
@@ -348,7 +352,7 @@ def parse_vocab(content: bytes, name: str) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def entries_of(ids: Any, file: epath.Path) -> list[str]:
+def read_entries(ids: Any, file: epath.Path) -> list[str]:
     """Return the vocabulary of a tokenizer.json, in the order of its ids."""
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
     by_id = {i: entry for entry, i in ids.items()} if isinstance(ids, dict) else {}
@@ -361,23 +365,23 @@ def entries_of(ids: Any, file: epath.Path) -> list[str]:
     return [by_id[i] for i in range(len(ids))]
 
 
-def _rules(directory: Directory) -> tuple[dict[str, Any] | None, bool]:
+def _read_rules(directory: Directory) -> tuple[dict[str, Any] | None, bool]:
     """Return the settings of a BertNormalizer, or None, and whether text is composed before."""
     # One normalizer, or a sequence of them; ours is BERT's, alone or after composing.
-    each = list(steps(directory.part('normalizer')))
+    each = list(iterate_steps(directory.part('normalizer')))
     kinds = [step.get('type') for step in each]
     if kinds not in (['BertNormalizer'], ['NFC', 'BertNormalizer']):
         return None, False
     return each[-1], len(kinds) == 2
 
 
-def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
+def _find_foreign_rules(directory: Directory, casing: Normalizer) -> list[str]:
     """Return the parts of a tokenizer.json that are not as our own rules have them.
 
     Raises:
       UserError: it makes rows of another layout.
     """
-    rules, nfc = _rules(directory)
+    rules, nfc = _read_rules(directory)
     parts = ('model', 'normalizer', 'pre_tokenizer', 'decoder')
     model, normalizer, pre, decoder = map(directory.part, parts)
     directory.require_rows('a BERT')
@@ -387,20 +391,23 @@ def _foreign(directory: Directory, casing: Normalizer) -> list[str]:
     prefix, unknown = model.get('continuing_subword_prefix', '##'), model.get('unk_token')
     longest = model.get('max_input_chars_per_word', 100)
     decodes = (decoder.get('type'), decoder.get('prefix')) == ('WordPiece', '##')
-    differing = {
-        f'normalizer {normalizer.get("type")}': (
-            rules is None or nfc != casing.nfc or not rules.get('clean_text')
-        ),
-        f'pre_tokenizer {pre.get("type")}': pre.get('type') != 'BertPreTokenizer',
-        f'continuing_subword_prefix {prefix!r}': prefix != '##',
-        f'unk_token {unknown!r}': 'unk_token' in model and unknown != directory.special[1],
-        f'max_input_chars_per_word {longest}': longest not in (100, MAX_WORD_CHARS),
-        f'decoder {decoder.get("type")}': bool(decoder) and not decodes,
-    }
-    return [part for part, differs in differing.items() if differs]
+    foreign: list[str] = []
+    if rules is None or nfc != casing.nfc or not rules.get('clean_text'):
+        foreign.append(f'normalizer {normalizer.get("type")}')
+    if pre.get('type') != 'BertPreTokenizer':
+        foreign.append(f'pre_tokenizer {pre.get("type")}')
+    if prefix != '##':
+        foreign.append(f'continuing_subword_prefix {prefix!r}')
+    if 'unk_token' in model and unknown != directory.special[1]:
+        foreign.append(f'unk_token {unknown!r}')
+    if longest not in (100, MAX_WORD_CHARS):
+        foreign.append(f'max_input_chars_per_word {longest}')
+    if decoder and not decodes:
+        foreign.append(f'decoder {decoder.get("type")}')
+    return foreign
 
 
-def _casing(
+def _read_casing(
     directory: Directory, entries: Sequence[str], file: epath.Path, bert_class: bool
 ) -> Normalizer:
     """Return the casing that a directory states, or that its entries show.
@@ -414,7 +421,7 @@ def _casing(
     Raises:
       UserError: neither tells, or they disagree.
     """
-    lower_case, strip_accents, ideographs, nfc = _stated_casing(directory, bert_class)
+    lower_case, strip_accents, ideographs, nfc = _read_stated_casing(directory, bert_class)
 
     # Else what the entries show: capitals, or accents, that only such a vocabulary has.
     entries = [token for token in entries if not token.startswith('[')]
@@ -439,36 +446,37 @@ def _casing(
         )
 
     # Ideographs are set apart unless that is said to be off.
-    strips = lower_case if strip_accents is None else strip_accents
-    return Normalizer(bool(lower_case), bool(strips), bool(nfc), ideographs is not False)
+    if strip_accents is None:
+        strip_accents = lower_case
+    return Normalizer(bool(lower_case), bool(strip_accents), bool(nfc), ideographs is not False)
 
 
-def _stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
+def _read_stated_casing(directory: Directory, bert_class: bool) -> list[bool | None]:
     """Return what the two files of JSON say of _CASING, None where both are silent."""
     # What tokenizer_config.json says ...
     configured = [directory.config.get(name) for name in _CASING]
     lower_case, strip_accents, ideographs, nfc = configured
-    rules, composed = _rules(directory)
+    rules, composed = _read_rules(directory)
     if rules is None or (lower_case is not None and bert_class):
         return configured
 
     # ... then what tokenizer.json says, which rules where the class is not BERT's. Accents follow
     # the case where nothing is said, as in both libraries.
-    lower, splits, strips = (
-        rules['lowercase'],
-        rules['handle_chinese_chars'],
-        rules.get('strip_accents'),
-    )
-    stated = (lower, lower if strips is None else strips, splits)
+    lower, splits = rules['lowercase'], rules['handle_chinese_chars']
+    strips = rules.get('strip_accents')
+    if strips is None:
+        strips = lower
+    stated = (lower, strips, splits)
     given = (lower_case, strip_accents, ideographs)
     if not bert_class and any(a not in (None, b) for a, b in zip(given, stated)):
         raise UserError(
             f'{directory.path}: do_lower_case, strip_accents, tokenize_chinese_chars are {given} in'
             f' tokenizer_config.json, but {stated} in tokenizer.json: make them agree'
         )
-    return [
-        lower,
-        stated[1] if strip_accents is None else strip_accents,
-        splits if ideographs is None or not bert_class else ideographs,
-        composed if nfc is None or not bert_class else nfc,
-    ]
+    if bert_class and strip_accents is not None:
+        strips = strip_accents
+    if bert_class and ideographs is not None:
+        splits = ideographs
+    if bert_class and nfc is not None:
+        composed = nfc
+    return [lower, strips, splits, composed]

@@ -17,7 +17,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, require_extra
 from bert_jax.input_pipeline.records.example_proto import bytes_of
 from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, read_records
-from bert_jax.input_pipeline.text.sources.values import missing
+from bert_jax.input_pipeline.text.formats import word_missing_column
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:
@@ -63,7 +63,7 @@ def find(pattern: str, column: str) -> list[epath.Path]:
         if isinstance(feature, tfds.features.Text)
     )
     if column not in texts:
-        raise UserError(f'{pattern}: {missing(column, texts)}')
+        raise UserError(f'{pattern}: {word_missing_column(column, texts)}')
     return sorted(epath.Path(path) for path in builder.info.splits[split].filepaths)
 
 
@@ -87,7 +87,8 @@ def texts(path: str, start: int, column: str) -> Iterator[tuple[int, bytes | Non
     with epath.Path(path).open('rb') as f:
         try:
             for at, payload in read_records(f):
-                yield at, b''.join(values) if (values := bytes_of(payload, column)) else None
+                values = bytes_of(payload, column)
+                yield at, b''.join(values) if values else None
         except CorruptRecord as error:
             raise UserError(
                 f'{path}: the record at byte {error.byte} is damaged or cut: prepare the dataset'

@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
-from bert_jax.input_pipeline.tokenizer.normalizer import segments
-from bert_jax.input_pipeline.tokenizer.settings import Kind, parse_vocab
+from bert_jax.input_pipeline.tokenizer.directory import Kind, parse_vocab
+from bert_jax.input_pipeline.tokenizer.normalizer import split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
 
 
 class WordPiece(Tokenizer):
@@ -72,7 +72,8 @@ class WordPiece(Tokenizer):
             return [(self.unk_id, len(token))]
 
         # From each place the longest entry, then on from its end; one gap makes all of it [UNK].
-        matched, start, table = [], 0, self._tails if continues else self._heads
+        matched, start = [], 0
+        table = self._tails if continues else self._heads
         while start < len(token):
             for end in range(min(len(token), start + self._longest), start, -1):
                 piece = table.get(token[start:end])
@@ -95,7 +96,7 @@ class WordPiece(Tokenizer):
         split = self.normalizer.split
         pieces = [piece for token in split(word) for piece in self.pieces_of(token)]
         origin = []
-        for start, end in segments(word):
+        for start, end in split_segments(word):
             origin += [(start, end)] * sum(map(len, split(word[start:end])))
 
         # Characters that normalise differently side by side than alone: no place can be given.

@@ -21,7 +21,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text.whole_text import well_formed
+from bert_jax.input_pipeline.text.encodings import well_formed
 
 _Found = tuple[str, tuple[int, int]]  # a file's name, its bytes and when they were written
 _ASKED_AT_ONCE = 32  # a bucket in the cloud takes its time for each question
@@ -42,10 +42,10 @@ class Listing:
 
     def paths(self) -> Iterator[str]:
         """Yield the path of each."""
-        return (below(self.root, name) for name in self.names)
+        return (join_below(self.root, name) for name in self.names)
 
 
-def below(root: str, name: str) -> str:
+def join_below(root: str, name: str) -> str:
     """Return the path of a file of a listing."""
     path = os.path.join(root, name)
     return f'gs://{path[4:]}' if path.startswith('/gs/') else path
@@ -66,13 +66,15 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
     # All patterns, one after the other, each with the folder that its names are relative to.
     left_out = [] if left_out is None else left_out
     matches: list[tuple[str, list[_Found]]] = []
-    for part in _parts(patterns):
+    for part in _split_patterns(patterns):
         with reading(part):
-            top, files = (_remote if '://' in part else _local)(part, left_out)
+            find = _find_remote if '://' in part else _find_local
+            top, files = find(part, left_out)
             matches.append((_posix(top), list(files)))
         if not matches[-1][1]:
-            lost = f'; left out: {", ".join(left_out[:5])}' if left_out else ''
-            hint = f'check the path, and put a glob in quotes{lost}'
+            hint = 'check the path, and put a glob in quotes'
+            if left_out:
+                hint += f'; left out: {", ".join(left_out[:5])}'
             raise UserError(f'no file matches {part!r}: {hint}')
 
     # Names are relative to what all patterns have in common. That needs all paths absolute, or
@@ -86,14 +88,17 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
     states: dict[str, tuple[int, int]] = {}
     for root, (_, listed) in zip(roots, matches):
         prefix = PurePosixPath(root).relative_to(common).as_posix()
-        states |= {name if prefix == '.' else f'{prefix}/{name}': state for name, state in listed}
+        for name, state in listed:
+            states[name if prefix == '.' else f'{prefix}/{name}'] = state
 
     # A name goes into keys and into the manifest, so it must be text.
     names = sorted(states)
-    if bad := [name for name in names if not well_formed(name)]:
-        shown = bad[0].encode(errors='backslashreplace').decode()
-        raise UserError(f"{shown}: the file's name is not UTF-8: give it another")
-    sizes, times = (array('q', (states[name][i] for name in names)) for i in (0, 1))
+    for name in names:
+        if not well_formed(name):
+            shown = name.encode(errors='backslashreplace').decode()
+            raise UserError(f"{shown}: the file's name is not UTF-8: give it another")
+    sizes = array('q', (states[name][0] for name in names))
+    times = array('q', (states[name][1] for name in names))
     return Listing(common, names, sizes, times)
 
 
@@ -106,7 +111,7 @@ def refuse_inside(
     find them, and take them for text.
     """
     folder = Path(output).expanduser().resolve()
-    for part in _parts(patterns):
+    for part in _split_patterns(patterns):
         # a data set of the Hub may be a folder here
         path = Path(re.sub('^hf:([^:]*):.*', r'\1', part)).expanduser()
         if '://' in part or '://' in output or part.startswith('tfds:'):
@@ -116,13 +121,14 @@ def refuse_inside(
             root, glob = _split_at_wildcard(path)
             steps = glob.split('/')
         root = root.resolve()
-        if folder.is_relative_to(root) and any(
-            _matches(steps, (folder / name).relative_to(root).parts) for name in made
-        ):
-            raise UserError(
-                f'--{flag}={output}: lies inside of {part}, so what is written there would be read'
-                ' as text: name a folder elsewhere'
-            )
+        if not folder.is_relative_to(root):
+            continue
+        for name in made:
+            if _matches(steps, (folder / name).relative_to(root).parts):
+                raise UserError(
+                    f'--{flag}={output}: lies inside of {part}, so what is written there would be'
+                    ' read as text: name a folder elsewhere'
+                )
 
 
 def _matches(steps: Sequence[str], names: Sequence[str]) -> bool:
@@ -139,7 +145,7 @@ def _posix(path: Any) -> str:
     return path.as_posix().replace('gs://', '/gs/', 1)
 
 
-def _parts(patterns: str | Sequence[str]) -> list[str]:
+def _split_patterns(patterns: str | Sequence[str]) -> list[str]:
     """Split patterns at commas, but for names of files that have some."""
     all_parts = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -152,7 +158,7 @@ def _parts(patterns: str | Sequence[str]) -> list[str]:
     return all_parts
 
 
-def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found]]:
+def _find_remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found]]:
     """Find the root of a pattern on remote storage, and its files, with their names below that."""
     if not part.startswith('gs://'):
         raise UserError(
@@ -188,7 +194,7 @@ def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found
     return root, files()
 
 
-def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
+def _find_local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
     """Find the root of a pattern among the files here, and its files, with their names below that.
 
     A glob matches as in pathlib, which passes over folders that it may not read and links to
@@ -197,7 +203,7 @@ def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
     # What is there by this very name is no glob, even with a bracket in its name.
     path = Path(part).expanduser()
     try:
-        path.lstat()  # of a link to nothing, too, which `_state` refuses by name
+        path.lstat()  # of a link to nothing, too, which `_read_state` refuses by name
         is_name = True
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
@@ -206,7 +212,7 @@ def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
     if os.path.isdir(path):
         return path, _walk(path, ['**'], left_out, glob=False)
     if is_name:
-        state = _state(str(path), path.stat, left_out)
+        state = _read_state(str(path), path.stat, left_out)
         return path.parent, iter([(path.name, state)] if state else [])
     root, glob = _split_at_wildcard(path)
     return root, _walk(root, glob.split('/'), left_out) if root.is_dir() else iter(())
@@ -217,7 +223,9 @@ def _split_at_wildcard(path: Any) -> tuple[Any, str]:
     steps = path.parts
 
     # Without any wildcard the last step is the rest: the file that is not there.
-    wild = next((i for i, step in enumerate(steps) if re.search(r'[*?\[]', step)), len(steps) - 1)
+    wild = 0
+    while wild < len(steps) - 1 and not re.search(r'[*?\[]', steps[wild]):
+        wild += 1
     return type(path)(*steps[:wild]), '/'.join(steps[wild:])
 
 
@@ -228,34 +236,37 @@ def _walk(root: Path, steps: list[str], left_out: list[str], glob: bool = True) 
     user may have meant are named.
     """
     # Of each folder what may match in it: `**` is any number of folders, and all their files.
-    folders = [('', [steps])]
+    folders: list[tuple[str, list[list[str]]]] = [('', [steps])]
     while folders:
         inner, open_steps = folders.pop()
         for step, *further in open_steps:
             if step == '**' and further:
                 open_steps.append(further)
+        deep = [each for each in open_steps if each[0] == '**']
         with os.scandir(root / inner) as entries:
             for entry in entries:
                 name = f'{inner}/{entry.name}' if inner else entry.name
-                deep = any(step == '**' for step, *_ in open_steps)
-                matches = [
-                    further
-                    for step, *further in open_steps
-                    if step != '**' and fnmatch.fnmatchcase(entry.name, step)
-                ]
+                matches = []  # what is left of the globs whose first step this entry matches
+                for step, *further in open_steps:
+                    if step != '**' and fnmatch.fnmatchcase(entry.name, step):
+                        matches.append(further)
+
                 if not entry.is_dir():
                     if [] not in matches and ['**'] not in open_steps:
                         continue
                     if not glob and entry.name.startswith('.'):
                         left_out.append(f'{root / name} (hidden)')
-                    elif state := _state(entry.path, entry.stat, left_out):
+                        continue
+                    state = _read_state(entry.path, entry.stat, left_out)
+                    if state:
                         yield name, state
                     continue
+
                 inside = [further for further in matches if further]
                 if deep and entry.is_symlink():
                     left_out.append(f'{root / name} (a link to a folder: give it too)')
                 else:
-                    inside += [each for each in open_steps if each[0] == '**']
+                    inside += deep
                 if inside:
                     folders.append((name, inside))
                 elif [] in matches and '**' not in steps:
@@ -263,7 +274,7 @@ def _walk(root: Path, steps: list[str], left_out: list[str], glob: bool = True) 
                     left_out.append(f'{root / name} (a folder: give it too)')
 
 
-def _state(
+def _read_state(
     path: str, ask: Callable[[], os.stat_result], left_out: list[str]
 ) -> tuple[int, int] | None:
     """Return (bytes, when written) of a file that matches; None for no file, which is left out.

@@ -18,19 +18,19 @@ from typing import BinaryIO
 import numpy as np
 
 from bert_jax.configs.errors import UserError, reading
+from bert_jax.input_pipeline.text import hub, parquet, tfds_files
 from bert_jax.input_pipeline.text.files import (
     CHUNK,
     Compression,
     changed,
-    compression_of,
-    decompressed,
-    opened,
-    state,
+    detect_compression,
+    iterate_unpacked,
+    open_file,
+    read_state,
 )
-from bert_jax.input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
-from bert_jax.input_pipeline.text.inputs.listing import Listing, below, matching
+from bert_jax.input_pipeline.text.formats import HEAD_BYTES, Format, detect_format
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files
+from bert_jax.input_pipeline.text.listing import Listing, join_below, matching
 
 UNIT_BYTES = 32 << 20  # of a large corpus
 # A small corpus has smaller units, so that workers have some: 64 to 128, of so many bytes or more.
@@ -100,16 +100,16 @@ class SmallFiles:
         """Yield each file as a unit of its own."""
         states = zip(self.sizes.tolist(), self.times.tolist())
         for name, then in zip(self.names.split(_NUL), states):
-            yield _whole(self.root, name, then, self.language)
+            yield _make_whole(self.root, name, then, self.language)
 
 
 AnyUnit = Unit | SmallFiles
 
 
-def _whole(root: str, name: str, state: tuple[int, int], language: str = '') -> Unit:
+def _make_whole(root: str, name: str, state: tuple[int, int], language: str = '') -> Unit:
     """Return a unit of all of a file that nobody has looked at yet."""
     called = f'{language}/{name}' if language else name
-    path = below(root, name)
+    path = join_below(root, name)
     return Unit(path, called, 0, state[0], None, None, True, language, state=state)
 
 
@@ -142,11 +142,12 @@ def units(
     patterns = dict.fromkeys([pattern] if isinstance(pattern, str) else pattern)
     divided: list[AnyUnit] = []
     given = []
-    for text in sorted(patterns, key=hub.is_meant):
+    for text in sorted(patterns, key=hub.is_meant):  # those of the Hub come last
         if text.startswith('tfds:'):
             divided += _tfds_units(text, options)
         elif hub.is_meant(text):
-            divided += _hub_units(text, options, {f.name for unit in divided for f in unit.files()})
+            taken = {file.name for unit in divided for file in unit.files()}
+            divided += _hub_units(text, options, taken)
         else:
             given.append(text)
     if given:
@@ -158,7 +159,7 @@ def units(
 def _tfds_units(pattern: str, options: TextOptions) -> Iterator[Unit]:
     """Yield a unit a file: a TFRecord file cannot be entered in its middle."""
     for path in tfds_files.find(pattern, options.text_column):
-        now = state(str(path))
+        now = read_state(str(path))
         yield Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now)
 
 
@@ -176,30 +177,33 @@ def _file_units(listing: Listing, options: TextOptions, unit_bytes: int) -> Iter
     # A power of two, or every unit would be another where a single file has changed.
     share = 1 << (sum(listing.sizes) // 64).bit_length() >> 1
     small = min(unit_bytes, max(_MIN_UNIT_BYTES, share))
-    begin = filled = 0
-
-    def together(end: int) -> Iterator[SmallFiles]:
-        if begin < end:
-            names = _NUL.join(listing.names[begin:end])
-            sizes, times = np.array(listing.sizes[begin:end]), np.array(listing.times[begin:end])
-            yield SmallFiles(listing.root, names, sizes, times)
+    begin = filled = 0  # of the small files that are to be put together
 
     # Large ones, of which a corpus has at most about 64 or as many as it has 32 MB, are opened
     # here, and so is parquet, which was divided when it was written.
     for i, (name, size) in enumerate(zip(listing.names, listing.sizes)):
         large = size >= small or name.endswith('.parquet')
         if large or filled + size > small or i - begin == _UNIT_FILES:
-            yield from together(i)
-            begin, filled = i + large, 0
+            yield from _put_together(listing, begin, i)
+            begin, filled = i, 0
         if large:
-            file = _whole(listing.root, name, (size, listing.times[i]))
-            yield from _stretches(file, options, unit_bytes)
+            begin = i + 1
+            file = _make_whole(listing.root, name, (size, listing.times[i]))
+            yield from _divide_file(file, options, unit_bytes)
         else:
             filled += size
-    yield from together(len(listing.names))
+    yield from _put_together(listing, begin, len(listing.names))
 
 
-def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
+def _put_together(listing: Listing, begin: int, end: int) -> Iterator[SmallFiles]:
+    """Yield the files of a listing from `begin` to `end` as one unit, if there are any."""
+    if begin < end:
+        names = _NUL.join(listing.names[begin:end])
+        sizes, times = np.array(listing.sizes[begin:end]), np.array(listing.times[begin:end])
+        yield SmallFiles(listing.root, names, sizes, times)
+
+
+def detect_formats(file: Unit, options: TextOptions) -> list[Unit]:
     """Return a file as what its first bytes say that it is; one of parquet by row groups.
 
     Raises:
@@ -207,14 +211,14 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
     """
     if file.format is not None:
         return [file]
-    with reading(file.path), opened(file.path) as f:
-        compression = compression_of(f)
-        begun = decompressed(f, compression, file.path, size=HEAD_BYTES)
+    with reading(file.path), open_file(file.path) as f:
+        compression = detect_compression(f)
+        begun = iterate_unpacked(f, compression, file.path, size=HEAD_BYTES)
 
         # the first chunk that has something in it: a decompressor may give empty ones before
-        head = next((chunk for chunk in begun if chunk), b'')
+        head = next(filter(None, begun), b'')
         any_bytes = options.on_bad_utf8 in ('replace', 'skip')
-        form = format_of(file.name, head, file.path, any_bytes)
+        form = detect_format(file.name, head, file.path, any_bytes)
         file = dataclasses.replace(file, format=form, compression=compression)
         if form != 'parquet':
             return [file]
@@ -238,14 +242,14 @@ def require_unchanged(file: Unit) -> None:
         hub.require_unchanged(file.path, file.version)
     elif file.state is not None:
         with reading(file.path, 'it was there before; put it back'):
-            now = state(file.path)
+            now = read_state(file.path)
         if now != file.state:
             raise changed(file.path)
 
 
-def _stretches(file: Unit, options: TextOptions, unit_bytes: int) -> list[Unit]:
+def _divide_file(file: Unit, options: TextOptions, unit_bytes: int) -> list[Unit]:
     """Divide a file into units."""
-    parts = looked_at(file, options)
+    parts = detect_formats(file, options)
 
     # Compressed text can be read from its start alone, plain text from any border of documents;
     # a file that is one document has none.
@@ -253,8 +257,8 @@ def _stretches(file: Unit, options: TextOptions, unit_bytes: int) -> list[Unit]:
     one_document = form == 'text' and options.documents == 'file'
     if form == 'parquet' or parts[0].compression or one_document:
         return parts
-    with reading(file.path), opened(file.path) as f:
-        borders = [0, *_borders(f, file.bytes, form, unit_bytes), file.bytes]
+    with reading(file.path), open_file(file.path) as f:
+        borders = [0, *_find_borders(f, file.bytes, form, unit_bytes), file.bytes]
 
     # Only of all of a file can "no text in it" be said.
     alone = len(borders) == 2
@@ -264,7 +268,7 @@ def _stretches(file: Unit, options: TextOptions, unit_bytes: int) -> list[Unit]:
     ]
 
 
-def _borders(f: BinaryIO, size: int, form: Format | None, unit_bytes: int) -> list[int]:
+def _find_borders(f: BinaryIO, size: int, form: Format | None, unit_bytes: int) -> list[int]:
     """Find where documents begin for sure: one at or after each multiple of `unit_bytes`."""
     # From each multiple on, line by line, to the first border. The byte before it is read too:
     # a line begins there if that byte is a line end.
@@ -277,19 +281,17 @@ def _borders(f: BinaryIO, size: int, form: Format | None, unit_bytes: int) -> li
         # end is a line's begin
         f.seek(wanted - 1)
         fresh = False  # whether the next piece begins a line
-        while piece := f.readline(CHUNK):
+        for piece in iter(lambda: f.readline(CHUNK), b''):
             begins, fresh = fresh, piece.endswith(b'\n')
 
             # After a blank line; after any line of jsonl; before a <doc>.
-            if (form == 'text' and begins and fresh and not piece.strip()) or (
-                form == 'jsonl' and fresh
-            ):
+            is_blank = begins and fresh and not piece.strip()
+            if (form == 'text' and is_blank) or (form == 'jsonl' and fresh):
                 borders.append(f.tell())
-            elif form == 'wikiextractor' and begins and piece.startswith(b'<doc '):
+                break
+            if form == 'wikiextractor' and begins and piece.startswith(b'<doc '):
                 borders.append(f.tell() - len(piece))
-            else:
-                continue
-            break
+                break
 
     # The end of the file is the caller's border already.
     return [border for border in borders[1:] if border < size]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.sources import values
+from bert_jax.input_pipeline.text.formats import NoText, get_text, word_missing_column
 
 
 class Shards(NamedTuple):
@@ -48,7 +48,7 @@ def find(pattern: str, column: str) -> Shards:
     name, revision, config, split = _parts(pattern)
     builder, data = opened(pattern)
     if data.features is not None and column not in data.features:
-        raise UserError(f'{pattern}: {values.missing(column, sorted(data.features))}')
+        raise UserError(f'{pattern}: {word_missing_column(column, sorted(data.features))}')
 
     # The Hub's files are pinned to their commit; of local ones the library keeps the times.
     files, origins = _files(builder, split)
@@ -64,7 +64,7 @@ def find(pattern: str, column: str) -> Shards:
     return Shards(
         ':'.join(filter(None, path)),
         [f'{below}-{i:05}-of-{count:05}' for i in range(count)],
-        _bytes(builder, split, files) // count,
+        _count_bytes(builder, split, files) // count,
         _version(origins, revision),
     )
 
@@ -94,7 +94,7 @@ def _version(origins: list, revision: str | None) -> int:
     return zlib.crc32(repr((sorted(origins), revision)).encode())
 
 
-def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | values.NoText | None]]:
+def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | NoText | None]]:
     """Yield (row, counted within the shard, its text, or why it has none) of each row of a shard.
 
     `path` as `Shards` has it.
@@ -102,7 +102,7 @@ def texts(path: str, shard: int, column: str) -> Iterator[tuple[int, str | value
     _, data = opened(path)
     with _asking(f'{path}: shard {shard} cannot be read'):
         for row, record in enumerate(data.shard(num_shards=data.num_shards, index=shard)):
-            yield row, values.text_of(record, column)
+            yield row, get_text(record, column)
 
 
 def records(path: str) -> Iterator[dict[str, Any]]:
@@ -127,7 +127,10 @@ def _parts(pattern: str) -> tuple[str, str | None, str | None, str]:
             f'{pattern}: must be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, as in'
             ' hf:wikimedia/wikipedia:20231101.de:train'
         )
-    name, config, split = parts[0], parts[1] if len(parts) == 3 else None, parts[-1]
+    name, split = parts[0], parts[-1]
+    config = None
+    if len(parts) == 3:
+        config = parts[1]
 
     # A folder may have an @ in its name.
     if os.path.isdir(name):
@@ -155,7 +158,7 @@ def opened(pattern: str) -> tuple[Any, Any]:
         return builder, builder.as_streaming_dataset(split=split)
 
 
-def _bytes(builder: Any, split: str, files: Any) -> int:
+def _count_bytes(builder: Any, split: str, files: Any) -> int:
     """Return the bytes of a split: of local files, else as the data set says, else 0."""
     if files and all(os.path.exists(file) for file in files):
         return sum(os.path.getsize(file) for file in files)
