@@ -10,8 +10,6 @@ from tests.input_pipeline.tokenizer import test_albert_directories as directorie
 from tests.parity import reference
 from tests.parity.reference import transformers
 
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 TEXT = [*directories.TEXT, *directories.NASTY, '한국어 사전을 학습합니다.']
 SHAPES = {
     'tiny': {'hidden_size': 32, 'num_attention_heads': 4, 'num_hidden_layers': 3},

@@ -22,8 +22,6 @@ from tests.helpers.vocabularies import write_vocabulary
 from tests.parity import answers, reference
 from tests.parity.reference import torch, transformers
 
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 TINY = reference.sizes()
 ODD = reference.sizes(
     vocab_size=131,

@@ -15,16 +15,11 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.conversion.tuned import folded
 from bert_jax.train.task_heads import HEADS
 from tests.helpers.numpy_bert import noisy_params
-
-_REASON = 'PyTorch, transformers and peft are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-theirs = pytest.importorskip('peft', reason=_REASON)
-
 from tests.parity import reference
+from tests.parity.reference import torch, transformers
 
-# Warnings of torch, transformers and peft are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
+theirs = pytest.importorskip('peft', reason='peft is not installed: bash launch/test.sh --parity')
+
 TINY = reference.sizes(num_hidden_layers=3)
 ODD = reference.sizes(
     vocab_size=131, hidden_size=27, num_attention_heads=3, intermediate_size=50, hidden_act='relu'

@@ -18,8 +18,6 @@ from bert_jax.train import task_heads
 from tests.parity import answers, reference
 from tests.parity.reference import torch, transformers
 
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 TEXT = [
     'The capital of France is Paris, on the Seine.',
     'Zürich 2024: naïve café owners don\'t agree; "we\'ll see" 한국어 😀',
