@@ -22,9 +22,9 @@ def served(
     """A model of transformers with random weights, read here and written with `tokenizer`."""
     theirs, ours = folder / 'theirs', folder / 'ours'
     sizes = {'intermediate_size': 50, 'max_position_embeddings': 130} | settings
+    tokenizer.save(theirs)
     made = reference.random_model(architecture, vocab_size=tokenizer.vocab_size, **sizes)
     made.save_pretrained(theirs)
-    tokenizer.save(theirs)
     read = read_source(str(theirs))
     export.write(read.bert, read.tokenizer, 'huggingface', str(ours))
     return ours, read.bert
