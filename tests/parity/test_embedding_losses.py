@@ -14,8 +14,6 @@ losses = pytest.importorskip('sentence_transformers.losses')
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 
-# torch warns of the loss that sentence-transformers reads as a number.
-pytestmark = pytest.mark.filterwarnings('default')
 B, D = 6, 16
 
 

@@ -23,7 +23,6 @@ from tests.helpers import tiny_models, tokenizer_folders
 from tests.parity import answers, reference
 from tests.parity.reference import torch, transformers
 
-pytestmark = pytest.mark.filterwarnings('default')
 sentence_transformers = pytest.importorskip('sentence_transformers')
 WORDS = [
     ['EU', 'rejects', "town's", 'call', ',', "don't", "'s", '(', '1996-08-22', ')', '.'],

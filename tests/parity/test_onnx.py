@@ -29,7 +29,6 @@ _REASON = 'onnx and onnxruntime are not installed: bash launch/test.sh --parity'
 onnx = pytest.importorskip('onnx', reason=_REASON)
 onnxruntime = pytest.importorskip('onnxruntime', reason=_REASON)
 
-pytestmark = pytest.mark.filterwarnings('default')
 # Every head of BERT; of the others those that read what a family has of its own.
 CASES = [('bert', head) for head in HEADS] + [
     (family, head) for family in SHAPES if family != 'bert' for head in ('masked_words', 'choice')

@@ -23,7 +23,6 @@ transformers = pytest.importorskip(
     'transformers', reason='transformers is not installed: bash launch/test.sh --parity'
 )
 
-pytestmark = pytest.mark.filterwarnings('default')  # those of transformers are not ours to mend
 # No words that Google's rules and the library's are known to part differently.
 PLAIN = [
     'The naïve café of Zürich, 1990!',

@@ -1,7 +1,8 @@
-"""RoBERTa against transformers from text to answer: its tokenizer, rows, positions and heads."""
+"""BERT, RoBERTa and ALBERT against transformers from text to answer: tokenizer, rows and heads."""
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.conversion import huggingface, serving
+from bert_jax.conversion import serving
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -18,8 +19,6 @@ from bert_jax.train import task_heads
 from tests.parity import answers, reference
 from tests.parity.reference import torch, transformers
 
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 TEXT = [
     'The capital of France is Paris, on the Seine.',
     'Zürich 2024: naïve café owners don\'t agree; "we\'ll see" 한국어 😀',
@@ -29,65 +28,73 @@ SHAPES = {
     'tiny': {'hidden_size': 32, 'num_attention_heads': 4, 'num_hidden_layers': 2},
     'odd': {'hidden_size': 27, 'num_attention_heads': 3, 'num_hidden_layers': 3},
 }
+# What another family's class has, and how its tokenizer is trained.
+FAMILIES = {
+    'Bert': ({}, VocabularyOptions(200, 'wordpiece')),
+    'Roberta': (
+        {'type_vocab_size': 1, 'layer_norm_eps': 1e-5, 'pad_token_id': 1, 'bos_token_id': 0}
+        | {'eos_token_id': 2},
+        VocabularyOptions(330, 'byte_bpe'),
+    ),
+    'Albert': (
+        {'embedding_size': 12},
+        VocabularyOptions(120, 'unigram', character_coverage=1.0),
+    ),
+}
+LABELS = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
 
 
-@pytest.fixture(scope='module')
-def tokenizer() -> Tokenizer:
-    return vocabulary.train(TEXT * 5, VocabularyOptions(330, 'byte_bpe'))[0]
+@functools.cache
+def tokenizer_of(family: str) -> Tokenizer:
+    return vocabulary.train(TEXT * 5, FAMILIES[family][1])[0]
 
 
 def served(
-    architecture: str, tokenizer: Tokenizer, folder: pathlib.Path, shape: str = 'tiny', **settings
+    family: str, head: str, folder: pathlib.Path, shape: str = 'tiny', **settings
 ) -> tuple[pathlib.Path, Model]:
-    """A model of transformers with random weights, read here and written again with `tokenizer`."""
-    theirs = reference.random_model(
-        architecture,
-        vocab_size=tokenizer.vocab_size,
-        intermediate_size=50,
-        max_position_embeddings=130,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-        **SHAPES[shape],
-        **settings,
-    )
-    theirs.save_pretrained(folder / 'theirs')
-    model = huggingface.read(folder / 'theirs').model
-    tokenizer.save(folder / 'ours')
-    huggingface.write(folder / 'ours', model)
-    return folder / 'ours', model
+    """A model of the family, and the folder that is written of it here."""
+    settings = FAMILIES[family][0] | SHAPES[shape] | settings
+    return answers.served(f'{family}For{head}', tokenizer_of(family), folder, **settings)
 
 
-def test_masked_words(tmp_path, tokenizer):
-    where, _ = served('RobertaForMaskedLM', tokenizer, tmp_path, 'odd')
-    answers.same_words(
-        where, 'The capital of France is <mask>.', '<mask> people don\'t like "Zürich" 😀'
-    )
+@pytest.fixture(params=FAMILIES)
+def family(request) -> str:
+    return request.param
 
 
-def test_classes_of_texts_and_pairs(tmp_path, tokenizer):
-    labels = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
-    where, _ = served('RobertaForSequenceClassification', tokenizer, tmp_path, **labels)
+def test_masked_words(tmp_path, family):
+    where, _ = served(family, 'MaskedLM', tmp_path, 'odd')
+    mask = tokenizer_of(family).special_tokens[4]
+    text, other = f'The capital of France is {mask}.', f'{mask} people don\'t like "Zürich" 😀'
+    answers.same_words(where, text, other)
+
+
+def test_classes_of_texts_and_pairs(tmp_path, family):
+    groups = {'num_hidden_layers': 6, 'num_hidden_groups': 3} if family == 'Albert' else {}
+    where, _ = served(family, 'SequenceClassification', tmp_path, **LABELS, **groups)
     answers.same_classes(where, *TEXT[:2])
 
 
-def test_a_number(tmp_path, tokenizer):
-    where, model = served('RobertaForSequenceClassification', tokenizer, tmp_path, num_labels=1)
+def test_a_number(tmp_path, family):
+    where, model = served(family, 'SequenceClassification', tmp_path, num_labels=1)
     assert model.head == 'regressor'
     answers.same_number(where, TEXT[0])
 
 
-def test_tags_and_choices(tmp_path, tokenizer):
+def test_answers_in_a_context(tmp_path, family):
+    where, _ = served(family, 'QuestionAnswering', tmp_path)
+    answers.same_answer(where, TEXT[2], TEXT[0])
+
+
+def test_tags_and_choices(tmp_path):
     """Logits of rows as transformers' tokenizer makes them, padding included."""
     theirs_of = transformers.AutoTokenizer.from_pretrained
-    for architecture, kind in (
-        ('RobertaForTokenClassification', transformers.AutoModelForTokenClassification),
-        ('RobertaForMultipleChoice', transformers.AutoModelForMultipleChoice),
+    for head, kind in (
+        ('TokenClassification', transformers.AutoModelForTokenClassification),
+        ('MultipleChoice', transformers.AutoModelForMultipleChoice),
     ):
-        options = {'num_labels': 3} if 'Token' in architecture else {}
-        where, model = served(architecture, tokenizer, tmp_path / architecture, **options)
+        options = {'num_labels': 3} if 'Token' in head else {}
+        where, model = served('Roberta', head, tmp_path / head, **options)
         texts = TEXT[:2], TEXT[1:]
         rows = theirs_of(where)(*texts, padding=True, return_tensors='np')
         batch = {
@@ -95,19 +102,19 @@ def test_tags_and_choices(tmp_path, tokenizer):
             'input_mask': rows['attention_mask'].astype(np.int32),
             'segment_ids': np.zeros_like(rows['input_ids'], np.int32),
         }
-        shape = (1, 2, -1) if 'Choice' in architecture else (2, -1)
+        shape = (1, 2, -1) if 'Choice' in head else (2, -1)
         batch = {name: array.reshape(shape) for name, array in batch.items()}
         found = np.asarray(serving.forward(model)(model.params, batch)['logits'])
         with torch.no_grad():
             rows = reference.tensors(batch, segments=False)
             wanted = kind.from_pretrained(where)(**rows).logits.numpy()
-        real = batch['input_mask'] > 0 if 'Token' in architecture else ...
+        real = batch['input_mask'] > 0 if 'Token' in head else ...
         np.testing.assert_allclose(found[real], wanted[real], atol=2e-5, rtol=0)
 
 
-def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
+def test_loss_of_answers_in_padded_rows(tmp_path):
     """Padding is among the classes of the softmax, there and here."""
-    _, model = served('RobertaForQuestionAnswering', tokenizer, tmp_path)
+    _, model = served('Roberta', 'QuestionAnswering', tmp_path)
     lengths, rng = np.array([56, 20, 30, 9]), np.random.default_rng(0)
     mask = (np.arange(56) < lengths[:, None]).astype(np.int32)
     batch = {
@@ -127,8 +134,3 @@ def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
     with torch.no_grad():
         wanted = theirs(**reference.tensors(batch, segments=False), **ends)
     assert abs(float(loss / weight) - float(wanted.loss)) < 1e-5
-
-
-def test_answers_in_a_context(tmp_path, tokenizer):
-    where, _ = served('RobertaForQuestionAnswering', tokenizer, tmp_path)
-    answers.same_answer(where, TEXT[2], TEXT[0])
