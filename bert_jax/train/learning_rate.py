@@ -79,8 +79,7 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
             share_left = jnp.ones(())
     decayed = h.end_lr + (h.peak_lr - h.end_lr) * share_left
     # Warm-up is a line from 0: step 0 moves nothing but the moments, as in the original.
-    warming_up = h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0)
-    return jnp.where(t < h.warmup_steps, warming_up, decayed)
+    return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
 
 
 def list_rates(

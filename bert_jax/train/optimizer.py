@@ -180,10 +180,11 @@ def _stable_adamw(
         ratios = jax.tree.map(lambda g, v: jnp.square(g) / jnp.maximum(v, config.eps**2), grads, nu)
 
         def direction(m, v, w, is_decayed, mean):
-            whole = m / (jnp.sqrt(v) + config.eps)
+            pulled: Any = 0.0
+            adam = m / (jnp.sqrt(v) + config.eps)
             if is_decayed:
-                whole = whole + decay * w
-            return whole / jnp.maximum(1.0, jnp.sqrt(mean))
+                pulled = decay * w
+            return (adam + pulled) / jnp.maximum(1.0, jnp.sqrt(mean))
 
         means = tensor_means(ratios, model)
         updates = jax.tree.map(direction, mu, nu, params, decay_mask(params), means)
