@@ -196,7 +196,7 @@ def test_a_sweeps_folder_takes_no_single_run_and_a_runs_folder_no_sweep(tmp_path
 def test_a_run_keeps_the_products_that_it_began_with_on_another_processor(tmp_path, monkeypatch):
     def products(folder, flags, *changes):
         """What config.json says of a run that begins or goes on on such a processor."""
-        monkeypatch.setattr(before_jax, 'flags', lambda: frozenset(flags.split()))
+        monkeypatch.setattr(before_jax, 'read_processor_flags', lambda: frozenset(flags.split()))
         config = run_context.choose_products(Workdir(folder), apply(load('bert_tiny'), changes))
         assert config.runtime.matmul_dtype != 'auto'
         Workdir(folder).create_or_resume(config, {})
