@@ -29,6 +29,7 @@ class RuntimeConfig(Section):
 
     removed = types.MappingProxyType(
         {
+            'decoder': 'records are read by numpy, to the same batches',
             'decoding_processes': 'one thread reads records fast enough',
             'gradient_exchange': 'gradients are always added up by a reduce-scatter',
         }
@@ -101,9 +102,6 @@ class RuntimeConfig(Section):
         'auto',
         "folder that keeps compiled programs for later runs; auto: the user's cache, but not for"
         ' several processes; none: they are not kept',
-    )
-    decoder: Literal['auto', 'tfdata', 'numpy'] = _runtime(
-        'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower"
     )
     log_every: int = _runtime(100, 'steps between log lines', within=COUNT)
     eval_every: int = _runtime(

@@ -230,7 +230,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
         model=model,
         phases=(schema.Phase(64, 10, 8),),
         optimizer=schema.OptimizerConfig(warmup_steps=0),
-        runtime=schema.RuntimeConfig(decoder='numpy'),
+        runtime=schema.RuntimeConfig(),
     )
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from bert_jax.input_pipeline.records import example_proto, tf_data
+from bert_jax.input_pipeline.records import example_proto
 from bert_jax.input_pipeline.records.example_proto import BadRecord, Feature
 from bert_jax.input_pipeline.records.tfrecord import FRAME_BYTES
 
@@ -178,23 +178,6 @@ def get_columns(
 ) -> dict[str, np.ndarray]:
     """Return what `decode_numpy` gives for those records, from `make_kept_dtype`."""
     return _flat_labels(spec, {f.name: rows[f.name].astype(f.dtype) for f in spec.features})
-
-
-def decode_tensorflow(
-    spec: RecordSpec,
-    vocab_size: int,
-    groups: range,
-    load: Callable[[int], list[bytes]],
-) -> Iterator[dict[str, np.ndarray] | None]:
-    """Yield `decode_numpy` by TensorFlow, of what `load` gives for each of `groups`.
-
-    None where a record is not in order: TensorFlow does not say which. See tf_data.parse_groups.
-    """
-    for columns in tf_data.parse_groups(spec.features, groups, load):
-        if columns is None or not in_range(spec, columns, vocab_size):
-            yield None
-        else:
-            yield get_columns(spec, columns)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:

@@ -1,21 +1,18 @@
 """A stream of records: batches of what each row of each step holds.
 
-A sampler (sampler.py) says which record that is. Two decoders carry it out with equal results:
-numpy, which is the faster one, and tf.data. This file must not know what the batches are for.
+A sampler (sampler.py) says which record that is. This file must not know what the batches are for.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 from etils import epath
 
-from bert_jax.configs.errors import UserError, require_extra
+from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.blocks import BlockCache, Blocks
 from bert_jax.input_pipeline.records.sampler import SAMPLERS, Growth
@@ -48,7 +45,6 @@ class RecordStream:
       split: 'train' or 'eval'.
       batch_size: rows of a batch over all processes.
       seed: with the step, decides the order.
-      decoder: 'numpy', 'tfdata', or 'auto', which is numpy.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of sampler.py.
       growth: how many rows training steps read where that grows; default batch_size from the first
@@ -66,7 +62,6 @@ class RecordStream:
         split: str,
         batch_size: int,
         seed: int,
-        decoder: Literal['auto', 'tfdata', 'numpy'] = 'auto',
         rows: tuple[tuple[int, int], ...] | None = None,
         order: Literal['spread', 'blocks'] = 'spread',
         growth: Growth | None = None,
@@ -75,16 +70,6 @@ class RecordStream:
         if not all(0 <= first < last <= batch_size for first, last in rows):
             raise ValueError(f'rows={rows} are not ranges within a batch of {batch_size}')
 
-        # The decoder is settled now, not at the first batch, so that the error comes before any
-        # work.
-        if decoder == 'tfdata':
-            require_extra(
-                'runtime.decoder=tfdata',
-                'tensorflow',
-                'tensorflow',
-                ', or take the decoder auto, which reads with numpy',
-            )
-        self._tensorflow = decoder == 'tfdata'
         self._directory, self._batch_size = epath.Path(directory), batch_size
         # A batch that does not grow is one that is full from the first step on.
         self._growth = growth or Growth(batch_size, 1, batch_size, 1)
@@ -218,12 +203,11 @@ class RecordStream:
 
         # Groups of steps are made at once, and cut into batches again.
         groups, size = range(steps.start, steps.stop, self._at_once), len(self._rows)
-        make = self._by_tensorflow if self._tensorflow else self._by_numpy
-        for columns in make(indices_of, groups, open_blocks):
+        for columns in self._make_groups(indices_of, groups, open_blocks):
             for first in range(0, len(columns['input_ids']), size):
                 yield {name: column[first : first + size] for name, column in columns.items()}
 
-    def _by_numpy(
+    def _make_groups(
         self, indices_of: Callable[[int], np.ndarray], groups: range, open_blocks: int
     ) -> Iterator[_Columns]:
         """Yield the rows of each group, in their order."""
@@ -260,32 +244,3 @@ class RecordStream:
                 fields.keep_numpy(self._spec, self._vocab_size, text, starts, ends, rows)
             except fields.BadRecord as error:
                 raise self._blocks.fault(block, error.row, error.reason) from None
-
-    def _by_tensorflow(
-        self, indices_of: Callable[[int], np.ndarray], groups: range, open_blocks: int
-    ) -> Iterator[_Columns]:
-        """Yield what `_by_numpy` does, decoded in TensorFlow's threads."""
-        # Kept: what takes turns, and where none do, twice what a batch touches.
-        touched = len(self._rows) // shards.BLOCK + self._ranges
-        payloads = functools.lru_cache(open_blocks + 2 * touched)(self._payloads)
-        pool, loading = ThreadPoolExecutor(self._readers, 'blocks'), threading.Lock()
-
-        def load(first: int) -> list[bytes]:
-            blocks, offsets = indices_of(first).tolist()
-            needed = set(blocks)
-            with loading:  # a block that two groups want is read once
-                of_block = dict(zip(needed, pool.map(payloads, needed)))
-            return [of_block[block][offset] for block, offset in zip(blocks, offsets)]
-
-        decoded = fields.decode_tensorflow(self._spec, self._vocab_size, groups, load)
-        for first, columns in zip(groups, decoded):
-            # The other decoder names the record that is not in order.
-            if columns is None:
-                (columns,) = self._by_numpy(indices_of, range(first, first + 1), open_blocks)
-            yield columns
-
-    def _payloads(self, block: int) -> list[bytes]:
-        """Return the serialised records of a block."""
-        text = self._blocks.read(block)
-        starts, ends = self._blocks.records(block, text)
-        return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

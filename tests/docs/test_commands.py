@@ -273,7 +273,7 @@ def here(command: Command) -> str:
         assert isinstance(config, schema.PretrainConfig)
         sizes = [size for size in _PHASE if f'--{size}=' not in text]  # else refused as given twice
         small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in sizes]
-        small += ['optimizer.warmup_steps=1', 'runtime.decoder=numpy', 'runtime.accumulation=1']
+        small += ['optimizer.warmup_steps=1', 'runtime.accumulation=1']
         small += [f'model.{change}' for change in DROPPED]
         if not any(word.startswith('--init_from') for word in arguments):
             # Of README's model others copy blocks and read the last four states.

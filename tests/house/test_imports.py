@@ -19,7 +19,6 @@ ACCELERATOR = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 TENSORFLOW = {'tensorflow', 'tensorflow_datasets', 'tf_keras', 'keras'}
 # Where TensorFlow may be imported, and there only inside functions.
 TENSORFLOW_READERS = (
-    'input_pipeline/records/tf_data.py',
     'input_pipeline/text/tfds',
     'bert_jax/conversion/',
 )

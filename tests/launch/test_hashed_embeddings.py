@@ -76,7 +76,7 @@ def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
     rows[: len(ENTRIES)] = spelling.vectors(ENTRIES, 24)
     params['encoder']['embeddings']['word'] = rows
 
-    batches = RecordStream(str(folder / 'records'), 'eval', 24, 0, 'numpy').evaluation()
+    batches = RecordStream(str(folder / 'records'), 'eval', 24, 0).evaluation()
     assert report['metrics']['mlm_loss'] == pytest.approx(
         mlm_loss(params, MODEL, batches), abs=1e-4
     )

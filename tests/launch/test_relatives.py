@@ -197,7 +197,7 @@ def test_published_robertas_have_their_parameters():
 @pytest.mark.parametrize('folder', [SLOW], indirect=True)
 def test_a_robertas_rows_go_on_across_documents_and_its_words_have_spaces(folder):
     tokenizer = Tokenizer.load(folder / 'tokenizer')
-    stream = RecordStream(str(folder / 'records'), 'train', 16, 0, 'numpy')
+    stream = RecordStream(str(folder / 'records'), 'train', 16, 0)
     batch = next(iter(stream.batches(0)))
     ids, real = batch['input_ids'], batch['input_mask'] > 0
     assert (ids[~real] == tokenizer.pad_id).all() and real.mean() > 0.7

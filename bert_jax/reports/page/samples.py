@@ -126,7 +126,7 @@ def find_hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
         raise UserError(f'{records} holds other records by now: their tokenizer is another')
     if not manifest.records('eval'):
         raise UserError(f'{records} holds nothing out')
-    for batch in RecordStream(records, 'eval', 64, 0, 'numpy').evaluation():
+    for batch in RecordStream(records, 'eval', 64, 0).evaluation():
         for row in range(int(batch['example_weights'].sum())):
             word = _hide_word({name: column[row] for name, column in batch.items()}, tokenizer)
             if word:

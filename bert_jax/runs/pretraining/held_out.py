@@ -177,9 +177,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
 
     # No gradients are kept, so batches are larger than in training.
     size = eval_batch_size(mesh, manifest.seq_len, manifest.records(split))
-    stream = RecordStream(
-        data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size)
-    )
+    stream = RecordStream(data, split, size, config.seed, sharding.local_rows(mesh, size))
     params = partition.put(source.params, mesh, config.runtime.scan_layers)
     inputs = word_vectors.inputs(config.model, tokenizer)
 

@@ -38,7 +38,6 @@ class PhaseData:
       mesh: the devices.
       seed: of the order of its records.
       order: how they are ordered, as PretrainConfig.record_order.
-      decoder: what decodes them, as RuntimeConfig.decoder.
       inputs: makes what the model reads of a batch of a tokenizer's ids.
       growth: how its batch grows; None where it does not.
       teacher: adds its answers to a batch; None where there is none.
@@ -51,7 +50,6 @@ class PhaseData:
     mesh: Mesh
     seed: int
     order: Literal['spread', 'blocks']
-    decoder: Literal['auto', 'tfdata', 'numpy']
     inputs: Callable[[dict[str, Any]], dict[str, Any]]
     growth: Growth | None = None
     teacher: Teacher | None = None
@@ -69,7 +67,6 @@ class PhaseData:
             split,
             size,
             self.seed,
-            self.decoder,
             rows=sharding.local_rows(self.mesh, size),
             order=self.order,
             growth=self.growth,
@@ -134,7 +131,6 @@ def make_phases(
             # ones would read them as the first did.
             config.seed + number,
             config.record_order,
-            config.runtime.decoder,
             word_vectors.inputs(config.model, records[number].tokenizer),
             growth,
             teacher,

@@ -98,12 +98,12 @@ def test_held_out_records_lie_apart_by_language(tmp_path, vocabulary, texts):
     _, rows, names = read(tmp_path / 'out', 'eval')
     for row, name in zip(rows, names, strict=True):
         assert languages_in(row, words) == {name.split('-')[1]}
-    stream = RecordStream(tmp_path / 'out', 'eval', 7, 0, 'numpy')
+    stream = RecordStream(tmp_path / 'out', 'eval', 7, 0)
     assert stream.languages == ('de', 'ko') and stream.records == len(rows)
     for language in stream.languages:
         weights = sum(b['example_weights'].sum() for b in stream.evaluation(0, language))
         assert weights == sum(name.split('-')[1] == language for name in names)
-    assert RecordStream(tmp_path / 'out', 'train', 7, 0, 'numpy').languages == ('',)
+    assert RecordStream(tmp_path / 'out', 'train', 7, 0).languages == ('',)
 
 
 def test_a_language_that_no_input_has_is_refused(tmp_path, vocabulary, texts):
