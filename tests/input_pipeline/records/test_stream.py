@@ -85,7 +85,7 @@ def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory):
     growth = Growth(24, 3, 96, parts)
     assert [growth.size(step) for step in range(12)] == sizes
     assert [growth.before(step) for step in range(13)] == np.cumsum([0, *sizes]).tolist()
-    stream = RecordStream(directory, 'train', 96, 1, 'numpy', growth=growth)
+    stream = RecordStream(directory, 'train', 96, 1, growth=growth)
     order = names(take(RecordStream(directory, 'train', 12, 1), 70))
     whole, read = take(stream, 12), 0
     for step, batch in enumerate(whole):
@@ -101,7 +101,7 @@ def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory):
 
     # A resumed run, and a process that has some of the rows.
     assert_same(take(stream, 7, 5), whole[5:])
-    share = RecordStream(directory, 'train', 96, 1, 'numpy', ((8, 20), (60, 96)), growth=growth)
+    share = RecordStream(directory, 'train', 96, 1, ((8, 20), (60, 96)), growth=growth)
     wanted = np.r_[8:20, 60:96]
     assert_same(
         take(share, 12), [{name: x[wanted] for name, x in batch.items()} for batch in whole]
@@ -132,7 +132,7 @@ def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahea
 
 @pytest.mark.parametrize('rows', [None, ((64, 128), (0, 8))])
 def test_evaluation_pads_its_tail_and_drops_nothing(directory, rows):
-    stream = RecordStream(directory, 'eval', 128, 1, 'numpy', rows)
+    stream = RecordStream(directory, 'eval', 128, 1, rows)
     batches = list(stream.evaluation())
     chosen = np.concatenate([np.arange(a, b) for a, b in rows or ((0, 128),)])
     assert [len(batch['input_ids']) for batch in batches] == [len(chosen)] * 3
@@ -198,4 +198,4 @@ def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, split, damag
 
 def test_rows_beyond_the_batch_are_a_mistake_of_the_program(directory):
     with pytest.raises(ValueError, match='ranges'):
-        RecordStream(directory, 'train', 8, 0, 'numpy', rows=((4, 9),))
+        RecordStream(directory, 'train', 8, 0, rows=((4, 9),))
