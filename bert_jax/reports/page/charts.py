@@ -110,7 +110,8 @@ def draw_metrics(series: Sequence[Series], of: str) -> list[Figure]:
 
 def _draw_metric(name: str, series: Sequence[Series], of: str) -> Figure | None:
     """Return one metric of all runs that have it; None where none has."""
-    measured, colours, numbers = [], {}, {}
+    measured, colours = [], {}
+    numbers: dict[bool, list[tuple[str, str, float, float]]] = {}
     for label, colour, run in series:
         guesses = select_guesses(run.guesses, name)
         for split in dict.fromkeys(line['split'] for line in run.lines):
@@ -128,7 +129,7 @@ def _draw_metric(name: str, series: Sequence[Series], of: str) -> Figure | None:
     if name == 'loss':
         unit = get_loss_unit(series[0].run.data)
     chart = make_chart(title, unit, measured)
-    # Of what was measured in training as well the numbers are those of other data.
+    # Where there are numbers of other data, those in training are left out.
     shown = numbers.get(False) or numbers[True]
     return Figure(name, f'{title}, {of}', chart, colours, shown)
 

@@ -179,7 +179,7 @@ def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
     if not folders:
         raise UserError('name the folders of one or more runs: --workdir=DIR')
     once: dict[str, str] = {}
-    for folder in map(os.fspath, folders):
+    for folder in [os.fspath(each) for each in folders]:
         once[folder if '://' in folder else os.path.abspath(folder)] = folder
 
     # A name is as much of the end of each path as tells it from the others.
