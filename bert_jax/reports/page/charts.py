@@ -130,7 +130,7 @@ def _draw_metric(name: str, series: Sequence[Series], of: str) -> Figure | None:
     if name == 'loss':
         unit = get_loss_unit(series[0].run.data)
     chart = make_chart(title, unit, measured)
-    # Of what was measured in training as well the numbers are those of other data.
+    # Where there are numbers of other data, those in training are left out.
     shown = numbers.get(False) or numbers[True]
     return Figure(name, f'{title}, {of}', chart, colours, shown)
 

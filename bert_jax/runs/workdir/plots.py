@@ -52,7 +52,7 @@ _IN_A_PAGE = [
 
 # All in the colours of this file, so that a page can put others in their place. Names are drawn as
 # they are, also those with a $.
-_LOOK = {
+_LOOK: dict[str, Any] = {
     'axes.edgecolor': INK,
     'axes.labelcolor': INK,
     'axes.spines.right': False,
