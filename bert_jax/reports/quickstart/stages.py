@@ -1,30 +1,30 @@
 """The stages of the quickstart: from a text to fine-tuned models, each made once.
 
-Owns what a stage is made from and by which commands; each names those before it by their keys, so
-that what they change makes it again. It must not know where the text comes from (corpus.py), nor
-what the results are (results.py).
+A stage is made by the function that a user would call, and says the command that stands for it. It
+names the stages before it by their keys, so that what they change makes it again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, cast
 
+import bert_jax
+from bert_jax.cli.commands import script_name
+from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import Result, Store
+from bert_jax.configs.load import load
 from bert_jax.configs.options import option
-from bert_jax.reports.quickstart.commands import run, say
+from bert_jax.input_pipeline.text.lines import TextOptions
 
-if TYPE_CHECKING:
-    from bert_jax.configs.schema import PretrainConfig
-    from bert_jax.input_pipeline.tokenizer.casing import Casing
-    from bert_jax.reports.quickstart.corpus import Source
-
-# Of English and Korean text alike, about; decides how many differently masked copies are made.
-BYTES_PER_TOKEN = 4.5
+# Of English and Korean text alike, about.
+BYTES_PER_PIECE = 4.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Options:
     corpus: tuple[str, ...] | None = option(
         None,
         'your own text, a glob, as often as there are texts; documents stand between blank lines '
-        '(default: docstrings of the installed packages)',
+        '(default: docstrings of the packages that this one needs)',
     )
     language: str | None = option(
         None,
@@ -75,171 +75,185 @@ class Options:
         bounds=(0, None),
     )
 
-    def sizes(self) -> list[int]:
-        """Return the sizes in --train_examples, ascending, each once.
-
-        Raises:
-          UserError: one of them is no size.
-        """
+    def __post_init__(self) -> None:
         if not self.train_examples or min(self.train_examples) < 1:
-            given = ','.join(map(str, self.train_examples))
+            given = join(self.train_examples)
             raise UserError(
                 f'--train_examples={given}: must be whole numbers above 0, separated by commas'
             )
-        return sorted(set(self.train_examples))
 
 
-def make(options: Options, source: Source, store: Store) -> None:
-    """Make all stages in their order, those that are done aside."""
-    from bert_jax.configs.load import load
-    from bert_jax.reports.quickstart.corpus import write_text
+class Stages:
+    """All stages of a quickstart, in the order in which they are made.
 
-    # The text first, for it is split there: what is held out is seen by no later stage.
-    config = cast('PretrainConfig', load('quickstart'))
-    pieces = config.phases[0].seq_len - 2  # without [CLS] and [SEP]
-    text = store.make('text', source.inputs, lambda folder: write_text(source, folder))
-    vocabulary = _vocabulary(store, options, source.casing(text.folder), text)
-    made_of = {'text': text.key, 'vocabulary': vocabulary.key}
-    task = store.make(
-        'task',
-        {**made_of, 'question': source.question, 'pieces': pieces},
-        lambda folder: source.make_task(text.folder, vocabulary.folder, pieces, folder),
-    )
-    lines = text
-    if source.line_pieces:
-        lines = _lines(store, source.line_pieces, text, vocabulary)
-    records = _records(store, options, config, text, lines, vocabulary)
-    pretrained = _pretrain(store, options, config, records)
-    _finetune(store, options, pieces + 2, task, pretrained)
-
-
-def _vocabulary(store: Store, options: Options, casing: Casing, text: Result) -> Result:
-    """Learn the vocabulary from the training side alone; `casing`: what --cased=auto means."""
-    automatic = options.cased == 'auto'
-    cased = not casing.lower_case if automatic else options.cased == 'yes'
-    case = '--nolower_case' if cased else '--lower_case'
-    arguments = [f'--vocab_size={options.vocab_size}', case]
-    files = [f'--input={text.folder}/train.txt']
-
-    def fill(folder: Path) -> None:
-        if automatic:
-            say(str(casing).split(': --')[0])
-        run('train_vocab', *files, f'--output={folder}', *arguments)
-
-    return store.make('vocabulary', {'text': text.key, 'arguments': arguments}, fill)
-
-
-def _lines(store: Store, pieces: int, text: Result, vocabulary: Result) -> Result:
-    """Write the text in lines that are short against a row.
-
-    Of sentences as long as a row next sentence prediction gets hardly any pair of neighbours: four
-    of five pairs would be random ones.
+    Attributes:
+      options: what the user asked for.
+      store: the folder of all; it knows which stages are done.
     """
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
-    from bert_jax.reports.quickstart.pieces import write_lines
 
-    return store.make(
-        'lines',
-        {'text': text.key, 'vocabulary': vocabulary.key, 'pieces': pieces},
-        lambda folder: write_lines(text.folder, folder, Tokenizer.load(vocabulary.folder), pieces),
-    )
+    def __init__(self, options: Options, store: Store):
+        """Take the options; `store`: where the stages are made."""
+        self.options, self.store = options, store
+
+    def make_all(self, reading: TextOptions) -> None:
+        """Make all stages, those that are done aside; `reading`: how a text of the user is read."""
+        from bert_jax.reports.quickstart.mixed_passages import write_task
+        from bert_jax.reports.quickstart.text_split import write_lines
+
+        # The text first, for it is split there: no later stage learns from what is held out.
+        text = self.make_text(reading)
+        task = self.store.make(
+            'task', {'text': text.key}, lambda folder: write_task(text.folder, folder)
+        )
+        lines = self.store.make(
+            'lines', {'text': text.key}, lambda folder: write_lines(text.folder, folder)
+        )
+        records = self.make_records(text, lines)
+        self.finetune(task, self.pretrain(records))
+
+    def make_text(self, reading: TextOptions) -> Result:
+        """Read the user's text or the docstrings, and hold a part of it out."""
+        from bert_jax.reports.quickstart import docstrings, text_split
+
+        corpus, limit = self.options.corpus, int(self.options.corpus_mb * 1e6)
+        inputs: dict[str, Any]
+        if corpus:
+            documents = text_split.iterate_own_text(corpus, reading, limit)
+            files = text_split.list_files(corpus, reading)
+            inputs = {'corpus': files, 'options': dataclasses.asdict(reading), 'limit': limit}
+        else:
+            distributions = docstrings.find_distributions()
+            documents = docstrings.iterate_docstrings(distributions)
+            inputs = {'packages': {each.name: each.version for each in distributions}}
+        return self.store.make(
+            'text', inputs, lambda folder: text_split.write_split(documents, folder)
+        )
+
+    def make_records(self, text: Result, lines: Result) -> Result:
+        """Write records of the lines, by a vocabulary of the training side alone."""
+        options = self.options
+        vocabulary = self.run(
+            'vocabulary',
+            'train_vocab',
+            [text],
+            {'input': (f'{text.folder}/train.txt',)},
+            vocab_size=options.vocab_size,
+            language=options.language if options.corpus else 'en',
+            lower_case={'auto': None, 'yes': False, 'no': True}[options.cased],
+        )
+
+        # As many copies, each with masks of its own, as will be read; ten are the original's.
+        phase = cast(schema.PretrainConfig, load('quickstart')).phases[0]
+        pieces_read = (options.steps or phase.steps) * phase.batch_size * phase.seq_len
+        text_bytes = read_object(text.folder / 'counts.json')['train.txt']['bytes']
+        copies = math.ceil(pieces_read * BYTES_PER_PIECE / text_bytes)
+        return self.run(
+            'records',
+            'preprocess',
+            [lines, vocabulary],
+            {
+                'input': f'{lines.folder}/train.txt',
+                'eval_input': f'{lines.folder}/held_out.txt',
+                'tokenizer': f'{vocabulary.folder}',
+            },
+            seq_len=phase.seq_len,
+            dupe_factor=min(10, copies),
+            seed=options.seed,
+        )
+
+    def pretrain(self, records: Result) -> Result:
+        """Pre-train BERT-Tiny by the preset, and evaluate it on all held-out records."""
+        settings: dict[str, Any] = {'seed': self.options.seed}
+        if steps := self.options.steps:
+            # Warm-up and evaluations in proportion, as in the preset.
+            settings |= {
+                'phases.0.steps': steps,
+                'optimizer.warmup_steps': steps // 15,
+                'runtime.eval_every': math.ceil(steps / 6),
+            }
+        data = f'{records.folder}'
+        pretrained = self.run(
+            'pretrain',
+            'pretrain',
+            [records],
+            {'data': data},
+            config='quickstart',
+            settings=settings,
+        )
+        if not (pretrained.folder / 'eval' / 'eval.json').exists():
+            call('evaluate', workdir=f'{pretrained.folder}', data=data)
+        return pretrained
+
+    def finetune(self, task: Result, pretrained: Result) -> None:
+        """Fine-tune on several numbers of examples, from the pre-trained and from random weights.
+
+        Several seeds of each, and as many steps for few examples as for many.
+        """
+        # A size that the text cannot give is replaced by all there is.
+        rows = (task.folder / 'train.jsonl').read_text(encoding='utf-8').count('\n')
+        sizes = sorted({min(size, rows) for size in self.options.train_examples})
+        seeds = range(self.options.finetune_runs)
+        settings = {}
+        if self.options.finetune_steps:
+            settings['steps'] = self.options.finetune_steps
+        # All in one sweep: its runs share the compiled programs.
+        self.run(
+            'finetune',
+            'finetune',
+            [task, pretrained],
+            {'task': f'{task.folder}/task.json', 'init_from': f'{pretrained.folder}'},
+            config='quickstart_finetune',
+            settings=settings,
+            sweep=f'train_examples={join(sizes)};init=source,random;seed={join(seeds)}',
+        )
+
+    def run(
+        self, stage: str, name: str, needs: list[Result], paths: dict[str, Any], **options: Any
+    ) -> Result:
+        """Make a stage by one call.
+
+        Args:
+          stage: its name, and that of its folder.
+          name: the function of `bert_jax`.
+          needs: the stages that it reads.
+          paths: what it is to read; the keys of `needs` stand for it in the stage's inputs.
+          **options: all else that it is told.
+        """
+        inputs = {need.folder.name: need.key for need in needs} | options
+        if 'config' in options:  # the whole preset, so that a changed one makes the stage again
+            inputs['config'] = schema.to_dict(load(options['config']))
+        output = 'output' if name in ('train_vocab', 'preprocess') else 'workdir'
+        return self.store.make(
+            stage, inputs, lambda folder: call(name, **paths, **{output: f'{folder}'}, **options)
+        )
 
 
-def _records(
-    store: Store,
-    options: Options,
-    config: PretrainConfig,
-    text: Result,
-    lines: Result,
-    vocabulary: Result,
-) -> Result:
-    """Write records: as many copies of the text, each with masks of its own, as will be read.
+def join(numbers: Iterable[int]) -> str:
+    """Return numbers with commas between."""
+    return ','.join(map(str, numbers))
 
-    `lines` is the text as it is to be read: its own folder, or that of `_lines`.
+
+def call(name: str, **options: Any) -> None:
+    """Call a function of `bert_jax`, and print the command that stands for it.
+
+    Where a signal has stopped it, this program ends as the command would.
     """
-    # Word pieces that pre-training will read, over those that the text has. Ten copies are the
-    # original's dupe_factor, and enough.
-    phase = config.phases[0]
-    pieces_read = (options.steps or phase.steps) * phase.batch_size * phase.seq_len
-    counts = read_object(text.folder / 'counts.json')
-    pieces_held = counts['train']['bytes'] / BYTES_PER_TOKEN
-    arguments = [
-        f'--seq_len={phase.seq_len}',
-        f'--dupe_factor={min(10, math.ceil(pieces_read / pieces_held))}',
-        f'--seed={options.seed}',
-    ]
-
-    # Paths are left out of the inputs: the keys of the stages name what is there.
-    files = [
-        f'--input={lines.folder}/train.txt',
-        f'--eval_input={lines.folder}/held_out.txt',
-        f'--tokenizer={vocabulary.folder}',
-    ]
-    return store.make(
-        'records',
-        {'lines': lines.key, 'vocabulary': vocabulary.key, 'arguments': arguments},
-        lambda folder: run('preprocess', *files, f'--output={folder}', *arguments),
-    )
+    print('$', format_command(name, options), flush=True)
+    result = getattr(bert_jax, name)(**options)
+    if signal := getattr(result, 'signal', None):
+        sys.exit(128 + signal)
 
 
-def _pretrain(store: Store, options: Options, config: PretrainConfig, records: Result) -> Result:
-    """Pre-train BERT-Tiny by a preset, and evaluate it on all held-out records."""
-    from bert_jax.configs.schema import to_dict
-
-    # The vocabulary's real size: a small text may give fewer entries than were asked for.
-    vocab_size = read_object(records.folder / 'manifest.json')['vocab_size']
-    changes = [f'seed={options.seed}', f'model.vocab_size={vocab_size}']
-
-    # Warm-up and evaluations in proportion, as in the preset.
-    if options.steps:
-        changes += [
-            f'phases.0.steps={options.steps}',
-            f'optimizer.warmup_steps={options.steps // 15}',
-            f'runtime.eval_every={math.ceil(options.steps / 6)}',
-        ]
-    data = f'--data={records.folder}'
-
-    def fill(folder: Path) -> None:
-        workdir = f'--workdir={folder}'
-        sets = [f'--set={change}' for change in changes]
-        run('pretrain', f'--config={config.name}', data, workdir, *sets)
-        run('evaluate', workdir, data)
-
-    # The whole preset is an input, so that a changed one makes the run again.
-    inputs = {'records': records.key, 'config': to_dict(config), 'changes': changes}
-    return store.make('pretrain', inputs, fill)
-
-
-def _finetune(
-    store: Store, options: Options, seq_len: int, task: Result, pretrained: Result
-) -> None:
-    """Fine-tune on several numbers of examples, from the pre-trained and from random weights.
-
-    With several seeds, and in the same number of steps at every size.
-    """
-    from bert_jax.configs.presets import quickstart_finetune as recipe
-
-    # A size that the text cannot give is replaced by all there is.
-    with open(task.folder / 'train.jsonl', encoding='utf-8') as file:
-        available = sum(1 for _ in file)
-    sizes = sorted({min(size, available) for size in options.sizes()})
-
-    # All in one sweep: its runs share the compiled programs.
-    points = {
-        'train_examples': sizes,
-        'init': ('source', 'random'),
-        'seed': range(options.finetune_runs),
-    }
-    sweep = ';'.join(f'{name}={",".join(map(str, values))}' for name, values in points.items())
-    arguments = [f'--set=max_seq_length={seq_len}', f'--sweep={sweep}']
-    if options.finetune_steps:
-        arguments.insert(1, f'--set=steps={options.finetune_steps}')
-    files = [f'--task={task.folder}/task.json', f'--init_from={pretrained.folder}']
-    command = ['finetune', '--config=quickstart_finetune', *files]
-    inputs = {
-        'task': task.key,
-        'pretrain': pretrained.key,
-        'config': Path(recipe.__file__).read_text(),
-        'arguments': arguments,
-    }
-    store.make('finetune', inputs, lambda folder: run(*command, f'--workdir={folder}', *arguments))
+def format_command(name: str, options: Mapping[str, Any]) -> str:
+    """Return the command line of a call, as a shell takes it."""
+    words = [script_name(name)]
+    for flag, value in options.items():
+        if flag == 'settings':
+            words += [f'--set={setting}={each}' for setting, each in value.items()]
+        elif isinstance(value, bool):
+            words.append(f'--{flag}' if value else f'--no{flag}')
+        elif isinstance(value, tuple):
+            words += [f'--{flag}={each}' for each in value]
+        elif value is not None:
+            words.append(f'--{flag}={value}')
+    return shlex.join(words)

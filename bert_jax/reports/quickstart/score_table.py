@@ -1,0 +1,260 @@
+"""What a quickstart came to: results.json, the table with its conclusions, the page, and what next.
+
+Every number is read from a file that a stage has written, or counted from the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bert_jax.cli.commands import script_name
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import Store, write_note
+from bert_jax.reports.quickstart.text_split import HELD_OUT
+from bert_jax.runs.finetuning.sweep import aligned
+
+# Masked words that are shown.
+SAMPLES = 6
+# How much longer the next pre-training is.
+LONGER = 4
+
+
+def report(store: Store, source: str) -> str:
+    """Write results.json and report.html, and return what the terminal shows.
+
+    Args:
+      store: the finished stages.
+      source: what the text is.
+    """
+    from bert_jax.reports.page.page import write_report
+
+    folders = {name: stage.folder for name, stage in store.results.items()}
+    results = {
+        'text': {'source': source, **read_object(folders['text'] / 'counts.json')},
+        'pretraining': score_pretraining(folders['pretrain'], folders['records']),
+        'samples': fill_masked_words(folders['pretrain']),
+        'finetuning': score_finetuning(folders['task'], folders['finetune']),
+        'seconds': {name: stage.seconds for name, stage in store.results.items()},
+    }
+    write_note(store.path / 'results.json', results, 2)
+    page = write_report(
+        [folders['pretrain'], folders['finetune']], store.path / 'report.html', SAMPLES
+    )
+    lines = [*format_table(results), '', *draw_conclusions(results), '']
+    lines += [*format_samples(results['samples']), '', f'The runs as a page: {page}', '']
+    for meaning, command in list_next_steps(folders, results).items():
+        lines += [f'To {meaning}:', f'    {command}']
+    return '\n'.join(lines)
+
+
+def score_pretraining(folder: Path, records: Path) -> dict[str, Any]:
+    """Return the scores of a run on all held-out records, and what guessing scores on them."""
+    from bert_jax.runs.pretraining.baselines import baselines
+    from bert_jax.runs.workdir import notes
+    from bert_jax.runs.workdir.workdir import Workdir
+
+    # Over all records, not over the few that evaluations on the way read; noted for the page.
+    guess = baselines(str(records))
+    guessed = guess.by_metric(nsp=True)
+    workdir = Workdir(folder)
+    begun = max((noted.step for noted in notes.guesses(workdir)), default=0)
+    notes.note_guess(str(folder), notes.Guess(begun, guessed, os.path.abspath(records)))
+
+    final = read_object(folder / 'eval' / 'eval.json')
+    (phase,) = read_object(folder / 'config.json')['phases']
+    return {
+        'steps': final['step'],
+        'batch_size': phase['batch_size'],
+        'starts': [dataclasses.asdict(start) for start in notes.starts(workdir)],
+        'final': final['metrics'],
+        'guessing': {**guessed, 'mlm_perplexity': math.exp(guess.unigram_nll)},
+        'nats_gained': guess.unigram_nll - final['metrics']['mlm_loss'],
+    }
+
+
+def fill_masked_words(folder: Path) -> dict[str, Any]:
+    """Return held-out texts with what a run fills in before and after, or why there are none."""
+    from bert_jax.reports.page.runs import open_all
+    from bert_jax.reports.page.samples import samples
+
+    try:
+        filled = samples(open_all([folder])[0], SAMPLES)
+    except UserError as error:  # a vocabulary may have no whole words, of Thai for one
+        return {'texts': [], 'began': '', 'why': str(error)}
+    texts = []
+    for sample in filled.samples:
+        texts.append({**sample.hidden._asdict(), 'first': sample.first, 'now': sample.now})
+    return {'texts': texts, 'began': filled.began, 'why': ''}
+
+
+def score_finetuning(task: Path, folder: Path) -> dict[str, Any]:
+    """Return the accuracies of a sweep by training set size, and the most frequent label's."""
+    with open(task / 'held_out.jsonl', encoding='utf-8') as file:
+        labels = np.array([json.loads(line)['label'] for line in file])
+
+    # Right or wrong, example by example: what the error of the difference is taken from.
+    right = defaultdict[int, dict[str, list[Any]]](lambda: {'source': [], 'random': []})
+    for run in read_object(folder / 'sweep.json')['runs']:
+        predictions = folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv'
+        answers = np.loadtxt(predictions, str, skiprows=1, usecols=1, encoding='utf-8')
+        settings = run['settings']
+        right[settings['train_examples']][settings['init']].append(answers == labels)
+
+    rows = []
+    for size, by_init in sorted(right.items()):
+        row: dict[str, Any] = {'train_examples': size, 'steps': run['step']}
+        for init, runs in by_init.items():
+            accuracies = np.mean(runs, axis=1)
+            sd = accuracies.std(ddof=1).item() if len(runs) > 1 else None
+            row[init] = {'mean': accuracies.mean().item(), 'sd': sd, 'runs': len(runs)}
+        rows.append({**row, **compare(**by_init)})
+    return {
+        'held_out_examples': len(labels),
+        'majority': np.unique(labels, return_counts=True)[1].max().item() / len(labels),
+        'rows': rows,
+    }
+
+
+def compare(source: ArrayLike, random: ArrayLike) -> dict[str, Any]:
+    """Return the difference of two mean accuracies, its standard error, and the verdict.
+
+    Both sides have for each run which examples were right. Two things are up to chance: the seeds,
+    and which examples happen to be held out, which are the same on both sides. A difference is
+    clear beyond two standard errors, about 95 %; with one run a side, never.
+    """
+    sides = [np.asarray(side, float) for side in (source, random)]
+    by_example = sides[0].mean(axis=0) - sides[1].mean(axis=0)
+    difference = by_example.mean().item()
+    error, verdict = None, 'no clear difference'
+    if min(map(len, sides)) > 1:
+        variance = by_example.var(ddof=1) / len(by_example)
+        for side in sides:
+            variance += side.mean(axis=1).var(ddof=1) / len(side)
+        error = math.sqrt(variance)
+        if abs(difference) > 2 * error:
+            verdict = 'wins' if difference > 0 else 'loses'
+    return {'difference': difference, 'standard_error': error, 'verdict': verdict}
+
+
+def format_table(results: Mapping[str, Any]) -> list[str]:
+    """Return the scores as lines, each beside what guessing has: alone it says little."""
+    run, tuned = results['pretraining'], results['finetuning']
+    scores = [[f'{run["final"]["examples"]:,.0f} held-out rows', 'model', 'guessing', '']]
+    for label, name, form, how in (
+        ('masked tokens, accuracy', 'mlm_accuracy', '.1%', 'the most frequent token'),
+        ('masked tokens, NLL (nats)', 'mlm_loss', '.3f', 'unigram'),
+        ('masked tokens, perplexity', 'mlm_perplexity', '.1f', 'unigram'),
+        ('next sentence, accuracy', 'nsp_accuracy', '.1%', 'the more frequent label (chance)'),
+    ):
+        numbers = [f'{run[side][name]:{form}}' for side in ('final', 'guessing')]
+        scores.append([label, *numbers, how])
+
+    rows = [['training examples', 'pre-trained', 'random weights', 'difference', 'pre-training']]
+    for row in tuned['rows']:
+        cells = [f'{row["train_examples"]:,}']
+        for init in ('source', 'random'):
+            sd = row[init]['sd']
+            spread = '' if sd is None else f' ± {100 * sd:.1f}'
+            cells.append(f'{row[init]["mean"]:.1%}{spread}')
+        rows.append([*cells, f'{100 * row["difference"]:+.1f}', row['verdict']])
+    return [
+        f'Pre-training on {results["text"]["source"]}',
+        f'  {run["steps"]:,} steps of {run["batch_size"]} rows in'
+        f' {results["seconds"]["pretrain"]:.0f} s',
+        '',
+        *(f'  {line}' for line in aligned(scores, left=(0, 3))),
+        '',
+        'Fine-tuning: is a passage whole, or mixed with another?',
+        f'  {tuned["held_out_examples"]:,} dev examples; the most frequent class gives'
+        f' {tuned["majority"]:.1%}',
+        '',
+        *(f'  {line}' for line in aligned(rows, left=(0, 4))),
+    ]
+
+
+def draw_conclusions(results: Mapping[str, Any]) -> list[str]:
+    """Return what the numbers say, in sentences: also where pre-training did not help."""
+    # Less than 0.05 nats, or 0.02 of accuracy, counts as nothing learned.
+    run = results['pretraining']
+    gained = f'{run["nats_gained"]:+.2f} nats a masked token over the unigram baseline'
+    if run['nats_gained'] > 0.05:
+        lines = [f'Pre-training gained {gained}.']
+    else:
+        lines = [f'Pre-training learned no more than frequencies ({gained}): it needs more steps.']
+    if run['final']['nsp_accuracy'] < run['guessing']['nsp_accuracy'] + 0.02:
+        lines.append('Next sentence prediction was not learned: it is at chance.')
+    wording = {
+        'wins': 'is better',
+        'loses': 'is WORSE',
+        'no clear difference': 'is not clearly different',
+    }
+    for verdict, words in wording.items():
+        rows = results['finetuning']['rows']
+        sizes = [f'{row["train_examples"]:,}' for row in rows if row['verdict'] == verdict]
+        if sizes:
+            lines.append(
+                f'Fine-tuning {words} from the pre-trained weights at {", ".join(sizes)} training'
+                ' examples.'
+            )
+    return lines
+
+
+def format_samples(samples: Mapping[str, Any]) -> list[str]:
+    """Return held-out text with a word masked, and the words before and after pre-training."""
+    if not samples['texts']:
+        return [f'No masked words are shown: {samples["why"]}.']
+    lines = [
+        'Masked words of held-out text, the likeliest first, before pre-training'
+        f' ({samples["began"]}) and after it'
+    ]
+    for text in samples['texts']:
+        lines.append(f'  {text["before"]}[{text["word"]}]{text["after"]}')
+        for when, key in (('before', 'first'), ('after', 'now')):
+            lines.append(f'    {when:6}  ' + ', '.join(token for token, _ in text[key]))
+    return lines
+
+
+def list_next_steps(folders: Mapping[str, Path], results: Mapping[str, Any]) -> dict[str, str]:
+    """Return four commands on what was made, by what they do; they run as they are written."""
+    pretrained, held_out = folders['pretrain'], folders['text'] / HELD_OUT
+    with open(held_out, encoding='utf-8') as file:
+        sentence = file.readline().strip()
+    masked = f'{sentence} [MASK]'
+    for text in results['samples']['texts'][:1]:
+        masked = f'{text["before"]}[MASK]{text["after"]}'
+    # Of most examples the run of the first seed: nothing was selected.
+    most = results['finetuning']['rows'][-1]['train_examples']
+    tuned = folders['finetune'] / 'runs' / f'train_examples={most},init=source,seed=0'
+    commands = {
+        'fill in a masked word': ['fill_mask', f'--workdir={pretrained}', masked],
+        'find held-out sentences near to one': [
+            'nearest', f'--workdir={pretrained}', f'--input={held_out}', sentence,
+        ],
+        'answer a file of texts with a fine-tuned model': [
+            'predict', f'--workdir={tuned}', f'--input={folders["task"]}/held_out.jsonl',
+            f'--output={pretrained.parent}/answers.jsonl',
+        ],
+        f'pre-train {LONGER} times as long': [
+            'pretrain', '--config=quickstart', f'--data={folders["records"]}',
+            f'--workdir={pretrained.parent}/longer',
+            f'--steps={LONGER * results["pretraining"]["steps"]}',
+        ],
+    }  # fmt: skip
+    for words in commands.values():
+        # Of this environment, which need not be active.
+        script = Path(sys.executable).with_name(script_name(words[0]))
+        words[0] = os.path.relpath(script)
+    return {meaning: shlex.join(words) for meaning, words in commands.items()}
