@@ -30,16 +30,15 @@ PASSAGE_BYTES = 115
 MIN_WORDS = 6
 
 
-def write_task(text: Path, folder: Path) -> None:
-    """Write a JSONL file for each side of a text, and task.json.
+def write_task(folder: Path) -> None:
+    """Write a JSONL file for each side of the text in a folder, and task.json.
 
     Raises:
       UserError: a side has too few passages.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     for side, (name, most, fewest) in _SPLITS.items():
         passages = []
-        for document in (text / side).read_text(encoding='utf-8').split('\n\n'):
+        for document in (folder / side).read_text(encoding='utf-8').split('\n\n'):
             for passage in cut_text(document.replace('\n', ' '), PASSAGE_BYTES):
                 if len(passage.encode()) >= PASSAGE_BYTES // 2:
                     passages.append(passage)

@@ -43,20 +43,20 @@ def report(store: Store, source: str) -> str:
 
     folders = {name: stage.folder for name, stage in store.results.items()}
     results = {
-        'text': {'source': source, **read_object(folders['text'] / 'counts.json')},
+        'text': source,
         'pretraining': score_pretraining(folders['pretrain'], folders['records']),
         'samples': fill_masked_words(folders['pretrain']),
-        'finetuning': score_finetuning(folders['task'], folders['finetune']),
+        'finetuning': score_finetuning(folders['text'], folders['finetune']),
         'seconds': {name: stage.seconds for name, stage in store.results.items()},
     }
     write_note(store.path / 'results.json', results, 2)
     page = write_report(
         [folders['pretrain'], folders['finetune']], store.path / 'report.html', SAMPLES
     )
-    lines = [*format_table(results), '', *draw_conclusions(results), '']
-    lines += [*format_samples(results['samples']), '', f'The runs as a page: {page}', '']
+    lines = [*format_table(results), '', *format_samples(results['samples'])]
+    lines += ['', f'The runs as a page: {page}', '', 'What to do next']
     for meaning, command in list_next_steps(folders, results).items():
-        lines += [f'To {meaning}:', f'    {command}']
+        lines += [f'  {meaning}:', f'    {command}']
     return '\n'.join(lines)
 
 
@@ -100,9 +100,9 @@ def fill_masked_words(folder: Path) -> dict[str, Any]:
     return {'texts': texts, 'began': filled.began, 'why': ''}
 
 
-def score_finetuning(task: Path, folder: Path) -> dict[str, Any]:
+def score_finetuning(text: Path, folder: Path) -> dict[str, Any]:
     """Return the accuracies of a sweep by training set size, and the most frequent label's."""
-    with open(task / 'held_out.jsonl', encoding='utf-8') as file:
+    with open(text / 'held_out.jsonl', encoding='utf-8') as file:
         labels = np.array([json.loads(line)['label'] for line in file])
 
     # Right or wrong, example by example: what the error of the difference is taken from.
@@ -152,10 +152,11 @@ def compare(source: ArrayLike, random: ArrayLike) -> dict[str, Any]:
 def format_table(results: Mapping[str, Any]) -> list[str]:
     """Return the scores as lines, each beside what guessing has: alone it says little."""
     run, tuned = results['pretraining'], results['finetuning']
+    gained = f'unigram; {run["nats_gained"]:.3f} nats gained over it'
     scores = [[f'{run["final"]["examples"]:,.0f} held-out rows', 'model', 'guessing', '']]
     for label, name, form, how in (
         ('masked tokens, accuracy', 'mlm_accuracy', '.1%', 'the most frequent token'),
-        ('masked tokens, NLL (nats)', 'mlm_loss', '.3f', 'unigram'),
+        ('masked tokens, NLL (nats)', 'mlm_loss', '.3f', gained),
         ('masked tokens, perplexity', 'mlm_perplexity', '.1f', 'unigram'),
         ('next sentence, accuracy', 'nsp_accuracy', '.1%', 'the more frequent label (chance)'),
     ):
@@ -171,7 +172,7 @@ def format_table(results: Mapping[str, Any]) -> list[str]:
             cells.append(f'{row[init]["mean"]:.1%}{spread}')
         rows.append([*cells, f'{100 * row["difference"]:+.1f}', row['verdict']])
     return [
-        f'Pre-training on {results["text"]["source"]}',
+        f'Pre-training on {results["text"]}',
         f'  {run["steps"]:,} steps of {run["batch_size"]} rows in'
         f' {results["seconds"]["pretrain"]:.0f} s',
         '',
@@ -183,33 +184,6 @@ def format_table(results: Mapping[str, Any]) -> list[str]:
         '',
         *(f'  {line}' for line in aligned(rows, left=(0, 4))),
     ]
-
-
-def draw_conclusions(results: Mapping[str, Any]) -> list[str]:
-    """Return what the numbers say, in sentences: also where pre-training did not help."""
-    # Less than 0.05 nats, or 0.02 of accuracy, counts as nothing learned.
-    run = results['pretraining']
-    gained = f'{run["nats_gained"]:+.2f} nats a masked token over the unigram baseline'
-    if run['nats_gained'] > 0.05:
-        lines = [f'Pre-training gained {gained}.']
-    else:
-        lines = [f'Pre-training learned no more than frequencies ({gained}): it needs more steps.']
-    if run['final']['nsp_accuracy'] < run['guessing']['nsp_accuracy'] + 0.02:
-        lines.append('Next sentence prediction was not learned: it is at chance.')
-    wording = {
-        'wins': 'is better',
-        'loses': 'is WORSE',
-        'no clear difference': 'is not clearly different',
-    }
-    for verdict, words in wording.items():
-        rows = results['finetuning']['rows']
-        sizes = [f'{row["train_examples"]:,}' for row in rows if row['verdict'] == verdict]
-        if sizes:
-            lines.append(
-                f'Fine-tuning {words} from the pre-trained weights at {", ".join(sizes)} training'
-                ' examples.'
-            )
-    return lines
 
 
 def format_samples(samples: Mapping[str, Any]) -> list[str]:
@@ -244,7 +218,7 @@ def list_next_steps(folders: Mapping[str, Path], results: Mapping[str, Any]) -> 
             'nearest', f'--workdir={pretrained}', f'--input={held_out}', sentence,
         ],
         'answer a file of texts with a fine-tuned model': [
-            'predict', f'--workdir={tuned}', f'--input={folders["task"]}/held_out.jsonl',
+            'predict', f'--workdir={tuned}', f'--input={folders["text"]}/held_out.jsonl',
             f'--output={pretrained.parent}/answers.jsonl',
         ],
         f'pre-train {LONGER} times as long': [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_file, atomic_write
+from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.input_pipeline.text.lines import TextOptions
 
 TRAIN, HELD_OUT = 'train.txt', 'held_out.txt'
@@ -48,15 +47,16 @@ def hash_name(name: str) -> float:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], 'big') / 2**64
 
 
-def list_files(patterns: Sequence[str], options: TextOptions) -> list[list[Any]]:
-    """Return name, size and time of the last change of every file of a text."""
-    from etils import epath
+def list_files(patterns: Sequence[str], options: TextOptions) -> list[Any]:
+    """Return what identifies each file of a text, or each stretch of one, and when it was written.
 
+    Raises:
+      UserError: no file matches.
+    """
     from bert_jax.input_pipeline.text.corpus import units
 
-    names = {file.path for unit in units(patterns, options) for file in unit.files()}
-    stats = [(name, epath.Path(name).stat()) for name in sorted(names)]
-    return [[name, stat.length, stat.mtime] for name, stat in stats]
+    files = [file for unit in units(patterns, options) for file in unit.files()]
+    return [[file.path, file.start, file.bytes, file.version, file.state] for file in files]
 
 
 def iterate_own_text(
@@ -75,35 +75,42 @@ def iterate_own_text(
     total = size = 0
     for number, document in enumerate(read_documents(patterns, options, report)):
         name = '{}:{}'.format(*document.name)
-        document_bytes = sum(len(sentence.encode()) for sentence in document.sentences)
         heapq.heappush(heap, (-hash_name(name), number, name, document.sentences))
-        total += document_bytes
-        size += document_bytes
+        added = count_bytes(document.sentences)
+        total += added
+        size += added
         while size > limit and len(heap) > 1:
-            *_, dropped = heapq.heappop(heap)
-            size -= sum(len(sentence.encode()) for sentence in dropped)
+            size -= count_bytes(heapq.heappop(heap)[-1])
     for line in report.lines():
         logging.warning(line)
     if size < total:
-        amount = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
-        logging.info(f'{amount}, documents chosen by a hash (--corpus_mb for more)')
+        logging.info(
+            '%.1f of %.1f MB are used, documents chosen by a hash (--corpus_mb for more)',
+            size / 1e6,
+            total / 1e6,
+        )
 
     for _, _, name, sentences in sorted(heap, key=lambda kept: kept[1]):
         for start in range(0, len(sentences), PART_SENTENCES):
             yield Document(f'{name} {start}', sentences[start : start + PART_SENTENCES])
 
 
-def write_split(documents: Iterable[Document], folder: Path) -> None:
-    """Write train.txt and held_out.txt, a sentence a line and blank lines between documents.
+def count_bytes(sentences: Sequence[str]) -> int:
+    """Return the bytes of sentences as UTF-8."""
+    return sum(len(sentence.encode()) for sentence in sentences)
 
-    Of equal sentences, capitals aside, the first is kept. counts.json has the sizes of both.
+
+def write_split(documents: Iterable[Document], folder: Path) -> None:
+    """Write train.txt and held_out.txt, cut to lines, with blank lines between documents.
+
+    Of equal sentences, capitals aside, the first is kept.
 
     Raises:
       UserError: either side has too few documents.
     """
     folder.mkdir(parents=True, exist_ok=True)
     seen: set[str] = set()
-    counts = {TRAIN: Counter[str](), HELD_OUT: Counter[str]()}
+    written = Counter[str]()
     with (
         atomic_file(folder / TRAIN, 'w') as train,
         atomic_file(folder / HELD_OUT, 'w') as held_out,
@@ -116,31 +123,18 @@ def write_split(documents: Iterable[Document], folder: Path) -> None:
             if len(new) < MIN_SENTENCES:
                 continue
             seen.update(new)
-            text = '\n'.join(new.values()) + '\n\n'
-            is_held_out = hash_name(group) < HELD_OUT_FRACTION
-            (held_out if is_held_out else train).write(text)
-            counts[HELD_OUT if is_held_out else TRAIN].update(
-                documents=1, sentences=len(new), bytes=len(text.encode())
-            )
-        numbers = [count['documents'] for count in counts.values()]
+            lines = [line for sentence in new.values() for line in cut_text(sentence, LINE_BYTES)]
+            side = held_out if hash_name(group) < HELD_OUT_FRACTION else train
+            side.write('\n'.join(lines) + '\n\n')
+            written[side.name] += 1
+        numbers = written[train.name], written[held_out.name]
         if min(numbers) < MIN_DOCUMENTS:
             raise UserError(
                 f'the text has {numbers[0]} documents to learn from and {numbers[1]} to hold out,'
                 f' copies dropped: each needs {MIN_DOCUMENTS} (a document is what stands between'
                 ' blank lines)'
             )
-    atomic_write(folder / 'counts.json', json.dumps(counts, indent=2) + '\n')
-    for name, count in counts.items():
-        logging.info(f'{name}: {count["bytes"] / 1e6:.1f} MB, {count["documents"]:,} documents')
-
-
-def write_lines(text: Path, folder: Path) -> None:
-    """Write train.txt and held_out.txt of a text again, sentences cut to lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (TRAIN, HELD_OUT):
-        with open(text / name, encoding='utf-8') as source, atomic_file(folder / name, 'w') as file:
-            for sentence in source:
-                file.write('\n'.join(cut_text(sentence.strip(), LINE_BYTES)) + '\n')
+    logging.info('%s documents to learn from, %s held out', *numbers)
 
 
 def cut_text(text: str, limit: int) -> list[str]:
