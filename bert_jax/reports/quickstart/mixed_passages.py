@@ -7,7 +7,6 @@ together, and that is what pre-training teaches first.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from bert_jax.reports.quickstart.text_split import (
     TRAIN,
     WORD_BYTES,
     cut_text,
+    hash_name,
     split_words,
 )
 
@@ -65,7 +65,7 @@ def write_task(folder: Path) -> None:
 
 def mix_passages(passages: Sequence[str], limit: int) -> list[tuple[str, str]]:
     """Return at most `limit` (text, label), by turns two whole passages and two mixed ones."""
-    shuffled = sorted(passages, key=lambda passage: hashlib.sha256(passage.encode()).digest())
+    shuffled = sorted(passages, key=hash_name)
     rows: list[tuple[str, str]] = []
     for pair in zip(shuffled[::2], shuffled[1::2]):
         # A long word part by part: as much is exchanged of languages whose words are long.

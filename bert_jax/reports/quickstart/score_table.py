@@ -5,14 +5,13 @@ Every number is read from a file that a stage has written, or counted from the r
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 import shlex
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +68,12 @@ def score_pretraining(folder: Path, records: Path) -> dict[str, Any]:
     # Over all records, not over the few that evaluations on the way read; noted for the page.
     guess = baselines(str(records))
     guessed = guess.by_metric(nsp=True)
-    workdir = Workdir(folder)
-    begun = max((noted.step for noted in notes.guesses(workdir)), default=0)
+    begun = max((noted.step for noted in notes.guesses(Workdir(folder))), default=0)
     notes.note_guess(str(folder), notes.Guess(begun, guessed, os.path.abspath(records)))
 
     final = read_object(folder / 'eval' / 'eval.json')
-    (phase,) = read_object(folder / 'config.json')['phases']
     return {
         'steps': final['step'],
-        'batch_size': phase['batch_size'],
-        'starts': [dataclasses.asdict(start) for start in notes.starts(workdir)],
         'final': final['metrics'],
         'guessing': {**guessed, 'mlm_perplexity': math.exp(guess.unigram_nll)},
         'nats_gained': guess.unigram_nll - final['metrics']['mlm_loss'],
@@ -113,40 +108,39 @@ def score_finetuning(text: Path, folder: Path) -> dict[str, Any]:
         settings = run['settings']
         right[settings['train_examples']][settings['init']].append(answers == labels)
 
-    rows = []
-    for size, by_init in sorted(right.items()):
-        row: dict[str, Any] = {'train_examples': size, 'steps': run['step']}
-        for init, runs in by_init.items():
-            accuracies = np.mean(runs, axis=1)
-            sd = accuracies.std(ddof=1).item() if len(runs) > 1 else None
-            row[init] = {'mean': accuracies.mean().item(), 'sd': sd, 'runs': len(runs)}
-        rows.append({**row, **compare(**by_init)})
     return {
         'held_out_examples': len(labels),
         'majority': np.unique(labels, return_counts=True)[1].max().item() / len(labels),
-        'rows': rows,
+        'rows': [
+            {'train_examples': n, **compare(**by_init)} for n, by_init in sorted(right.items())
+        ],
     }
 
 
-def compare(source: ArrayLike, random: ArrayLike) -> dict[str, Any]:
-    """Return the difference of two mean accuracies, its standard error, and the verdict.
+def compare(source: Sequence[ArrayLike], random: Sequence[ArrayLike]) -> dict[str, Any]:
+    """Return the mean accuracies of two sides, their difference, its standard error, a verdict.
 
-    Both sides have for each run which examples were right. Two things are up to chance: the seeds,
-    and which examples happen to be held out, which are the same on both sides. A difference is
-    clear beyond two standard errors, about 95 %; with one run a side, never.
+    Both have for each run which examples were right. Two things are up to chance: the seeds, and
+    which examples happen to be held out, which are the same on both sides. A difference is clear
+    beyond two standard errors, about 95 %; with one run a side, never.
     """
-    sides = [np.asarray(side, float) for side in (source, random)]
-    by_example = sides[0].mean(axis=0) - sides[1].mean(axis=0)
-    difference = by_example.mean().item()
-    error, verdict = None, 'no clear difference'
-    if min(map(len, sides)) > 1:
-        variance = by_example.var(ddof=1) / len(by_example)
-        for side in sides:
-            variance += side.mean(axis=1).var(ddof=1) / len(side)
-        error = math.sqrt(variance)
-        if abs(difference) > 2 * error:
-            verdict = 'wins' if difference > 0 else 'loses'
-    return {'difference': difference, 'standard_error': error, 'verdict': verdict}
+    row: dict[str, Any] = {}
+    by_example = np.mean(source, axis=0) - np.mean(random, axis=0)
+    variance = by_example.var(ddof=1) / len(by_example)
+    for name, runs in (('source', source), ('random', random)):
+        accuracies = np.mean(runs, axis=1)
+        row[name] = {'mean': accuracies.mean().item(), 'sd': None, 'runs': len(runs)}
+        if len(runs) > 1:
+            row[name]['sd'] = accuracies.std(ddof=1).item()
+            variance += accuracies.var(ddof=1) / len(runs)
+
+    row['difference'] = by_example.mean().item()
+    row['standard_error'], row['verdict'] = None, 'no clear difference'
+    if len(source) > 1:
+        row['standard_error'] = math.sqrt(variance)
+        if abs(row['difference']) > 2 * row['standard_error']:
+            row['verdict'] = 'wins' if row['difference'] > 0 else 'loses'
+    return row
 
 
 def format_table(results: Mapping[str, Any]) -> list[str]:
@@ -173,8 +167,7 @@ def format_table(results: Mapping[str, Any]) -> list[str]:
         rows.append([*cells, f'{100 * row["difference"]:+.1f}', row['verdict']])
     return [
         f'Pre-training on {results["text"]}',
-        f'  {run["steps"]:,} steps of {run["batch_size"]} rows in'
-        f' {results["seconds"]["pretrain"]:.0f} s',
+        f'  {run["steps"]:,} steps in {results["seconds"]["pretrain"]:.0f} s',
         '',
         *(f'  {line}' for line in aligned(scores, left=(0, 3))),
         '',
