@@ -29,7 +29,6 @@ from typing import Any
 from absl import flags
 
 from benchmarks import machine, processes
-from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
 
 _INPUT = flags.DEFINE_string('input', None, 'a text file', required=True)
@@ -187,4 +186,4 @@ def run_reference(
 
 
 if __name__ == '__main__':
-    app.run(main, arguments='[-- FLAGS OF bert-preprocess]')
+    machine.run(main)

@@ -19,12 +19,26 @@ from tests.helpers.terminal import Terminal, pictures, screen
 
 PROGRAM = """
 import sys, time, types
+from dataclasses import dataclass
 from absl import logging
+from bert_jax.configs.options import option
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.cli import app
 
-def main(argv):
+@dataclass
+class Work:
+    '''Work.
+
+    Attributes:
+      words: long, fail.
+    '''
+    words: tuple[str, ...] = option((), words="long, fail")
+
+    def __call__(self):
+        work(self.words)
+
+def work(argv):
     steps = 1000 if 'long' in argv else 12
     with Progress('reading text', steps * 1e6, 'MB', 1e6) as progress:
         for step in range(steps):
@@ -41,7 +55,7 @@ def main(argv):
     print('result')
 
 if __name__ == '__main__':
-    app.run(main, arguments='long, fail')
+    app.run(Work)
 """
 WRITTEN = ['a line of the log', 'printed in pieces', 'half a line and its end']
 
