@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from bert_jax.cli.commands import script_name
 from bert_jax.configs.errors import UserError
@@ -41,7 +41,7 @@ def report(store: Store, source: str) -> str:
     from bert_jax.reports.page.page import write_report
 
     folders = {name: stage.folder for name, stage in store.results.items()}
-    results = {
+    results: dict[str, Any] = {
         'text': source,
         'pretraining': score_pretraining(folders['pretrain'], folders['records']),
         'samples': fill_masked_words(folders['pretrain']),
@@ -82,11 +82,13 @@ def score_pretraining(folder: Path, records: Path) -> dict[str, Any]:
 
 def fill_masked_words(folder: Path) -> dict[str, Any]:
     """Return held-out texts with what a run fills in before and after, or why there are none."""
-    from bert_jax.reports.page.runs import open_all
+    from bert_jax.reports.page.runs import Run, open_all
     from bert_jax.reports.page.samples import samples
 
     try:
-        filled = samples(open_all([folder])[0], SAMPLES)
+        (run,) = open_all([folder])
+        assert isinstance(run, Run), 'the pre-training stage is one run'
+        filled = samples(run, SAMPLES)
     except UserError as error:  # a vocabulary may have no whole words, of Thai for one
         return {'texts': [], 'began': '', 'why': str(error)}
     texts = []
@@ -117,7 +119,7 @@ def score_finetuning(text: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def compare(source: Sequence[ArrayLike], random: Sequence[ArrayLike]) -> dict[str, Any]:
+def compare(source: Sequence[NDArray], random: Sequence[NDArray]) -> dict[str, Any]:
     """Return the mean accuracies of two sides, their difference, its standard error, a verdict.
 
     Both have for each run which examples were right. Two things are up to chance: the seeds, and

@@ -113,7 +113,7 @@ def test_difference_counts_seeds_and_examples():
 
     Of the seeds, and of the mean difference over examples.
     """
-    seen = lambda *shares: [[i < share for i in range(10)] for share in shares]
+    seen = lambda *shares: [np.arange(10) < share for share in shares]
     difference = compare(seen(6, 8), seen(4, 4))
     seeds = np.var([0.6, 0.8], ddof=1) / 2
     examples = np.var([0, 0, 0, 0, 1, 1, 0.5, 0.5, 0, 0], ddof=1) / 10
@@ -121,7 +121,7 @@ def test_difference_counts_seeds_and_examples():
     assert difference['standard_error'] == pytest.approx(math.sqrt(seeds + examples))
     # Seeds that agree do not make 1.2 points on a thousand examples a fact.
     rng = np.random.default_rng(0)
-    a, b = ([rng.permutation(np.arange(1000) < right).tolist()] * 3 for right in (512, 500))
+    a, b = ([rng.permutation(np.arange(1000) < right)] * 3 for right in (512, 500))
     assert compare(a, b)['verdict'] == difference['verdict'] == 'no clear difference'
-    lone = compare([run * 40 for run in seen(8)], [run * 40 for run in seen(1)])
+    lone = compare([np.tile(run, 40) for run in seen(8)], [np.tile(run, 40) for run in seen(1)])
     assert (lone['standard_error'], lone['verdict']) == (None, 'no clear difference')
