@@ -9,11 +9,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# TensorFlow's documentation, with that of keras, is a third of the text without --corpus. Nothing else
-# needs it, and it is most of what is installed.
-what='.[tensorflow]'
-case " $*" in *' --corpus'*) what='.' ;; esac
-(cd "$root" && source launch/install.sh "$what")
+(cd "$root" && source launch/install.sh .)
 # What Python compiles of the packages is kept, whatever is set outside: install.sh leaves it to Python.
 unset PYTHONDONTWRITEBYTECODE
 exec "$root/.venv/bin/bert-quickstart" "$@"  # where the user stands: paths are theirs

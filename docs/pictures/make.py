@@ -45,8 +45,8 @@ def draw_loss(run: pathlib.Path) -> None:
 def draw_terminal(text: str) -> None:
     """The table and the masked words at the end of the output, in the letters of a terminal."""
     lines = text.partition('\nWhat to do next')[0].rstrip().splitlines()
-    steps = [number for number, line in enumerate(lines) if line.startswith('[')]  # [09:30:00] text
-    shown = [line[:COLUMNS].rstrip() for line in lines[steps[-1] + 2 :]]
+    steps = [number for number, line in enumerate(lines) if line.startswith('Pre-training on ')]
+    shown = [line[:COLUMNS].rstrip() for line in lines[steps[-1] :]]
     width, height = COLUMNS * LETTER + 24, len(shown) * LINE + 24
     rows = [
         f'<text x="12" y="{number * LINE + 24}" xml:space="preserve">{html.escape(line)}</text>'

@@ -1,16 +1,12 @@
-"""The documentation strings of the installed Python packages, as documents of sentences.
+"""The docstrings of what bert_jax is installed with, as documents of English sentences.
 
-English prose that every installation already has: no download, nothing third-party in
-this repository. Owns which packages are read, where their docstrings are (found with
-`ast`, so nothing is imported or run) and what of them is prose. Sentences are cut by
-input_pipeline/text/lines.py; what is held out is text_split.py's.
+Every installation has them, so nothing is downloaded and no text of others is in this repository.
+Files are parsed with `ast`; nothing is imported or run. What is held out is text_split.py's.
 """
 
 from __future__ import annotations
 
 import ast
-import dataclasses
-import inspect
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,132 +15,85 @@ from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
 
+from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.lines import Report, Text, TextOptions
 from bert_jax.reports.quickstart.text_split import Document
 
-# Installers and test tools come and go in an environment; the corpus should not change with them.
-_TOOLS = {'pip', 'setuptools', 'wheel', 'pytest', 'pytest-xdist', 'bert-jax'}
 _TEST_PARTS = re.compile(
     r'(^|_)(tests?|testing|testdata|conftest|mock|vendor|vendored|externals|extern)(_|$)'
 )
-
-# A document: fewer sentences make no pair of sentences worth predicting.
-MIN_SENTENCES = 3
-
-# A sentence: shorter is mostly a heading, longer mostly a list without full stops.
-MIN_WORDS = 4
-MAX_SENTENCE_CHARS = 600
-
-_OPTIONS = TextOptions(segment=True)  # its fields are checked each time that it is made
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# A docstring with fewer sentences goes together with the other short ones of its module.
+_MIN_SENTENCES = 3
+# Shorter is mostly a heading, longer mostly a list without full stops.
+_MIN_WORDS, _MAX_CHARS = 4, 600
+_READING = TextOptions(segment=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Package:
-    """An installed package, and its Python files with their sizes in bytes."""
+def find_distributions() -> list[metadata.Distribution]:
+    """Return what bert_jax needs without its extras, by name, and what that needs in turn.
 
-    name: str
-    distribution: str
-    version: str
-    files: tuple[tuple[str, int], ...]
-    root: str
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of its Python source."""
-        return sum(size for _, size in self.files)
-
-
-def installed_packages(limit: int = 20) -> list[Package]:
-    """Return the `limit` installed packages with most Python source, the smallest first.
-
-    Smallest first because of two equal sentences the first is kept, and where a large package
-    repeats another's text (tensorflow keras', jax numpy's) the small one is the author.
+    Raises:
+      UserError: none of it is installed.
     """
-    # By the name that is imported: one distribution may bring several packages.
-    by_name: dict[str, Package] = {}
-    for distribution in metadata.distributions():
-        if distribution.name.lower().replace('_', '-') in _TOOLS:
+    found: dict[str, metadata.Distribution] = {}
+    waiting = ['bert_jax']
+    while waiting:
+        try:
+            distribution = metadata.distribution(waiting.pop())
+        except metadata.PackageNotFoundError:  # what another platform needs
             continue
-
-        # Python files but those of tests, and of other libraries that are kept inside.
-        files: dict[str, list[tuple[str, int]]] = {}
-        for file in distribution.files or []:
-            if (
-                file.suffix == '.py'
-                and '..' not in file.parts
-                and not any(_TEST_PARTS.search(Path(p).stem) for p in file.parts)
-            ):
-                files.setdefault(Path(file.parts[0]).stem, []).append((str(file), file.size or 0))
-
-        # Two distributions may share a name (google): the larger is taken.
-        root = str(distribution.locate_file(''))
-        for name, members in files.items():
-            package = Package(
-                name, distribution.name, distribution.version, tuple(sorted(members)), root
-            )
-            if name not in by_name or package.bytes > by_name[name].bytes:
-                by_name[name] = package
-
-    # Ties by name, so that the order is the same on every machine.
-    largest = sorted(by_name.values(), key=lambda p: (-p.bytes, p.name))[:limit]
-    return largest[::-1]
+        if distribution.name in found:
+            continue
+        found[distribution.name] = distribution
+        for requirement in distribution.requires or ():
+            if not re.search(r';.*\bextra\b', requirement):
+                waiting.append(re.split(r'[^\w.-]', requirement)[0])
+    if len(found) < 2:
+        raise UserError('bert_jax is not installed here with what it needs: give --corpus')
+    return [found[name] for name in sorted(found) if name != 'bert_jax']
 
 
-def read(packages: Iterable[Package], workers: int = 2) -> Iterator[Document]:
-    """Yield the documents of the packages, in the order of packages, files and lines.
+def iterate_docstrings(distributions: Iterable[metadata.Distribution]) -> Iterator[Document]:
+    """Yield the documents of all modules but tests and what is vendored, by module."""
+    modules = []
+    for distribution in distributions:
+        for file in sorted(distribution.files or ()):
+            aside = any(_TEST_PARTS.search(Path(part).stem) for part in file.parts)
+            if file.suffix == '.py' and '..' not in file.parts and not aside:
+                modules.append((str(file), str(distribution.locate_file(file))))
 
-    A document is the docstring of one definition with MIN_SENTENCES or more sentences of
-    prose; what a module's shorter ones say is one document more. Its label is the package,
-    its group the module (the file's path under site-packages), its name the definition.
-    """
     # Spawned and not forked: threads of the parent would be copied in the middle of their work.
-    jobs = [(p.name, p.root, file) for p in packages for file, _ in p.files]
-    with ProcessPoolExecutor(workers, mp_context=get_context('spawn')) as pool:
-        for documents in pool.map(_read_module, jobs, chunksize=32):
+    with ProcessPoolExecutor(2, mp_context=get_context('spawn')) as pool:
+        for documents in pool.map(read_module, modules, chunksize=32):
             yield from documents
 
 
-def _read_module(job: tuple[str, str, str]) -> list[Document]:
-    """Return the documents of one file; a file that does not parse has none."""
-    package, root, file = job
+def read_module(module: tuple[str, str]) -> list[Document]:
+    """Return the documents of (name, path); a module that does not parse has none.
+
+    A docstring of several sentences is a document, and the module's short ones together are one.
+    """
+    name, path = module
     try:
-        source = (Path(root) / file).read_bytes()
         with warnings.catch_warnings():  # other people's invalid escapes are not news
             warnings.simplefilter('ignore')
-            tree = ast.parse(source)
+            tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
 
-    # A definition with enough prose is a document; the short ones of a module are one together, or
-    # much of the text would be lost.
-    documents, short = [], []
-    for name, text in _docstrings(tree, ''):
-        sentences = to_sentences(text)
-        if len(sentences) >= MIN_SENTENCES:
-            documents.append(Document(package, file, name, tuple(sentences)))
-        else:
-            short += sentences
-    if len(short) >= MIN_SENTENCES:
-        documents.append(Document(package, file, '(short)', tuple(short)))
+    documents: list[Document] = []
+    short: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED):
+            sentences = extract_sentences(ast.get_docstring(node) or '')
+            if len(sentences) >= _MIN_SENTENCES:
+                documents.append(Document(name, sentences))
+            else:
+                short += sentences
+    if len(short) >= _MIN_SENTENCES:
+        documents.append(Document(name, short))
     return documents
-
-
-_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, docstring) of a module or definition and of all inside, in order."""
-    text = ''
-    if isinstance(node, (ast.Module, *_DEFINITIONS)):
-        text = ast.get_docstring(node, clean=False) or ''
-    if text:
-        yield name, text
-    # Conditions are looked into, for definitions hide there, and functions inside of functions.
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _DEFINITIONS):
-            yield from _docstrings(child, f'{name}.{child.name}'.strip('.'))
-        elif isinstance(child, (ast.If, ast.Try)):
-            yield from _docstrings(child, name)
 
 
 # What becomes of a docstring's lines, in this order: what holds others goes first. An empty line
@@ -206,28 +155,25 @@ _NOT_PROSE = re.compile(
 )
 
 
-def to_sentences(docstring: str) -> list[str]:
-    """Return the docstring's sentences of prose.
+def extract_sentences(docstring: str) -> list[str]:
+    """Return the sentences of prose of a docstring, without markup.
 
-    They have at least MIN_WORDS words, mostly letters, and at most MAX_SENTENCE_CHARS characters.
-    Code, doctest lines, tables, parameter types, citations and headings are left out.
+    Code, doctest lines, tables, parameter types, citations and headings are left out, and so is a
+    sentence of few words, of many signs, or without end.
     """
-    text = inspect.cleandoc(docstring)
+    text = docstring
     for pattern, replacement in _LINES:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     # Markup goes before sentences are cut where full stops are: addresses have many.
     paragraphs = re.split(r'\n\s*\n', text)
     for pattern, replacement in _INLINE:
         paragraphs = [re.sub(pattern, replacement, paragraph) for paragraph in paragraphs]
-    reader = Text('', _OPTIONS, Report(), segment=True)
-    return [sentence for sentence in reader.document('\n'.join(paragraphs)) if _is_prose(sentence)]
 
-
-def _is_prose(sentence: str) -> bool:
-    """Tell whether a sentence is worth reading: enough words, hardly any symbols."""
-    return (
-        len(sentence) <= MAX_SENTENCE_CHARS
-        and len(_WORD.findall(sentence)) >= MIN_WORDS
-        and not _NOT_PROSE.search(sentence)
-        and len(_PLAIN.findall(sentence)) >= 0.9 * len(sentence)
-    )
+    prose = []
+    reader = Text('', _READING, Report(), segment=True)
+    for sentence in reader.document('\n'.join(paragraphs)):
+        enough = len(_WORD.findall(sentence)) >= _MIN_WORDS and len(sentence) <= _MAX_CHARS
+        plain = len(_PLAIN.findall(sentence)) >= 0.9 * len(sentence)
+        if enough and plain and not _NOT_PROSE.search(sentence):
+            prose.append(sentence)
+    return prose

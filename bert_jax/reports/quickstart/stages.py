@@ -1,245 +1,206 @@
 """The stages of the quickstart: from a text to fine-tuned models, each made once.
 
-Owns what a stage is made from and by which commands; each names those before it by their keys, so
-that what they change makes it again. It must not know where the text comes from (corpus.py), nor
-what the results are (results.py).
+A stage is made by the function that a user would call, and says the command that stands for it. It
+names the stages before it by their keys, so that what they change makes it again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Any, Literal, cast
 
+import bert_jax
+from bert_jax.cli.flags import format_command
+from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import Result, Store
+from bert_jax.configs.load import load
 from bert_jax.configs.options import option
-from bert_jax.reports.quickstart.commands import run, say
+from bert_jax.input_pipeline.text.lines import TextOptions
 
-if TYPE_CHECKING:
-    from bert_jax.configs.schema import PretrainConfig
-    from bert_jax.input_pipeline.tokenizer.vocabulary import Casing
-    from bert_jax.reports.quickstart.corpus import Source
-
-# Of English and Korean text alike, about; decides how many differently masked copies are made.
-BYTES_PER_TOKEN = 4.5
+# Of a word piece in English and Korean text alike, about.
+PIECE_BYTES = 4.5
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The text, and how much is spent on it."""
+@dataclass(frozen=True, kw_only=True)
+class QuickstartOptions(TextOptions):
+    """The text, and how much is spent on it.
 
-    workdir: str = option('runs/quickstart', 'folder of everything that is made')
-    corpus: tuple[str, ...] | None = option(
-        None,
-        'your own text, a glob, as often as there are texts; documents stand between blank lines '
-        '(default: docstrings of the installed packages)',
-    )
-    language: str | None = option(
-        None,
-        'language code of --corpus: how sentences end (by default as in English), and whether'
-        ' --cased is meant (by default told by the words)',
-    )
-    cased: Literal['auto', 'yes', 'no'] = option(
-        'auto',
-        'whether the vocabulary keeps capitals and accents; auto: no for English, yes for all else',
-    )
-    corpus_mb: float = option(
-        12,
-        'of a larger --corpus use about that many megabytes, documents chosen by a hash',
-        bounds=(0.01, None),
-    )
-    vocab_size: int = option(8000, 'entries of the vocabulary', bounds=(100, 1 << 24))
-    steps: int | None = option(
-        None,
-        "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on"
-        ' 2 cores)',
-        bounds=(1, None),
-    )
-    finetune_steps: int | None = option(
-        None,
-        'steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py has)',
-        bounds=(1, None),
-    )
-    train_examples: tuple[int, ...] = option(
-        (80, 400, 2000), 'sizes of the fine-tuning set', commas=True
-    )
-    finetune_runs: int = option(
-        3, 'fine-tuning runs (seeds 0, 1, ...) for each size and starting point', bounds=(1, None)
-    )
-    seed: int = option(
-        0,
-        'seeds the records, and initialisation and data order of pre-training',
-        bounds=(0, None),
-    )
+    Attributes:
+      workdir: folder of everything that is made.
+      corpus: your own text, a glob, as often as there are texts; documents stand between blank
+        lines (default: docstrings of the packages that bert_jax needs).
+      language: language code of --corpus: how sentences end (by default as in English), and whether
+        --cased is meant (by default told by the words).
+      cased: whether the vocabulary keeps capitals and accents; auto: no for English, yes for all
+        else.
+      corpus_mb: of a larger --corpus use about that many megabytes, documents chosen by a hash.
+      vocab_size: entries of the vocabulary.
+      steps: pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth
+        on 2 cores).
+      finetune_steps: steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py
+        has).
+      train_examples: sizes of the fine-tuning set.
+      finetune_runs: fine-tuning runs (seeds 0, 1, ...) for each size and starting point.
+      seed: seeds the records, and initialisation and data order of pre-training.
+    """
 
-    def sizes(self) -> list[int]:
-        """Return the sizes in --train_examples, ascending, each once.
+    workdir: str = 'runs/quickstart'
+    corpus: tuple[str, ...] = ()
+    language: str = ''
+    cased: Literal['auto', 'yes', 'no'] = 'auto'
+    corpus_mb: float = option(12, bounds=(0.01, None))
+    vocab_size: int = option(8000, bounds=(100, 1 << 24))
+    steps: int | None = option(None, bounds=(1, None))
+    finetune_steps: int | None = option(None, bounds=(1, None))
+    train_examples: tuple[int, ...] = option((80, 400, 2000), commas=True)
+    finetune_runs: int = option(3, bounds=(1, None))
+    seed: int = option(0, bounds=(0, None))
+    segment: bool | None = field(default=True, init=False)
 
-        Raises:
-          UserError: one of them is no size.
-        """
+    def __post_init__(self) -> None:
+        _ = self.text  # which checks itself
         if not self.train_examples or min(self.train_examples) < 1:
-            given = ','.join(map(str, self.train_examples))
+            given = join(self.train_examples)
             raise UserError(
                 f'--train_examples={given}: must be whole numbers above 0, separated by commas'
             )
-        return sorted(set(self.train_examples))
 
 
-def make(options: Options, source: Source, store: Store) -> None:
-    """Make all stages in their order, those that are done aside."""
-    from bert_jax.configs.load import load
-    from bert_jax.reports.quickstart.corpus import write_text
+class Stages:
+    """All stages of a quickstart; `store` is their folder, and knows which are done."""
 
-    # The text first, for it is split there: what is held out is seen by no later stage.
-    config = cast('PretrainConfig', load('quickstart'))
-    pieces = config.phases[0].seq_len - 2  # without [CLS] and [SEP]
-    text = store.make('text', source.inputs, lambda folder: write_text(source, folder))
-    vocabulary = _vocabulary(store, options, source.casing(text.folder), text)
-    made_of = {'text': text.key, 'vocabulary': vocabulary.key}
-    task = store.make(
-        'task',
-        {**made_of, 'question': source.question, 'pieces': pieces},
-        lambda folder: source.make_task(text.folder, vocabulary.folder, pieces, folder),
-    )
-    lines = text
-    if source.line_pieces:
-        lines = _lines(store, source.line_pieces, text, vocabulary)
-    records = _records(store, options, config, text, lines, vocabulary)
-    pretrained = _pretrain(store, options, config, records)
-    _finetune(store, options, pieces + 2, task, pretrained)
+    def __init__(self, options: QuickstartOptions, store: Store):
+        """Take what the user asked for, and the folder."""
+        self.options, self.store = options, store
+
+    def make_all(self) -> None:
+        """Make all stages in their order, those that are done aside."""
+        # The text first, for it is split there: no later stage learns from what is held out.
+        text = self.make_text()
+        vocabulary = self.make(
+            'vocabulary',
+            'train_vocab',
+            input=text.folder / 'train.txt',
+            vocab_size=self.options.vocab_size,
+            language=self.options.language if self.options.corpus else 'en',
+            lower_case={'auto': None, 'yes': False, 'no': True}[self.options.cased],
+        )
+        records = self.make_records(text, vocabulary)
+        pretrained = self.pretrain(records)
+        self.finetune(text, pretrained)
+
+    def make_text(self) -> Result:
+        """Read the user's text or the docstrings, hold a part out, and cut the task from both."""
+        from bert_jax.reports.quickstart import docstrings, mixed_passages, text_split
+
+        options = self.options
+        inputs: dict[str, Any]
+        if options.corpus:
+            limit = int(options.corpus_mb * 1e6)
+            files = text_split.list_files(options.corpus, options.text)
+            inputs = {'files': files, 'options': asdict(options.text), 'limit': limit}
+            documents = text_split.iterate_own_text(options.corpus, options.text, limit)
+        else:
+            distributions = docstrings.find_distributions()
+            inputs = {'packages': {each.name: each.version for each in distributions}}
+            documents = docstrings.iterate_docstrings(distributions)
+
+        def fill(folder: Path) -> None:
+            text_split.write_split(documents, folder)
+            mixed_passages.write_task(folder)
+
+        return self.store.make('text', inputs, fill)
+
+    def make_records(self, text: Result, vocabulary: Result) -> Result:
+        """Write as many copies of the text, each with masks of its own, as will be read."""
+        phase = cast(schema.PretrainConfig, load('quickstart')).phases[0]
+        pieces_read = (self.options.steps or phase.steps) * phase.batch_size * phase.seq_len
+        pieces = (text.folder / 'train.txt').stat().st_size / PIECE_BYTES
+        return self.make(
+            'records',
+            'preprocess',
+            input=text.folder / 'train.txt',
+            eval_input=text.folder / 'held_out.txt',
+            tokenizer=vocabulary.folder,
+            seq_len=phase.seq_len,
+            dupe_factor=min(10, math.ceil(pieces_read / pieces)),  # the original has 10
+            seed=self.options.seed,
+        )
+
+    def pretrain(self, records: Result) -> Result:
+        """Pre-train BERT-Tiny by the preset, and evaluate it on all held-out records."""
+        settings: dict[str, Any] = {'seed': self.options.seed}
+        steps = self.options.steps
+        if steps:
+            # Warm-up and evaluations in proportion, as in the preset.
+            settings['phases.0.steps'] = steps
+            settings['optimizer.warmup_steps'] = steps // 15
+            settings['runtime.eval_every'] = math.ceil(steps / 6)
+        pretrained = self.make(
+            'pretrain', 'pretrain', config='quickstart', data=records.folder, settings=settings
+        )
+        if not (pretrained.folder / 'eval' / 'eval.json').exists():
+            call('evaluate', workdir=pretrained.folder, data=records.folder)
+        return pretrained
+
+    def finetune(self, text: Result, pretrained: Result) -> None:
+        """Fine-tune on several numbers of examples, from the pre-trained and from random weights.
+
+        Several seeds of each, and as many steps for few examples as for many.
+        """
+        # A size that the text cannot give is replaced by all there is.
+        rows = (text.folder / 'train.jsonl').read_text(encoding='utf-8').count('\n')
+        sizes = sorted({min(size, rows) for size in self.options.train_examples})
+        seeds = range(self.options.finetune_runs)
+        settings = {}
+        if self.options.finetune_steps:
+            settings['steps'] = self.options.finetune_steps
+        # All in one sweep: its runs share the compiled programs.
+        self.make(
+            'finetune',
+            'finetune',
+            config='quickstart_finetune',
+            task=text.folder / 'task.json',
+            init_from=pretrained.folder,
+            settings=settings,
+            sweep=f'train_examples={join(sizes)};init=source,random;seed={join(seeds)}',
+        )
+
+    def make(self, stage: str, name: str, **options: Any) -> Result:
+        """Make a stage by a call of the function `name` of bert_jax with these options."""
+        inputs = dict(options)
+        for option_name, value in options.items():
+            if isinstance(value, Path):
+                # Of another stage: its key says what is there, wherever the folder lies.
+                other = value.relative_to(self.store.path).parts[0]
+                inputs[option_name] = self.store.results[other].key
+        if 'config' in options:  # the whole preset, so that a changed one makes the stage again
+            inputs['config'] = schema.to_dict(load(options['config']))
+        target = 'output' if name in ('train_vocab', 'preprocess') else 'workdir'
+        return self.store.make(
+            stage, inputs, lambda folder: call(name, **options, **{target: folder})
+        )
 
 
-def _vocabulary(store: Store, options: Options, casing: Casing, text: Result) -> Result:
-    """Learn the vocabulary from the training side alone; `casing`: what --cased=auto means."""
-    automatic = options.cased == 'auto'
-    cased = not casing.lower_case if automatic else options.cased == 'yes'
-    case = '--nolower_case' if cased else '--lower_case'
-    arguments = [f'--vocab_size={options.vocab_size}', case]
-    files = [f'--input={text.folder}/train.txt']
+def call(name: str, **options: Any) -> None:
+    """Call the function `name` of bert_jax, and print the command that stands for it.
 
-    def fill(folder: Path) -> None:
-        if automatic:
-            say(str(casing).split(': --')[0])
-        run('train_vocab', *files, f'--output={folder}', *arguments)
-
-    return store.make('vocabulary', {'text': text.key, 'arguments': arguments}, fill)
-
-
-def _lines(store: Store, pieces: int, text: Result, vocabulary: Result) -> Result:
-    """Write the text in lines that are short against a row.
-
-    Of sentences as long as a row next sentence prediction gets hardly any pair of neighbours: four
-    of five pairs would be random ones.
+    Where a signal has stopped it, this program ends as the command would.
     """
-    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-    from bert_jax.reports.quickstart.pieces import write_lines
-
-    return store.make(
-        'lines',
-        {'text': text.key, 'vocabulary': vocabulary.key, 'pieces': pieces},
-        lambda folder: write_lines(text.folder, folder, Tokenizer.load(vocabulary.folder), pieces),
-    )
-
-
-def _records(
-    store: Store,
-    options: Options,
-    config: PretrainConfig,
-    text: Result,
-    lines: Result,
-    vocabulary: Result,
-) -> Result:
-    """Write records: as many copies of the text, each with masks of its own, as will be read.
-
-    `lines` is the text as it is to be read: its own folder, or that of `_lines`.
-    """
-    # Word pieces that pre-training will read, over those that the text has. Ten copies are the
-    # original's dupe_factor, and enough.
-    phase = config.phases[0]
-    pieces_read = (options.steps or phase.steps) * phase.batch_size * phase.seq_len
-    counts = read_object(text.folder / 'counts.json')
-    pieces_held = counts['train']['bytes'] / BYTES_PER_TOKEN
-    arguments = [
-        f'--seq_len={phase.seq_len}',
-        f'--dupe_factor={min(10, math.ceil(pieces_read / pieces_held))}',
-        f'--seed={options.seed}',
-    ]
-
-    # Paths are left out of the inputs: the keys of the stages name what is there.
-    files = [
-        f'--input={lines.folder}/train.txt',
-        f'--eval_input={lines.folder}/held_out.txt',
-        f'--tokenizer={vocabulary.folder}',
-    ]
-    return store.make(
-        'records',
-        {'lines': lines.key, 'vocabulary': vocabulary.key, 'arguments': arguments},
-        lambda folder: run('preprocess', *files, f'--output={folder}', *arguments),
-    )
+    flags = {option: value for option, value in options.items() if value is not None}
+    flags['set'] = flags.pop('settings', {})
+    print('$', format_command(name, flags), flush=True)
+    result = getattr(bert_jax, name)(**options)
+    signal = getattr(result, 'signal', None)
+    if signal is not None:
+        sys.exit(128 + signal)
 
 
-def _pretrain(store: Store, options: Options, config: PretrainConfig, records: Result) -> Result:
-    """Pre-train BERT-Tiny by a preset, and evaluate it on all held-out records."""
-    from bert_jax.configs.schema import to_dict
-
-    # The vocabulary's real size: a small text may give fewer entries than were asked for.
-    vocab_size = read_object(records.folder / 'manifest.json')['vocab_size']
-    changes = [f'seed={options.seed}', f'model.vocab_size={vocab_size}']
-
-    # Warm-up and evaluations in proportion, as in the preset.
-    if options.steps:
-        changes += [
-            f'phases.0.steps={options.steps}',
-            f'optimizer.warmup_steps={options.steps // 15}',
-            f'runtime.eval_every={math.ceil(options.steps / 6)}',
-        ]
-    data = f'--data={records.folder}'
-
-    def fill(folder: Path) -> None:
-        workdir = f'--workdir={folder}'
-        sets = [f'--set={change}' for change in changes]
-        run('pretrain', f'--config={config.name}', data, workdir, *sets)
-        run('evaluate', workdir, data)
-
-    # The whole preset is an input, so that a changed one makes the run again.
-    inputs = {'records': records.key, 'config': to_dict(config), 'changes': changes}
-    return store.make('pretrain', inputs, fill)
-
-
-def _finetune(
-    store: Store, options: Options, seq_len: int, task: Result, pretrained: Result
-) -> None:
-    """Fine-tune on several numbers of examples, from the pre-trained and from random weights.
-
-    With several seeds, and in the same number of steps at every size.
-    """
-    from bert_jax.configs.presets import quickstart_finetune as recipe
-
-    # A size that the text cannot give is replaced by all there is.
-    with open(task.folder / 'train.jsonl', encoding='utf-8') as file:
-        available = sum(1 for _ in file)
-    sizes = sorted({min(size, available) for size in options.sizes()})
-
-    # All in one sweep: its runs share the compiled programs.
-    points = {
-        'train_examples': sizes,
-        'init': ('source', 'random'),
-        'seed': range(options.finetune_runs),
-    }
-    sweep = ';'.join(f'{name}={",".join(map(str, values))}' for name, values in points.items())
-    arguments = [f'--set=max_seq_length={seq_len}', f'--sweep={sweep}']
-    if options.finetune_steps:
-        arguments.insert(1, f'--set=steps={options.finetune_steps}')
-    files = [f'--task={task.folder}/task.json', f'--init_from={pretrained.folder}']
-    command = ['finetune', '--config=quickstart_finetune', *files]
-    inputs = {
-        'task': task.key,
-        'pretrain': pretrained.key,
-        'config': Path(recipe.__file__).read_text(),
-        'arguments': arguments,
-    }
-    store.make('finetune', inputs, lambda folder: run(*command, f'--workdir={folder}', *arguments))
+def join(numbers: Iterable[int]) -> str:
+    """Return numbers with commas between."""
+    return ','.join(map(str, numbers))

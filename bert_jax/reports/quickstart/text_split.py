@@ -1,117 +1,166 @@
-"""A corpus cut into the text to learn from and the text to be tested on.
+"""A text split into what is learned from and what is held out, and cut into lines and passages.
 
-Owns the held-out rule, a stable hash of the name of what is held out together (a module,
-a document), and the files of a text folder. A sentence that was there before is dropped over the
-whole corpus first, so that none is on both sides. It must not know where the documents come from.
+A hash of a name decides what is held out, so it is the same on every machine and in every run. A
+sentence that was there before is dropped first, so that none is on both sides.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
-from collections.abc import Iterable, Iterator
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_file, atomic_write
+from bert_jax.configs.files.atomic import atomic_file
+from bert_jax.input_pipeline.text.lines import TextOptions
 
-TRAIN, HELD_OUT, DOCUMENTS, COUNTS = 'train.txt', 'held_out.txt', 'documents.jsonl', 'counts.json'
-# More than the usual few percent: tasks are cut from the held-out side too.
+TRAIN, HELD_OUT = 'train.txt', 'held_out.txt'
+# More than the usual few percent, for the task is scored on held-out text too.
 HELD_OUT_FRACTION = 0.22
-# Of either side; a random next sentence needs another document to come from.
+# On either side: a random next sentence needs another document to come from.
 MIN_DOCUMENTS = 4
-# Of a document without what was there before; one sentence has no neighbour.
+# Of a document: one sentence has no neighbour.
 MIN_SENTENCES = 2
+# Of a document of the user's, what is held out together: about a page.
+PART_SENTENCES = 8
+# About three lines to a row of 32 word pieces, or next sentence prediction has few neighbours.
+LINE_BYTES = 45
+# What a long word is cut to, of a script without spaces for one.
+WORD_BYTES = 12
 
 
-@dataclasses.dataclass(frozen=True)
-class Document:
-    """Sentences with a name.
+class Document(NamedTuple):
+    """Sentences that follow each other; `group` names what is held out together."""
 
-    group: what is held out together. label: whose text it is, '' where nobody asks.
-    """
-
-    label: str
     group: str
-    name: str
-    sentences: tuple[str, ...]
-    held_out: bool = False
-
-    @property
-    def source(self) -> str:
-        """Return what tells it from all others."""
-        return f'{self.group} {self.name}'
+    sentences: Sequence[str]
 
 
-def hashed(name: str) -> float:
+def hash_name(name: str) -> float:
     """Return a number in [0, 1) that depends on the name alone."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], 'big') / 2**64
 
 
-def split(documents: Iterable[Document], directory: Path) -> dict[str, Any]:
-    """Write a text folder and return its counts, which counts.json holds as well.
+def list_files(patterns: Sequence[str], options: TextOptions) -> list[Any]:
+    """Return what identifies each file of a text, or each stretch of one, and when it was written.
 
-    The folder: train.txt and held_out.txt, a sentence a line, a blank line between
-    documents; documents.jsonl, every document with its names and side. Of two equal sentences,
-    capitals aside, the first is kept. Whether a group is held out is a matter of its name alone,
-    so the same on every machine and in every run.
+    Raises:
+      UserError: no file matches.
+    """
+    from bert_jax.input_pipeline.text.corpus import units
+
+    files = [file for unit in units(patterns, options) for file in unit.files()]
+    return [[file.path, file.start, file.bytes, file.version, file.state] for file in files]
+
+
+def iterate_own_text(
+    patterns: Sequence[str], options: TextOptions, limit: int
+) -> Iterator[Document]:
+    """Yield parts of the user's documents, of those with the smallest hashes about `limit` bytes.
+
+    They are in the order of the text. A part is on one side of the split, its document on both.
+    """
+    from bert_jax.input_pipeline.text.corpus import Report, read_documents
+
+    # The largest hash on top. What is kept does not depend on the order of the files, and memory
+    # holds no more than the limit.
+    heap: list[tuple[float, int, str, list[str]]] = []
+    report = Report()
+    total = size = 0
+    for number, document in enumerate(read_documents(patterns, options, report)):
+        name = '{}:{}'.format(*document.name)
+        heapq.heappush(heap, (-hash_name(name), number, name, document.sentences))
+        added = count_bytes(document.sentences)
+        total += added
+        size += added
+        while size > limit and len(heap) > 1:
+            size -= count_bytes(heapq.heappop(heap)[-1])
+    for line in report.lines():
+        logging.warning(line)
+    if size < total:
+        logging.info(
+            '%.1f of %.1f MB are used, documents chosen by a hash (--corpus_mb for more)',
+            size / 1e6,
+            total / 1e6,
+        )
+
+    for _, _, name, sentences in sorted(heap, key=lambda kept: kept[1]):
+        for start in range(0, len(sentences), PART_SENTENCES):
+            yield Document(f'{name} {start}', sentences[start : start + PART_SENTENCES])
+
+
+def count_bytes(sentences: Sequence[str]) -> int:
+    """Return the bytes of sentences as UTF-8."""
+    return sum(len(sentence.encode()) for sentence in sentences)
+
+
+def write_split(documents: Iterable[Document], folder: Path) -> None:
+    """Write train.txt and held_out.txt, cut to lines, with blank lines between documents.
+
+    Of equal sentences, capitals aside, the first is kept.
 
     Raises:
       UserError: either side has too few documents.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     seen: set[str] = set()
-    groups: dict[str, set[str]] = {'train': set(), 'held_out': set()}
-    # Bytes as written, blank lines included: what the records stage counts on.
-    counts = {side: {'groups': 0, 'documents': 0, 'sentences': 0, 'bytes': 0} for side in groups}
-    dropped = {'documents': 0, 'sentences': 0}
+    written = Counter[str]()
     with (
-        atomic_file(directory / TRAIN, 'w') as train,
-        atomic_file(directory / HELD_OUT, 'w') as held_out,
-        atomic_file(directory / DOCUMENTS, 'w') as listed,
+        atomic_file(folder / TRAIN, 'w') as train,
+        atomic_file(folder / HELD_OUT, 'w') as held_out,
     ):
-        files = {'train': train, 'held_out': held_out}
-        # All three files at once, each whole or not at all.
-        for document in documents:
-            sentences: dict[str, str] = {}
-            for sentence in document.sentences:
-                sentences.setdefault(sentence.lower(), sentence)
-            new = tuple(text for key, text in sentences.items() if key not in seen)
+        for group, sentences in documents:
+            new: dict[str, str] = {}
+            for sentence in sentences:
+                if sentence.lower() not in seen:
+                    new.setdefault(sentence.lower(), sentence)
             if len(new) < MIN_SENTENCES:
-                dropped['documents'] += 1
                 continue
-            # What is dropped must not make others drop. (`|=` with keys would copy the whole set.)
-            seen.update(sentences)
-            dropped['sentences'] += len(document.sentences) - len(new)
-            outside = hashed(document.group) < HELD_OUT_FRACTION
-            kept = dataclasses.replace(document, sentences=new, held_out=outside)
-            listed.write(json.dumps(vars(kept), ensure_ascii=False) + '\n')
-            side = 'held_out' if outside else 'train'
-            text, sums = '\n'.join(new) + '\n\n', counts[side]
-            files[side].write(text)
-            groups[side].add(document.group)
-            sums['groups'] = len(groups[side])
-            sums['documents'] += 1
-            sums['sentences'] += len(new)
-            sums['bytes'] += len(text.encode())
-        if min(side['documents'] for side in counts.values()) < MIN_DOCUMENTS:
+            seen.update(new)
+            lines = [line for sentence in new.values() for line in cut_text(sentence, LINE_BYTES)]
+            side = held_out if hash_name(group) < HELD_OUT_FRACTION else train
+            side.write('\n'.join(lines) + '\n\n')
+            written[side.name] += 1
+        numbers = written[train.name], written[held_out.name]
+        if min(numbers) < MIN_DOCUMENTS:
             raise UserError(
-                f'the text has {counts["train"]["documents"]} documents to learn from and'
-                f' {counts["held_out"]["documents"]} to hold out, copies dropped: each needs'
-                f' {MIN_DOCUMENTS} (a document is what stands between blank lines)'
+                f'the text has {numbers[0]} documents to learn from and {numbers[1]} to hold out,'
+                f' copies dropped: each needs {MIN_DOCUMENTS} (a document is what stands between'
+                ' blank lines)'
             )
-
-    # Last, and with it the folder is complete.
-    facts = {**counts, 'dropped': dropped}
-    atomic_write(directory / COUNTS, json.dumps(facts, indent=2) + '\n')
-    return facts
+    logging.info('%s documents to learn from, %s held out', *numbers)
 
 
-def read(directory: Path) -> Iterator[Document]:
-    """Yield the documents of a text folder, in their order."""
-    with open(directory / DOCUMENTS, encoding='utf-8') as file:
-        for line in file:
-            facts = json.loads(line)
-            yield Document(**{**facts, 'sentences': tuple(facts['sentences'])})
+def cut_text(text: str, limit: int) -> list[str]:
+    """Return a text in parts of about equal length and about `limit` bytes.
+
+    It is cut between words; inside of a word only where one alone is longer, as a whole sentence
+    of Chinese or Thai is.
+    """
+    count = max(1, -(-len(text.encode()) // limit))
+    parts = [''] * count
+    end = 0
+    for word in split_words(text, limit):
+        # A word belongs to the part in which its middle lies.
+        end += len(word)
+        middle = end - len(word) / 2
+        parts[int(middle * count / len(text))] += word
+    return [part.strip() for part in parts if part.strip()]
+
+
+def split_words(text: str, limit: int) -> list[str]:
+    """Return the words with the space after them; of one over `limit` bytes its parts."""
+    words = []
+    for word in re.findall(r'\S+\s*', text):
+        if len(word.encode()) <= limit:
+            words.append(word)
+        else:
+            chars = max(1, WORD_BYTES * len(word) // len(word.encode()))
+            words += re.findall(rf'\S{{1,{chars}}}\s*', word)
+    return words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+import inspect
 
 from bert_jax.reports.quickstart import docstrings
 
@@ -68,7 +68,7 @@ GOOGLE_STYLE = """Converts each of the values to a tensor of tensors.
 
 
 def test_numpy_style():
-    assert docstrings.to_sentences(NUMPY_STYLE) == [
+    assert docstrings.extract_sentences(inspect.cleandoc(NUMPY_STYLE)) == [
         'Return the circular mean of the samples along an axis.',
         (
             'The mean is taken on the unit circle, see numpy.angle and the user guide for what that'
@@ -83,7 +83,7 @@ def test_numpy_style():
 
 
 def test_google_style():
-    assert docstrings.to_sentences(GOOGLE_STYLE) == [
+    assert docstrings.extract_sentences(inspect.cleandoc(GOOGLE_STYLE)) == [
         'Converts each of the values to a tensor of tensors.',
         'A list of numbers that can be converted to one type.',
         'They must all have the same shape.',
@@ -93,12 +93,8 @@ def test_google_style():
     ]
 
 
-@pytest.fixture
-def package(tmp_path):
-    """A package whose import would fail.
-
-    It has a nested definition, short docstrings and a file that does not parse.
-    """
+def test_modules(tmp_path):
+    """A module whose import would fail: definitions of all kinds, and short docstrings."""
     three = 'One thing is said here. Another thing is said here. A third thing is said here.'
     short = 'Only this one is said of {}.'
     source = (
@@ -106,37 +102,26 @@ def package(tmp_path):
         f' def f(self):\n      """{three}"""\n'
     )
     source += ''.join(f'def g{i}():\n  """{short.format("g")}"""\n' for i in range(2))
-    (tmp_path / 'pack').mkdir()
-    (tmp_path / 'pack' / 'good.py').write_text(source)
-    (tmp_path / 'pack' / 'broken.py').write_text('def (:')
-    return docstrings.Package(
-        'pack',
-        'pack',
-        '1',
-        (('pack/broken.py', 6), ('pack/good.py', len(source)), ('pack/missing.py', 1)),
-        str(tmp_path),
-    )
-
-
-def test_read(package):
-    documents = list(docstrings.read([package], workers=1))
-    assert [(d.label, d.group, d.name, len(d.sentences)) for d in documents] == [
-        ('pack', 'pack/good.py', '', 3),
-        ('pack', 'pack/good.py', 'A.f', 3),
-        ('pack', 'pack/good.py', '(short)', 3),
-    ]
+    (tmp_path / 'good.py').write_text(source)
+    (tmp_path / 'broken.py').write_text('def (:')
+    documents = docstrings.read_module(('pack/good.py', f'{tmp_path}/good.py'))
+    assert [(d.group, len(d.sentences)) for d in documents] == [('pack/good.py', 3)] * 3
     assert documents[2].sentences[0] == 'Only this one is said of A.'
-    assert documents == list(docstrings.read([package], workers=2))
+    for name in ('broken', 'missing'):
+        assert docstrings.read_module((name, f'{tmp_path}/{name}.py')) == []
 
 
-def test_installed_packages():
-    packages = docstrings.installed_packages(12)
-    names = [p.name for p in packages]
-    # numpy may not be among them where the tests' own packages are larger.
-    assert {'scipy', 'jax', 'keras', 'tensorflow', 'sklearn'} <= set(names)
-    assert not {'pip', 'setuptools', 'bert_jax', 'pytest'} & set(names)
-    assert [p.bytes for p in packages] == sorted(p.bytes for p in packages)
-    assert names.index('keras') < names.index('jax') < names.index('tensorflow')
-    assert not any(
-        '/tests/' in file or file.endswith('_test.py') for p in packages for file, _ in p.files
-    )
+def test_what_is_read_is_what_bert_jax_needs():
+    """And what that needs in turn, but no extra: it is the same in every environment."""
+    names = [distribution.name for distribution in docstrings.find_distributions()]
+    assert {'scipy', 'jax', 'jaxlib', 'scikit-learn', 'fonttools'} <= set(names)
+    assert not {'bert_jax', 'tensorflow', 'keras', 'pytest', 'mypy', 'pip'} & set(names)
+    assert names == sorted(names)
+
+
+def test_a_distribution_is_read_without_its_tests():
+    optax = [d for d in docstrings.find_distributions() if d.name == 'optax']
+    documents = list(docstrings.iterate_docstrings(optax))
+    groups = {document.group for document in documents}
+    assert len(documents) > 100 and all(group.startswith('optax/') for group in groups)
+    assert not any('_test' in group for group in groups)

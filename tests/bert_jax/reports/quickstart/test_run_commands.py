@@ -7,25 +7,6 @@ import sys
 import pytest
 
 from bert_jax.reports.quickstart.commands import command
-from tests.helpers.processes import ROOT, python
-
-PROGRAM = """
-from bert_jax.cli import app, flags
-from bert_jax.reports.quickstart import stages
-from bert_jax.reports.quickstart.commands import run
-flags.define(stages.Options)  # of which commands have some, as --workdir
-flag = ('--help', '--help', '--seq_len=x')
-app.run(lambda _: [run('preprocess', each) for each in flag])
-"""
-
-
-def test_commands_run_one_after_the_other_in_a_process_until_one_fails(tmp_path):
-    (tmp_path / 'program.py').write_text(PROGRAM)
-    done = python(tmp_path / 'program.py', '--workdir=w', PYTHONPATH=str(ROOT))
-    assert done.returncode == 2, done.stderr
-    assert done.stdout.count('usage: bert-preprocess') == 2
-    assert done.stderr.startswith('preprocess: error: ') and done.stderr.count('\n') == 1
-    assert 'bert-preprocess failed (exit code 2), see above; the same command' in done.stdout
 
 
 @pytest.mark.parametrize('on_path', [True, False], ids=['on_path', 'not_on_path'])
