@@ -1,4 +1,4 @@
-r"""Run a study: rows that change a few settings of one recipe, judged on the same tasks.
+r"""Runs a study: rows that change a few settings of one recipe, judged on the same tasks.
 
   bert-study --study=pretraining_tasks --scale=cpu --dry_run
   bert-study --study=pretraining_tasks --scale=cpu --corpus=TEXT --workdir=DIR \
@@ -8,21 +8,23 @@ r"""Run a study: rows that change a few settings of one recipe, judged on the sa
 
 The same command goes on with a study that was stopped, however that came. Several processes, also
 on machines that share DIR, divide its steps among them. What two rows or two studies in one DIR
-have in common is made once. A row that fails is marked, and the others go on. Tables, the plot and
-every command's output are in DIR.
+have in common is made once. A row that fails is marked, and the others go on. The table and what
+each step has printed are in DIR.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.options import option, required
-from bert_jax.mesh import before_jax
+
 
 if TYPE_CHECKING:
     from bert_jax.configs.studies.study import Study
@@ -48,15 +50,7 @@ class Options:
     only: tuple[str, ...] = option((), 'names of rows: the others are left alone', commas=True)
     seeds: tuple[int, ...] = option((), 'seeds of pre-training, of those of the study', commas=True)
     table: bool = option(False, 'print the table of what is there, and end')
-    dry_run: bool = option(
-        False, 'print what would run, how many runs, and what they would take; nothing is written'
-    )
-    tflops: float | None = option(
-        None,
-        '--dry_run: the rate to expect, in 10^12 model FLOP a second (the log of a run'
-        ' has it as model_tflops); default: measured',
-        bounds=(1e-6, None),
-    )
+    dry_run: bool = option(False, 'print the steps that are left, and end; nothing is written')
     print_config: str = option(
         '', "print a row's pre-training settings as JSON that --config of other commands reads"
     )
@@ -64,81 +58,70 @@ class Options:
 
 def main(options: Options) -> int:
     """Make what is left to make, and return 1 where a row has failed."""
-    before_jax.set_up()  # for the steps that --dry_run times, as bert-pretrain's
+    from bert_jax.configs.studies.study import load
+    from bert_jax.reports.studies import runner
+    from bert_jax.reports.studies.table import write_table
 
-    # What would be passed over without a word.
-    if options.table and (strange := flags.present('only', 'seeds', 'dry_run')):
-        raise UserError(f'--table has all that is there: leave {strange[0]} out')
-    if options.tflops and not options.dry_run:
-        raise UserError('--tflops is for --dry_run: leave it out, or add that')
-
-    # The study first: it is checked as a whole before any of it is looked for on the disk.
-    study = chosen(options)
+    studies = load(options.study)
+    scale = options.scale or next(iter(studies))
+    if scale not in studies or (len(studies) > 1 and not options.scale):
+        raise UserError(f'--scale={options.scale}: name one of {", ".join(studies)}')
+    whole = studies[scale]
     if options.print_config:
-        rows = {row.name: row for row in study.rows}
-        if options.print_config not in rows:
-            raise unknown('print_config', options.print_config, list(rows))
-        row = rows[options.print_config]
-        print(schema.dumps(study.config(row, study.seeds[0])), end='')
+        [row] = choose('print_config', [options.print_config], whole.rows)
+        print(schema.dumps(whole.config(row, whole.seeds[0])), end='')
         return 0
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for all that is made')
 
-    from bert_jax.reports.studies import estimate, inputs, steps, table
-    from bert_jax.reports.studies.plan import Plan
-
-    folder, file = steps.Folder(options.workdir or '.'), table.named(options.study)
-    tables = table.folder_of(options.workdir, options.study, options.scale)
-    if options.workdir:
-        table.check_own(tables, file)
-    if options.table:
-        plan = Plan(study, inputs.remembered(folder.path, study), folder)
-        print(table.write(plan, tables, file))
-        return 0
-    read = inputs.given(
-        study, options.corpus, options.data_dir, options.tokenizer, needed=not options.dry_run
-    )
-    plan = Plan(study, read, folder)
-    todo = plan.chosen(options.only, options.seeds)
+    # The table is of the whole study; what is run, of the rows and seeds that are asked for.
+    chosen = whole
+    if options.only:
+        chosen = dataclasses.replace(chosen, rows=choose('only', options.only, whole.rows))
+    if options.seeds:
+        chosen = dataclasses.replace(chosen, seeds=choose('seeds', options.seeds, whole.seeds))
+    folder = Path(options.workdir)
+    texts = name_texts(whole, options.corpus)
+    folders = dict(each.partition('=')[::2] for each in options.data_dir)
+    plan = runner.Plan(chosen, folder, runner.Inputs(texts, folders, options.tokenizer))
     if options.dry_run:
-        print(estimate.outlook(plan, todo, options.tflops))
+        left = [step.about for step in plan.steps.values() if not plan.store.done(step.name)]
+        print(f'{whole.title}\n{len(left)} of {len(plan.steps)} steps are left:')
+        print('\n'.join(f'  {about}' for about in left))
         return 0
-
-    # What would be in the way, before anything is written.
-    estimate.check_disk(folder.path, estimate.work(plan, todo).bytes)
-    inputs.remember(folder.path, study, read)
-    steps.make(folder, todo)
-    print('\n' + table.write(plan, tables, file))
-    return int(any(folder.failure(step.name) for step in todo))
-
-
-def chosen(options: Options) -> Study:
-    """Return the study that --study and --scale name; the rows and seeds asked for are its own."""
-    from bert_jax.configs.studies.study import load
-
-    studies = load(options.study)
-    scale = options.scale or (next(iter(studies)) if len(studies) == 1 else '')
-    if scale not in studies:
-        raise UserError(
-            f'--scale={scale}: {options.study} is there as {", ".join(studies)}: name one'
-            if scale
-            else f'--scale is required: {options.study} is there as {", ".join(studies)}'
-        )
-    study = studies[scale]
-    for row in options.only:
-        if row not in (names := [each.name for each in study.rows]):
-            raise unknown('only', row, names)
-    for seed in options.seeds:
-        if seed not in study.seeds:
-            raise unknown('seeds', str(seed), list(map(str, study.seeds)))
-    return study
+    if (folder / 'study.json').exists():
+        raise UserError(f'--workdir={folder} has a study of version 0.2.0: name another folder')
+    done = True
+    if not options.table:
+        runner.note_inputs(plan)
+        done = runner.run_steps(plan)
+        print()
+    name = Path(options.study).stem + (options.scale and f'-{options.scale}')
+    whole_plan = runner.Plan(whole, folder, plan.inputs)
+    print(write_table(whole_plan, folder / 'tables' / name))
+    return 0 if done else 1
 
 
-def unknown(flag: str, name: str, names: Sequence[str]) -> UserError:
-    """Return the refusal of what a study does not have."""
-    return UserError(
-        f'--{flag}={name}: the study has {", ".join(names)}{did_you_mean(name, names)}'
-    )
+def name_texts(study: Study, corpus: Sequence[str]) -> dict[str, list[str]]:
+    """Return the patterns of --corpus by the names of texts, which are those that rows ask for."""
+    texts: dict[str, list[str]] = {}
+    for given in corpus:
+        name, equals, pattern = given.partition('=')
+        if not equals or name not in [row.text for row in study.rows]:
+            name, pattern = '', given
+        texts.setdefault(name, []).append(pattern)
+    return texts
+
+
+def choose(flag: str, asked: Sequence[Any], offered: Sequence[Any]) -> tuple[Any, ...]:
+    """Return those of a study's rows or seeds that a flag names; UserError where it has none."""
+    named = {str(getattr(each, 'name', each)): each for each in offered}
+    for name in map(str, asked):
+        if name not in named:
+            raise UserError(
+                f'--{flag}={name}: the study has {", ".join(named)}{did_you_mean(name, named)}'
+            )
+    return tuple(each for name, each in named.items() if name in map(str, asked))
 
 
 if __name__ == '__main__':
