@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bert_jax.configs.files.own_parts import register_part
     from bert_jax.inference import Bert, Predictor
+    from bert_jax.launch.evaluate import evaluate
+    from bert_jax.launch.finetune import finetune
+    from bert_jax.launch.preprocess import preprocess
+    from bert_jax.launch.pretrain import pretrain
+    from bert_jax.launch.train_vocab import train_vocab
     from bert_jax.model.heads import EncoderModel, Pretraining
-    from bert_jax.runs.calls.evaluation import evaluate
-    from bert_jax.runs.calls.finetuning import finetune
-    from bert_jax.runs.calls.pretraining import pretrain
-    from bert_jax.runs.calls.vectors import VectorOptions
     from bert_jax.runs.workdir.running import own_run
     from bert_jax.train.losses import Objective, cross_entropy
 
@@ -26,23 +27,25 @@ __all__ = [
     'Objective',
     'Predictor',
     'Pretraining',
-    'VectorOptions',
     'cross_entropy',
     'evaluate',
     'finetune',
     'own_run',
+    'preprocess',
     'pretrain',
     'register_part',
+    'train_vocab',
 ]
 _MODULES = {
     'Bert': 'inference',
     'Predictor': 'inference',
     'EncoderModel': 'model.heads',
     'Pretraining': 'model.heads',
-    'pretrain': 'runs.calls.pretraining',
-    'finetune': 'runs.calls.finetuning',
-    'evaluate': 'runs.calls.evaluation',
-    'VectorOptions': 'runs.calls.vectors',
+    'train_vocab': 'launch.train_vocab',
+    'preprocess': 'launch.preprocess',
+    'pretrain': 'launch.pretrain',
+    'finetune': 'launch.finetune',
+    'evaluate': 'launch.evaluate',
     'register_part': 'configs.files.own_parts',
     'own_run': 'runs.workdir.running',
     'Objective': 'train.losses',

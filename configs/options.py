@@ -5,10 +5,20 @@ what changing it does to a resumed run, how it is written on a command line. It 
 option: those are where they are used, in files that import nothing heavy, because `--help` reads
 them. configs/section.py checks the settings of configurations, bert_jax/cli/flags.py makes flags.
 
-  @dataclass(frozen=True)
-  class Options:
-      input: str = required('file to read')
-      rows: int = option(128, 'how many of them', within='[1, 1024]')
+The help of a setting stands at the setting. That of an option of a command stands once too, in the
+docstring of the command's dataclass:
+
+  @dataclass(frozen=True, kw_only=True)
+  class CountRows:
+      '''Count the rows of a file.
+
+Attributes:
+        input: file to read.
+        rows: how many of them at most.
+      '''
+
+      input: str
+      rows: int = option(128, within='[1, 1024]')
 
 Each setting says what changing it does to a run that is resumed (`kind`):
   identity    it changes the result: resuming with another value is refused;
@@ -21,8 +31,11 @@ default its default; it is written only where it has another, and read as that w
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import functools
+import inspect
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -57,15 +70,23 @@ class Option:
       commas: of a tuple: whether its items are one word with commas between; else the flag is given
         once for each.
       switch: (name, value): a flag --name that means this value.
+      flag: the name of its flag, where that is not the field's.
+      words: of what is given after the flags and not as one: how the help shows it.
+      texts: whether these words are texts, in which an address is nothing to be read.
+      settings: of the option --set: the class of the configuration whose settings it changes.
     """
 
-    help: str
+    help: str = ''
     within: str | None = None
     kind: Literal['identity', 'extendable', 'runtime'] = 'identity'
     later: Any = NO_VALUE
     bounds: tuple[float | None, float | None] = (None, None)
     commas: bool = False
     switch: tuple[str, str] | None = None
+    flag: str = ''
+    words: str = ''
+    texts: bool = False
+    settings: Any = None
 
 
 class Described(NamedTuple):
@@ -76,8 +97,13 @@ class Described(NamedTuple):
     default: Any  # dataclasses.MISSING where there is none
     option: Option | None
 
+    @property
+    def has_default(self) -> bool:
+        """Tell whether the field may be left out; of one with a factory, `default` is MISSING."""
+        return self.default is not dataclasses.MISSING
 
-def option(default: Any, help: str, **described: Any) -> Any:
+
+def option(default: Any, help: str = '', **described: Any) -> Any:
     """Return a field that may be left out; `described`: the other attributes of `Option`."""
     return dataclasses.field(default=default, metadata={_KEY: Option(help, **described)})
 
@@ -92,7 +118,7 @@ def newer(default: Any, help: str, before: Any = NO_VALUE, **described: Any) -> 
     return dataclasses.field(default=default, metadata=metadata, repr=False)
 
 
-def required(help: str, **described: Any) -> Any:
+def required(help: str = '', **described: Any) -> Any:
     """Return a field without a default; `described` is as of `option`."""
     return option(dataclasses.MISSING, help, **described)
 
@@ -113,6 +139,42 @@ def described(cls: Any) -> list[Described]:
         Described(field.name, _hints(cls)[field.name], field.default, field.metadata.get(_KEY))
         for field in dataclasses.fields(cls)
     ]
+
+
+def read_attributes(cls: type) -> dict[str, str]:
+    """Return what the docstring of a class says of each of its attributes, in its own section."""
+    section = re.search(
+        r'^Attributes:\n((?:  .*\n?|\n)*)', inspect.cleandoc(cls.__doc__ or ''), re.M
+    )
+    if section is None:
+        return {}
+    entries = re.findall(r'^  (\w+): (.*(?:\n    .*)*)', section[1], re.M)
+    return {name: ' '.join(text.split()).removesuffix('.') for name, text in entries}
+
+
+@functools.cache
+def command_options(action: type) -> dict[str, Described]:
+    """Return the options of a command by the names of their flags: its own, then those it shares.
+
+    A field is one where the docstring of the class that has it says what it means.
+
+    Args:
+      action: the dataclass of what the command does (bert_jax/cli/flags.py).
+    """
+    fields = {field.name: field for field in described(action) if _is_given(action, field.name)}
+    options: dict[str, Described] = {}
+    for cls in action.__mro__:
+        texts = read_attributes(cls)
+        for name in vars(cls).get('__annotations__', {}):
+            if name in fields and name in texts:
+                field = fields.pop(name)
+                told = dataclasses.replace(field.option or Option(), help=texts[name])
+                options[told.flag or name] = field._replace(option=told)
+    return options
+
+
+def _is_given(action: Any, name: str) -> bool:
+    return next(field for field in dataclasses.fields(action) if field.name == name).init
 
 
 def inside(number: float, interval: str) -> bool:
@@ -159,8 +221,10 @@ def without_none(hint: Any) -> list[Any]:
 
 
 def item_type(hint: Any) -> Any:
-    """Return the type of a tuple's items, or None for what is no tuple."""
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
+    """Return the type of the items of a tuple or sequence, or None for what is neither."""
+    if typing.get_origin(hint) in (tuple, collections.abc.Sequence):
+        return typing.get_args(hint)[0]
+    return None
 
 
 def is_section(hint: Any) -> bool:

@@ -17,59 +17,56 @@ from bert_jax.configs.options import check_intervals, option
 _DOTTED = ('tr', 'tur', 'az', 'aze')
 
 
+# Options that one kind of vocabulary alone has.
+_OF_KIND = {'add_prefix_space': 'byte_bpe', 'layout': 'byte_bpe', 'known_words': 'words'}
+
+
 @dataclass(frozen=True)
 class VocabularyOptions:
-    """What to train; UserError where a number is none that can be."""
+    """What to train; UserError where a number is none that can be.
+
+    Attributes:
+      vocab_size: entries, special tokens included.
+      model: BERT's own; unigram, bpe: SentencePiece's; byte_bpe: RoBERTa's or ModernBERT's
+        (--layout), of bytes, cased; words: whole ones, for RETVec, the most frequent.
+      lower_case: lower-case the text, which the directory remembers (default: only where the text
+        is English).
+      strip_accents: remove accents and vowel signs (default: as --lower_case); takes Hangul
+        syllables apart.
+      character_coverage: share of the running characters that get entries of their own.
+      min_frequency: wordpiece, byte_bpe: do not merge pairs seen less often.
+      add_prefix_space: byte_bpe: encode a text as if a space stood before it; RoBERTa does not.
+      layout: byte_bpe: special tokens and rows: roberta: <s> A </s></s> B </s>; modernbert: [CLS]
+        A [SEP] B [SEP], without segments, and text composed (NFC).
+      known_words: words: so many of the most frequent ones go into records, by their characters;
+        a rarer one is [UNK] there.
+    """
 
     # BERT's own number of entries.
-    vocab_size: int = option(
-        30522,
-        'entries, special tokens included',
-        within='[7, 16777216]',  # five are special; more than 1 << 24 are a slip of the finger
-    )
-    model: Literal['wordpiece', 'unigram', 'bpe', 'byte_bpe', 'words'] = option(
-        'wordpiece',
-        "BERT's own; unigram, bpe: SentencePiece's; byte_bpe: RoBERTa's or ModernBERT's (--layout),"
-        ' of bytes, cased; words:'
-        ' whole ones, for RETVec, the most frequent',
-    )
-    lower_case: bool | None = option(
-        None,
-        'lower-case the text, which the directory remembers (default: only where the text is'
-        ' English)',
-    )
-    strip_accents: bool | None = option(
-        None,
-        'remove accents and vowel signs (default: as --lower_case); takes Hangul syllables apart',
-    )
+    vocab_size: int = option(30522, within='[7, 16777216]')
+    model: Literal['wordpiece', 'unigram', 'bpe', 'byte_bpe', 'words'] = 'wordpiece'
+    lower_case: bool | None = None
+    strip_accents: bool | None = None
     # Below 1, or every stray character of a large text would take the place of a word.
-    character_coverage: float = option(
-        0.9999,
-        'share of the running characters that get entries of their own',
-        within='(0, 1]',
-    )
-    min_frequency: int = option(
-        2, 'wordpiece, byte_bpe: do not merge pairs seen less often', within='[1, 2147483647]'
-    )
-    add_prefix_space: bool = option(
-        False, 'byte_bpe: encode a text as if a space stood before it; RoBERTa does not'
-    )
-    layout: Literal['roberta', 'modernbert'] = option(
-        'roberta',
-        'byte_bpe: special tokens and rows: roberta: <s> A </s></s> B </s>; modernbert: [CLS] A'
-        ' [SEP] B [SEP], without segments, and text composed (NFC)',
-    )
-    known_words: int = option(
-        1 << 20,
-        'words: so many of the most frequent ones go into records, by their characters; a rarer one'
-        ' is [UNK] there',
-        within='[1, 16777216]',
-    )
+    character_coverage: float = option(0.9999, within='(0, 1]')
+    min_frequency: int = option(2, within='[1, 2147483647]')
+    add_prefix_space: bool = False
+    layout: Literal['roberta', 'modernbert'] = 'roberta'
+    known_words: int = option(1 << 20, within='[1, 16777216]')
 
     def __post_init__(self) -> None:
         check_intervals(self)
-        if self.layout != type(self).layout and self.model != 'byte_bpe':
-            raise UserError(f'--layout={self.layout} is for --model=byte_bpe: leave it out')
+        for name, kind in _OF_KIND.items():
+            value = getattr(self, name)
+            if value != getattr(VocabularyOptions, name) and self.model != kind:
+                raise UserError(f'--{name}={value} is for --model={kind}: leave it out')
+        for name in ('lower_case', 'strip_accents', 'character_coverage'):
+            changed = getattr(self, name) != getattr(VocabularyOptions, name)
+            if changed and self.model == 'byte_bpe':
+                raise UserError(
+                    f'--{name} does not go with --model=byte_bpe, which spells every text as it'
+                    ' stands'
+                )
 
 
 def refuse_other_case(options: VocabularyOptions, languages: Iterable[str]) -> None:

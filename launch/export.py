@@ -22,100 +22,151 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bert_jax.cli import app
 from bert_jax.cli.model_options import TrainedModel
-from bert_jax.configs.errors import UserError, require_extra
-from bert_jax.configs.options import option, required
+from bert_jax.configs.errors import require_extra
+from bert_jax.configs.options import option
+
+if TYPE_CHECKING:
+    from bert_jax.inference.export import Format
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is written of a model."""
+class _Export(TrainedModel):
+    """Options of whatever is written of a model.
 
-    model: TrainedModel
-    format: Literal[
-        'huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo'
-    ] = option('huggingface', 'what to write')
-    output: str = required('folder to write; it must be new or empty')
-    architecture: str | None = option(
-        None,
-        "transformers' class to write, as BertModel for the encoder alone; default: by its heads",
-    )
-    base: str | None = option(
-        None,
-        'of --format=peft: the encoder that was tuned, as the adapter shall name it, a Hugging Face'
-        ' BERT directory or name; default: the one that the run began with',
-    )
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] | None = option(
-        None, "write this activation in place of the model's own, which changes its outputs"
-    )
-    opset: int = option(17, 'of --format=onnx: the opset of ONNX that the file is written for')
-    int8: bool = option(
-        False,
-        'of --format=onnx: also write onnx/model_quantized.onnx, with weights of int8 by'
-        " onnxruntime's dynamic quantisation",
-    )
-    compute_dtype: Literal['float32', 'bfloat16'] = option(
-        'float32',
-        'of --format=stablehlo: arithmetic of dense layers, and their weights in the file; bfloat16'
-        ' is faster where the processor has instructions for it',
-    )
-    language: tuple[str, ...] = option(
-        (),
-        "of a model card: the languages of the model's texts, ISO codes as en or pt-BR",
-        commas=True,
-    )
-    license: str | None = option(
-        None, "of a model card: the Hub's name of the licence, as apache-2.0 or cc-by-4.0"
-    )
-    print_map: bool = option(
-        False,
-        'print every name that is read, and every name that is written, with the array here',
-    )
+    Attributes:
+      output: folder to write; it must be new or empty.
+      architecture: transformers' class to write, as BertModel for the encoder alone; default: by
+        its heads.
+      hidden_act: write this activation in place of the model's own, which changes its outputs.
+      language: of a model card: the languages of the model's texts, ISO codes as en or pt-BR.
+      license: of a model card: the Hub's name of the licence, as apache-2.0 or cc-by-4.0.
+      print_map: print every name that is read, and every name that is written, with the array here.
+    """
+
+    after_interrupt: ClassVar[str] = 'nothing was written; the same command begins anew'
+
+    output: str
+    architecture: str | None = None
+    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] | None = None
+    language: tuple[str, ...] = option((), commas=True)
+    license: str | None = None
+    print_map: bool = False
+
+    def write(self, format: Format, base: str | None = None, **program: Any) -> None:
+        """Write the folder once, read it back, and print what is in it.
+
+        Args:
+          format: what to write.
+          base: of an adapter, the encoder that was tuned.
+          **program: of a program, how it is written.
+        """
+        app.check_output('output', self.output)
+        from bert_jax.inference.export import export
+        from bert_jax.inference.serving_folder import ProgramSettings
+        from bert_jax.runs.sources.source import read_source
+        from bert_jax.runs.workdir.resumable import note_inputs, was_made
+
+        # Given again it is done: of the model its weights count, and not where they lie.
+        made_from = dataclasses.asdict(self) | {'format': format}
+        for name in ('workdir', 'init_from', 'output', 'print_map'):
+            del made_from[name]
+        if was_made(
+            self.output, lambda: made_from | {'model': read_source(self.where).fingerprint()}
+        ):
+            return
+        exported = export(
+            self.where,
+            format,
+            self.output,
+            self.architecture,
+            base,
+            self.hidden_act,
+            self.print_map,
+            ProgramSettings(**program),
+            self.language,
+            self.license,
+        )
+        note_inputs(self.output, made_from | {'model': exported.model})
+        print(f'{self.output}: {exported.architecture}')
 
 
-def main(options: Options) -> None:
-    """Write the folder, read it back, and print what is in it."""
-    app.check_output('output', options.output)
-    if options.format == 'onnx':
+@dataclass(frozen=True, kw_only=True)
+class Export(_Export):
+    """Write a trained model in another program's format.
+
+    Attributes:
+      format: what to write.
+    """
+
+    format: Literal['huggingface', 'sentence_transformers', 'google'] = 'huggingface'
+
+    def __call__(self) -> None:
+        """Write the folder."""
+        self.write(self.format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportPeft(_Export):
+    """Write what tuning has added to an encoder, for Hugging Face's peft.
+
+    Attributes:
+      format: what to write.
+      base: the encoder that was tuned, as the adapter shall name it, a Hugging Face BERT directory
+        or name; default: the one that the run began with.
+    """
+
+    format: Literal['peft']
+    base: str | None = None
+
+    def __call__(self) -> None:
+        """Write the folder."""
+        self.write('peft', self.base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOnnx(_Export):
+    """Write a folder that serves the model with onnxruntime.
+
+    Attributes:
+      format: what to write.
+      opset: the opset of ONNX that the file is written for.
+      int8: also write onnx/model_quantized.onnx, with weights of int8 by onnxruntime's dynamic
+        quantisation.
+    """
+
+    format: Literal['onnx']
+    opset: int = 17
+    int8: bool = False
+
+    def __call__(self) -> None:
+        """Write the folder."""
         require_extra('--format=onnx', 'onnx', 'onnx')
-    if options.int8:
-        require_extra('--int8', 'onnx', 'onnxruntime')
-    if options.format != 'onnx' and (options.int8 or options.opset != 17):
-        raise UserError('--opset and --int8 are of --format=onnx: leave them out')
-    if options.compute_dtype != 'float32' and options.format != 'stablehlo':
-        raise UserError('--compute_dtype is of --format=stablehlo: leave it out')
-    if options.base and options.format != 'peft':
-        raise UserError('--base is of --format=peft: leave it out')
+        if self.int8:
+            require_extra('--int8', 'onnx', 'onnxruntime')
+        self.write('onnx', opset=self.opset, int8=self.int8)
 
-    from bert_jax.inference.export import export
-    from bert_jax.inference.serving_folder import ProgramSettings
-    from bert_jax.runs.sources.source import read_source
-    from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
-    # Given again it is done: of the model its weights count, and not where they lie.
-    flags = dataclasses.asdict(options)
-    made_from = {n: flags[n] for n in flags if n not in ('model', 'output', 'print_map')}
-    now = lambda: made_from | {'model': read_source(options.model.where).fingerprint()}
-    if was_made(options.output, now):
-        return
-    exported = export(
-        options.model.where,
-        options.format,
-        options.output,
-        options.architecture,
-        options.base,
-        options.hidden_act,
-        options.print_map,
-        ProgramSettings(options.opset, options.int8, options.compute_dtype),
-        options.language,
-        options.license,
-    )
-    note_inputs(options.output, made_from | {'model': exported.model})
-    print(f'{options.output}: {exported.architecture}')
+@dataclass(frozen=True, kw_only=True)
+class ExportStablehlo(_Export):
+    """Write a folder that serves the model with jax alone.
+
+    Attributes:
+      format: what to write.
+      compute_dtype: arithmetic of dense layers, and their weights in the file; bfloat16 is faster
+        where the processor has instructions for it.
+    """
+
+    format: Literal['stablehlo']
+    compute_dtype: Literal['float32', 'bfloat16'] = 'float32'
+
+    def __call__(self) -> None:
+        """Write the folder."""
+        self.write('stablehlo', compute_dtype=self.compute_dtype)
 
 
 if __name__ == '__main__':
-    app.run(main, Options)
+    app.run(Export, ExportPeft, ExportOnnx, ExportStablehlo)

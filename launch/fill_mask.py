@@ -10,7 +10,6 @@ understood whatever the model's own mask token is. Whole files are faster by ber
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,39 +19,45 @@ from bert_jax.configs.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Which model answers, and in which form."""
+class FillMask(TrainedModel):
+    """Fill in the masks of texts with the words that a pre-trained model finds likely.
 
-    model: TrainedModel
-    top: int = option(5, 'how many words for each mask', bounds=(1, None))
-    json: bool = option(
-        False, 'a JSON object a line: {"text", "masks": for each [{"token", "probability"}]}'
-    )
+    Attributes:
+      texts: the texts; without any, the lines of stdin.
+      top: how many words for each mask.
+      json: a JSON object a line: {"text", "masks": for each [{"token", "probability"}]}.
+    """
+
+    texts: tuple[str, ...] = option((), words='["a text with [MASK]" ...]', texts=True)
+    top: int = option(5, bounds=(1, None))
+    json: bool = False
+
+    def __call__(self) -> None:
+        """Print the answers."""
+        from bert_jax.cli.questions import answer_each
+        from bert_jax.inference.mask_filler import MaskFiller
+        from bert_jax.runs.sources.source import read_source
+
+        filler = MaskFiller(read_source(self.where), self.top)
+
+        def answer(text: str) -> str:
+            filled = filler(text)
+            if self.json:
+                return json.dumps(filled, ensure_ascii=False)
+            return write_answer(filled)
+
+        answer_each(self.texts, answer)
 
 
-def main(options: Options, words: Sequence[str]) -> None:
-    """Answer the texts of the command line, or those of stdin."""
-    from bert_jax.cli.questions import answer_each
-    from bert_jax.inference.mask_filler import MaskFiller
-    from bert_jax.runs.sources.source import read_source
-
-    filler = MaskFiller(read_source(options.model.where), options.top)
-
-    def answer(text: str) -> str:
-        filled = filler(text)
-        return json.dumps(filled, ensure_ascii=False) if options.json else in_words(filled)
-
-    answer_each(words, answer)
-
-
-def in_words(filled: dict[str, Any]) -> str:
+def write_answer(filled: dict[str, Any]) -> str:
     """Write an answer as lines: the text, then for each mask its words and probabilities."""
     lines, several = [filled['text']], len(filled['masks']) > 1
     for number, words in enumerate(filled['masks'], 1):
-        lines += [f'  mask {number}'] if several else []
+        if several:
+            lines.append(f'  mask {number}')
         lines += [f'  {word["probability"]:8.4f}  {word["token"]}' for word in words]
     return '\n'.join(lines)
 
 
 if __name__ == '__main__':
-    app.run(main, Options, '["a text with [MASK]" ...]', texts=True)
+    app.run(FillMask)

@@ -13,96 +13,216 @@ tuning.method the rates are that method's. Runs that are done are taken as they 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from absl import logging
 
 from bert_jax.cli import app
 from bert_jax.cli.common_flags import FinetuneFlags
-from bert_jax.configs import schema
+from bert_jax.configs import load, schema
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families import RecipeName
-from bert_jax.configs.options import option, required
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.configs.options import option
+from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.mesh import before_jax
+from bert_jax.runs.functions import Path, Settings, list_settings, make_function
+
+if TYPE_CHECKING:
+    from bert_jax.configs.sweep import Point
+    from bert_jax.input_pipeline.tasks.files.found import FoundTask
+    from bert_jax.runs.finetuning.finetune import FinetuneResult
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is fine-tuned on what, besides the run's configuration."""
+class Recipe(NamedTuple):
+    """The settings of a task, and how those of a run are made of them.
 
-    task: str = required(
-        "a task's name (mrpc, squad_v1, ...), a path ending in .json, or a table to train on: .tsv,"
-        ' .csv, .jsonl, .parquet, or hf:NAME:SPLIT of the Hub, whose columns are found'
-    )
-    dev: str = option(
-        '', 'of a table: the dev split, which is scored; default: a tenth of the rows, drawn'
-    )
-    kind: str = option(
-        '', 'of a table: classification, pair, regression, ...; default: as the labels look'
-    )
-    columns: str = option(
-        '', 'of a table: which is what, where it is not found: "text=review,label=stars", or places'
-    )
-    header: bool | None = option(
-        None, 'of a table: whether the first line names the columns; default: as it looks'
-    )
-    data_dir: str = option(
-        '',
-        "the folder that holds the task's own files; not needed for a .json task beside its files",
-    )
-    init_from: str = required(
-        'the encoder to start from: a workdir of bert-pretrain or bert-finetune, a Hugging Face'
-        ' BERT directory or name, or a Google checkpoint (DIR or DIR/bert_model.ckpt)'
-    )
-    print_map: bool = option(
-        False, 'print every name in --init_from and the array here that it holds'
-    )
-    workdir: str = required('folder of this run, or of all runs of a sweep')
-    common: FinetuneFlags = dataclasses.field(default_factory=FinetuneFlags)
-    recipe: RecipeName = option(
-        'paper', "whose settings for the task (readme: those of google's own code)"
-    )
-    sweep: str = option(
-        '',
-        'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2"'
-        ' (grids: glue, appendix, miniatures, methods)',
-    )
-    print_config: bool = option(
-        False,
-        'print every setting as it would be run but for --sweep, as JSON that --config reads, and'
-        ' end',
-    )
-    deterministic: bool = option(False, determinism.HELP)
-    profile: int = option(
-        0,
-        'trace so many steps of each run, after its first ten, into its folder, under profile',
-        bounds=(0, None),
-    )
+    Attributes:
+      config: the settings before they are changed.
+      change: returns the settings of a run for such settings.
+    """
+
+    config: FinetuneConfig
+    change: Callable[[FinetuneConfig], FinetuneConfig]
 
 
-def main(options: Options) -> int:
-    """Run what is left to run; return 0, or 128 + the signal that asked it to save and stop."""
-    before_jax.set_up(options.deterministic)
-    from bert_jax.runs.calls import finetuning
+@dataclass(frozen=True)
+class Finetune(FinetuneFlags):
+    """Fine-tune an encoder on a task and score the dev split, as bert-finetune does.
 
-    if options.print_config:
-        table = (options.dev, options.kind, options.columns, options.header)
-        which = finetuning.TaskOptions(options.task, *table, options.data_dir)
-        asked = finetuning.Asked(
-            app.config_name(), options.recipe, options.common, app.changes(), options.init_from
+    What is done is taken as it is, and what was stopped goes on. In the main thread SIGTERM and
+    SIGINT ask it to save and stop, which the result says.
+
+    Attributes:
+      task: a task's name (mrpc, squad_v1, ...), a path ending in .json, or a table to train on:
+        .tsv, .csv, .jsonl, .parquet, or hf:NAME:SPLIT of the Hub, whose columns are found.
+      dev: of a table: the dev split, which is scored; default: a tenth of the rows, drawn.
+      kind: of a table: classification, pair, regression, ...; default: as the labels look.
+      columns: of a table: which is what, where it is not found: "text=review,label=stars", or
+        places; in Python also {'text': 'review'}.
+      header: of a table: whether the first line names the columns; default: as it looks.
+      data_dir: the folder that holds the task's own files; not needed for a .json task beside its
+        files.
+      init_from: the encoder to start from: a workdir of bert-pretrain or bert-finetune, a Hugging
+        Face BERT directory or name, or a Google checkpoint (DIR or DIR/bert_model.ckpt).
+      workdir: folder of this run, or of all runs of a sweep.
+      config: a preset's name, a Python file with get_config() (it is run), or a saved config.json;
+        in Python also the settings themselves. Default: the recipe of the task.
+      settings: changes one setting, as in --set optimizer.peak_lr=2e-5; in Python all of them, as
+        {'optimizer.layer_decay': 0.9}.
+      recipe: whose settings for the task (readme: those of google's own code).
+      sweep: settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or
+        "glue;seed=0,1,2" (grids: glue, appendix, miniatures, methods).
+      print_map: print every name in --init_from and the array here that it holds.
+      deterministic: on a GPU: only operations that give the same bits each time, so that a resumed
+        run does too (slower).
+      profile: trace so many steps of each run, after its first ten, into its folder, under profile.
+
+    Raises:
+      UserError: task, settings, source or folder do not fit, in one line.
+    """
+
+    after_interrupt: ClassVar[str] = 'the same command goes on from here'
+
+    task: Path
+    init_from: Path
+    workdir: Path
+    _: KW_ONLY
+    dev: Path = ''
+    kind: str = ''
+    columns: str | Mapping[str, str | int] = ''
+    header: bool | None = None
+    data_dir: Path = ''
+    config: str | FinetuneConfig | None = None
+    settings: Settings = option((), flag='set', settings=FinetuneConfig)
+    recipe: RecipeName = 'paper'
+    sweep: str = ''
+    print_map: bool = False
+    deterministic: bool = False
+    profile: int = option(0, bounds=(0, None))
+
+    def __call__(self) -> FinetuneResult:
+        """Run what is left to run."""
+        before_jax.set_up(self.deterministic)
+        # The task and the settings first: most mistakes are in them, and to find them needs no jax.
+        task = self.load_task()
+        recipe = self.make_recipe(task)
+        config = recipe.change(recipe.config)
+        runs = _list_points(recipe, config, self.sweep) or config
+
+        from bert_jax.runs.finetuning import finetune as running
+        from bert_jax.runs.finetuning.machine import Stopped
+
+        workdir = str(self.workdir)
+        try:
+            return running.finetune(
+                task,
+                str(self.data_dir),
+                str(self.init_from),
+                workdir,
+                runs,
+                self.print_map,
+                self.profile,
+            )
+        except Stopped as stopped:
+            return running.FinetuneResult(workdir, signal=stopped.signal)
+
+    def load_task(self) -> str | FoundTask:
+        """Return the task's name or file, or what is found in its table.
+
+        Raises:
+          UserError: options of a table are given for another task, or --data_dir for a table.
+        """
+        from bert_jax.input_pipeline.tasks.files import found
+
+        task, dev = str(self.task), str(self.dev)
+        if found.is_table(task):
+            if self.data_dir:
+                raise UserError('--data_dir goes with the name of a task: name a table by its path')
+            return found.find(task, dev, self.kind, self.columns, self.header)
+        for name in ('dev', 'kind', 'columns', 'header'):
+            if getattr(self, name) not in (None, '', {}):
+                raise UserError(f'--{name} is for a table, and --task={task} is none')
+        return task
+
+    def make_recipe(self, task: str | FoundTask, is_printed: bool = False) -> Recipe:
+        """Return the settings of a run on a task.
+
+        Args:
+          task: as `load_task` returns it.
+          is_printed: whether no run will begin: nothing is downloaded, nor need the encoder be
+            there.
+        """
+        from bert_jax.configs.presets.finetune import changed, recipe
+        from bert_jax.input_pipeline.tasks import load_task
+
+        loaded = load_task(task, str(self.data_dir)) if isinstance(task, str) else task.task
+        of_task = recipe(loaded.name, loaded.kind, self.recipe)
+        config, _ = load.named(self.config, FinetuneConfig, of_task)
+        # A method of tuning brings its recipe; over that go the settings, and over them a sweep.
+        named = list_settings(self.settings)
+        changes = [*self.settings_of_flags(config, named), *named]
+        change = functools.partial(changed, changes=changes)
+        if not self.config and change(config).max_seq_length == config.max_seq_length:
+            config = _fit_length(config, str(self.init_from), is_printed)
+        return Recipe(config, change)
+
+
+@dataclass(frozen=True)
+class PrintConfig(Finetune):
+    """Print the settings of a run that does not begin.
+
+    Attributes:
+      print_config: print every setting as it would be run but for --sweep, as JSON that --config
+        reads, and end.
+    """
+
+    _: KW_ONLY
+    print_config: bool
+
+    def __call__(self) -> None:  # type: ignore[override]
+        """Print them."""
+        recipe = self.make_recipe(self.load_task(), is_printed=True)
+        print(schema.dumps(recipe.change(recipe.config)), end='')
+
+
+def _list_points(recipe: Recipe, config: FinetuneConfig, sweep: str) -> list[Point[Any]]:
+    """Return the runs of a sweep; none where `sweep` is empty. Log what methods of tuning bring."""
+    from bert_jax.configs.presets.finetune import METHODS
+    from bert_jax.configs.sweep import grid
+
+    points = grid(recipe.config, sweep, recipe.change) if sweep else []
+    methods = {point.config.tuning.method for point in points} or {config.tuning.method}
+    for method in sorted(methods & METHODS.keys() - {recipe.config.tuning.method}):
+        logging.info(
+            f'tuning.method={method} brings the settings of {METHODS[method].source}, before --set'
+            f' and --sweep: {", ".join(METHODS[method].settings)}'
         )
-        made = finetuning.configured(asked, which.load(), options.data_dir, only_printed=True)
-        print(schema.dumps(made.change(made.begin)), end='')
-        return 0
-    asked_for = vars(options) | vars(options.common)
-    for of_command in ('common', 'print_config', 'deterministic'):
-        del asked_for[of_command]
-    finished = finetuning.finetune(**asked_for, config=app.config_name(), settings=app.changes())
-    # Beside the result, which programs read.
-    if finished.report:
-        print(finished.report, file=sys.stderr)
-    if finished.text:
-        print(finished.text, flush=True)
-    return finished.exit_code()
+    return points
 
+
+def _fit_length(recipe: FinetuneConfig, init_from: str, is_printed: bool) -> FinetuneConfig:
+    """Return a recipe with rows no longer than the encoder reads, and log where that is shorter."""
+    from etils import epath
+
+    from bert_jax.runs.sources import source
+
+    # What is only printed downloads nothing, and needs no source that is there.
+    if is_printed and not epath.Path(init_from).exists():
+        return recipe
+    limit = source.shape_of(init_from).max_position
+    if recipe.max_seq_length <= limit:
+        return recipe
+    logging.info(
+        f'{init_from} reads {limit} positions: max_seq_length={limit}, in place of the'
+        f" recipe's {recipe.max_seq_length}"
+    )
+    return dataclasses.replace(recipe, max_seq_length=limit)
+
+
+finetune = make_function(Finetune)
 
 if __name__ == '__main__':
-    app.run(main, Options, settings=schema.FinetuneConfig)
+    app.run(Finetune, PrintConfig)

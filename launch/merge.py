@@ -14,51 +14,80 @@ they are layers of their own. An adapter of Hugging Face's peft is folded by
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_jax.cli import app
-from bert_jax.configs.options import option, required
+from bert_jax.configs.options import required
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is folded, and where to."""
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """Fold what tuning has added into the weights of an encoder.
 
-    workdir: str = required(
-        'folder of a tuned run of bert-finetune, whose newest checkpoint is taken'
-    )
-    output: str = required('workdir to write; it must be new or empty')
-    average: tuple[int, ...] = option(
-        (),
-        'steps whose checkpoints are averaged, in place of folding; --workdir is of any run that'
-        ' was not tuned',
-        commas=True,
-    )
+    Attributes:
+      workdir: folder of a tuned run of bert-finetune, whose newest checkpoint is taken.
+      output: workdir to write; it must be new or empty.
+    """
+
+    after_interrupt: ClassVar[str] = 'nothing was written; the same command begins anew'
+
+    workdir: str
+    output: str
+
+    def __call__(self) -> None:
+        """Write the workdir and print what it is."""
+        from bert_jax.runs.sources.merged import merge
+
+        _make(self.output, [self.workdir], (), lambda: merge(self.workdir, self.output))
 
 
-def main(options: Options) -> None:
-    """Write the workdir and print what it is."""
-    app.check_output('output', options.output)
+@dataclass(frozen=True, kw_only=True)
+class Average:
+    """Write the mean of a run's checkpoints.
 
-    from bert_jax.runs.sources.merged import average, merge
+    Attributes:
+      workdir: folder of any run that was not tuned.
+      output: workdir to write; it must be new or empty.
+      average: steps whose checkpoints are averaged, in place of folding.
+    """
+
+    workdir: str
+    output: str
+    average: tuple[int, ...] = required(commas=True)
+
+    def __call__(self) -> None:
+        """Write the workdir and print what it is."""
+        from bert_jax.runs.sources.merged import average
+
+        names = [os.path.join(self.workdir, f'checkpoints/{step}') for step in self.average]
+        _make(
+            self.output,
+            names,
+            self.average,
+            lambda: average(self.workdir, self.output, self.average),
+        )
+
+
+def _make(
+    output: str, sources: Sequence[str], steps: Sequence[int], write: Callable[[], str]
+) -> None:
+    """Write a workdir once, note the weights that it was made from, and print what it is."""
+    app.check_output('output', output)
     from bert_jax.runs.sources.source import read_source
     from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
     def made_from() -> dict[str, Any]:
-        steps = [f'checkpoints/{step}' for step in options.average] or ['']
-        names = [os.path.join(options.workdir, step) for step in steps]
-        return {'average': options.average, 'model': [read_source(n).fingerprint() for n in names]}
+        prints = [read_source(name).fingerprint() for name in sources]
+        return {'average': steps, 'model': prints}
 
-    if was_made(options.output, made_from):
+    if was_made(output, made_from):
         return
-    if options.average:
-        message = average(options.workdir, options.output, options.average)
-    else:
-        message = merge(options.workdir, options.output)
-    note_inputs(options.output, made_from())
+    message = write()
+    note_inputs(output, made_from())
     print(message)
 
 
 if __name__ == '__main__':
-    app.run(main, Options)
+    app.run(Merge, Average)

@@ -15,93 +15,106 @@ negatives, the nearest documents of other pairs by the vectors that the model wa
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.cli import app
 from bert_jax.cli.model_options import TrainedModel
 from bert_jax.configs.model.sentence import Pooling
-from bert_jax.configs.options import option, required
+from bert_jax.configs.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Which sentences are compared, and by which vectors."""
+class FindNearest(TrainedModel):
+    """Find the sentences of a file that are nearest in meaning to a query.
 
-    model: TrainedModel
-    input: str = required(
-        'file of sentences: .txt (one a line), .tsv, .csv or .jsonl with a column text; plain or'
-        ' compressed (gzip, bzip2, xz, zstd)',
-    )
-    columns: str = option('', 'where the column is called otherwise: "text=sentence", or its place')
-    top: int = option(5, 'how many sentences for each query', bounds=(1, None))
-    layer: int = option(-1, '0 is the embeddings, I the I-th block, -1 the last block')
-    pool: Pooling | None = option(
-        None,
-        'over all pieces of a sentence, [CLS] and [SEP] among them; cls: that of [CLS]; default: as'
-        ' a sentence encoder says, or mean',
-    )
-    max_seq_length: int | None = option(
-        None,
-        'word pieces of the longest row, longer texts are cut; default: as many as the model has',
-    )
-    json: bool = option(
-        False, 'a JSON object a line: {"query", "nearest": [{"line", "text", "cosine"}]}'
-    )
-    mine: str = option('', 'file to write: pairs with their hard negatives, a JSON object a line')
-    negatives: int = option(1, 'with --mine: how many of each pair', bounds=(1, None))
-    mine_ranks: str = option(
-        '0,100', 'with --mine: the neighbours that are taken, from the first to before the last'
-    )
-    mine_margin: float | None = option(
-        None,
-        'with --mine: the share of the cosine of the positive that a negative is below it; default:'
-        ' any',
-    )
+    Attributes:
+      queries: the queries; without any, the lines of stdin.
+      input: file of sentences: .txt (one a line), .tsv, .csv or .jsonl with a column text; plain or
+        compressed (gzip, bzip2, xz, zstd).
+      columns: where the column is called otherwise: "text=sentence", or its place.
+      top: how many sentences for each query.
+      layer: 0 is the embeddings, I the I-th block, -1 the last block.
+      pool: over all pieces of a sentence, [CLS] and [SEP] among them; cls: that of [CLS]; default:
+        as a sentence encoder says, or mean.
+      max_seq_length: word pieces of the longest row, longer texts are cut; default: as many as the
+        model has.
+      json: a JSON object a line: {"query", "nearest": [{"line", "text", "cosine"}]}.
+    """
 
+    queries: tuple[str, ...] = option((), words='["a query" ...]', texts=True)
+    input: str
+    columns: str = ''
+    top: int = option(5, bounds=(1, None))
+    layer: int = -1
+    pool: Pooling | None = None
+    max_seq_length: int | None = None
+    json: bool = False
 
-def main(options: Options, words: Sequence[str]) -> None:
-    """Answer the queries of the command line, or those of stdin."""
-    if options.mine:
-        mine(options)
-        return
+    def __call__(self) -> None:
+        """Print the answers."""
+        from bert_jax.cli.questions import answer_each
+        from bert_jax.inference.semantic_search import SemanticSearch
+        from bert_jax.input_pipeline.text.record_files import parse_columns
 
-    from bert_jax.cli.questions import answer_each
-    from bert_jax.inference.semantic_search import SemanticSearch
-    from bert_jax.input_pipeline.text.record_files import parse_columns
+        search = SemanticSearch.of_file(
+            self.where,
+            self.input,
+            parse_columns(self.columns),
+            self.layer,
+            self.pool,
+            self.max_seq_length,
+        )
 
-    search = SemanticSearch.of_file(
-        options.model.where,
-        options.input,
-        parse_columns(options.columns),
-        options.layer,
-        options.pool,
-        options.max_seq_length,
-    )
+        def answer(query: str) -> str:
+            near = search.nearest(query, self.top)
+            if self.json:
+                answers = {'query': query, 'nearest': [sentence._asdict() for sentence in near]}
+                return json.dumps(answers, ensure_ascii=False)
+            lines = [f'  {s.cosine:7.4f}  line {s.line}: {s.text}' for s in near]
+            return '\n'.join([query, *lines])
 
-    def answer(query: str) -> str:
-        near = search.nearest(query, options.top)
-        if options.json:
-            answers = {'query': query, 'nearest': [sentence._asdict() for sentence in near]}
-            return json.dumps(answers, ensure_ascii=False)
-        return '\n'.join([query, *(f'  {s.cosine:7.4f}  line {s.line}: {s.text}' for s in near)])
-
-    answer_each(words, answer)
+        answer_each(self.queries, answer)
 
 
-def mine(options: Options) -> None:
-    """Write the pairs of the input with hard negatives."""
-    from bert_jax.inference import Bert
-    from bert_jax.inference.semantic_search import Mining, mine_file
-    from bert_jax.input_pipeline.text.record_files import parse_columns
+@dataclass(frozen=True, kw_only=True)
+class MineNegatives(TrainedModel):
+    """Write pairs of texts with their hard negatives.
 
-    mining = Mining.of(options.negatives, options.mine_ranks, options.mine_margin)
-    bert = Bert.load(options.model.where)
-    embed = lambda texts, prompt: bert.embed(texts, prompt=prompt)
-    columns = parse_columns(options.columns)
-    count, kept = mine_file(options.input, columns, options.mine, embed, mining)
-    print(f'{options.mine}: {kept} of {count} pairs, {options.negatives} hard negatives each')
+    Attributes:
+      input: file of pairs, with columns anchor and positive: .tsv, .csv or .jsonl.
+      columns: where the columns are called otherwise: "anchor=question,positive=answer", or places.
+      mine: file to write: pairs with their hard negatives, a JSON object a line.
+      negatives: how many of each pair.
+      mine_ranks: the neighbours that are taken, from the first to before the last.
+      mine_margin: the share of the cosine of the positive that a negative is below it; default:
+        any.
+    """
+
+    input: str
+    columns: str = ''
+    mine: str
+    negatives: int = option(1, bounds=(1, None))
+    mine_ranks: str = '0,100'
+    mine_margin: float | None = None
+
+    def __call__(self) -> None:
+        """Write them, and print how many pairs have some."""
+        from bert_jax.inference import Bert
+        from bert_jax.inference.semantic_search import Mining, mine_file
+        from bert_jax.input_pipeline.text.record_files import parse_columns
+
+        mining = Mining.of(self.negatives, self.mine_ranks, self.mine_margin)
+        bert = Bert.load(self.where)
+        columns = parse_columns(self.columns)
+        count, kept = mine_file(
+            self.input,
+            columns,
+            self.mine,
+            lambda texts, prompt: bert.embed(texts, prompt=prompt),
+            mining,
+        )
+        print(f'{self.mine}: {kept} of {count} pairs, {self.negatives} hard negatives each')
 
 
 if __name__ == '__main__':
-    app.run(main, Options, '["a query" ...]', texts=True)
+    app.run(FindNearest, MineNegatives)

@@ -14,48 +14,60 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
+from bert_jax.cli.common_flags import check_growth_ends, configured
+from bert_jax.configs import load
+from bert_jax.configs.options import option
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.runs.pretraining.planning import Options
-
-flags.define(Options)
+from bert_jax.runs.pretraining.planning import PlanOptions
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the plan, and write it where --json says.
+@dataclass(frozen=True, kw_only=True)
+class Plan(PlanOptions):
+    """Print what a pre-training run needs and costs on chips that are not here.
 
-    Raises:
-      UserError: after that, where a phase does not fit.
+    Attributes:
+      config: a preset's name, a Python file with get_config() (it is run), or a saved config.json.
+      settings: changes one setting, as in --set optimizer.peak_lr=2e-5.
     """
-    del argv
-    from etils import epath
 
-    from bert_jax.configs.files.store import write_note
-    from bert_jax.costs.chips import topology
-    from bert_jax.runs.pretraining import planning
+    config: str | None = None
+    settings: tuple[str, ...] = option((), flag='set', settings=PretrainConfig)
 
-    options = flags.read(planning.Options)
-    if options.json is not None:  # before the minutes of compiling
-        planning.check_json(options.json)
+    def __call__(self) -> None:
+        """Print the plan, and write it where --json says.
 
-    # Settings and topology by name, which needs no jax.
-    config = app.config_from_flags(PretrainConfig)
-    chips = topology(options.topology)
-    _choose_platform(chips.chip.platform)
-    from bert_jax.runs.pretraining import plan_text
+        Raises:
+          UserError: after that, where a phase does not fit.
+        """
+        from etils import epath
 
-    # The plan is printed also where a phase does not fit: it says what would help.
-    report, refusals = planning.make_plan(config, chips, options)
-    print('\n'.join(plan_text.lines(report)))
-    if options.json:
-        write_note(epath.Path(options.json), report, 2)
+        from bert_jax.configs.files.store import write_note
+        from bert_jax.costs.chips import topology
+        from bert_jax.runs.pretraining import planning
 
-    # Last, so that the plan is above the error and the exit code is still 2.
-    if refusals:
-        raise refusals[0]
-    return 0
+        if self.json is not None:  # before the minutes of compiling
+            planning.check_json(self.json)
+
+        # Settings and topology by name, which needs no jax.
+        named, is_preset = load.named(self.config, PretrainConfig)
+        config = configured(named, self.settings, is_preset)
+        check_growth_ends(config)
+        chips = topology(self.topology)
+        _choose_platform(chips.chip.platform)
+        from bert_jax.runs.pretraining import plan_text
+
+        # The plan is printed also where a phase does not fit: it says what would help.
+        report, refusals = planning.make_plan(config, chips, self)
+        print('\n'.join(plan_text.lines(report)))
+        if self.json:
+            write_note(epath.Path(self.json), report, 2)
+
+        # Last, so that the plan is above the error and the exit code is still 2.
+        if refusals:
+            raise refusals[0]
 
 
 def _choose_platform(platform: str) -> None:
@@ -71,4 +83,4 @@ def _choose_platform(platform: str) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main, settings=PretrainConfig)
+    app.run(Plan)

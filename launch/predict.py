@@ -12,61 +12,55 @@ order (docs/serving.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bert_jax.cli import app
 from bert_jax.cli.model_options import RecordFile, TrainedModel
-from bert_jax.configs.options import option, required
+from bert_jax.configs.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Which model answers which records, and how."""
+class Predict(TrainedModel, RecordFile):
+    """Answer every record of a file with a trained model.
 
-    model: TrainedModel
-    input: str = required('file of records, plain or compressed (gzip, bzip2, xz, zstd)')
-    output: str = required('file to write, a JSON object a line')
-    file: RecordFile
-    max_seq_length: int | None = option(
-        None,
-        'word pieces of the longest row; default: as fine-tuned, else as many as the model has',
-        bounds=(1, None),
-    )
-    doc_stride: int | None = option(
-        None,
-        'read a text that is longer than a row in windows that begin so many word pieces after each'
-        ' other, and answer by the mean of their scores; default: classifiers cut it',
-        bounds=(1, None),
-    )
-    top: int = option(
-        5,
-        'how many candidates an answer lists (n-best answers, words for a mask)',
-        bounds=(1, None),
-    )
-    compute_dtype: Literal['auto', 'float32', 'bfloat16'] = option(
-        'auto',
-        'arithmetic of the layers; auto: bfloat16 products on a CPU that is faster with them, else'
-        ' float32',
-    )
+    Attributes:
+      input: file of records, plain or compressed (gzip, bzip2, xz, zstd).
+      output: file to write, a JSON object a line.
+      max_seq_length: word pieces of the longest row; default: as fine-tuned, else as many as the
+        model has.
+      doc_stride: read a text that is longer than a row in windows that begin so many word pieces
+        after each other, and answer by the mean of their scores; default: classifiers cut it.
+      top: how many candidates an answer lists (n-best answers, words for a mask).
+      compute_dtype: arithmetic of the layers; auto: bfloat16 products on a CPU that is faster
+        with them, else float32.
+    """
 
+    after_interrupt: ClassVar[str] = 'the same command goes on from here'
 
-def main(options: Options) -> None:
-    """Answer the records of the input that a run before has not answered."""
-    from bert_jax.inference.predict_file import predict_file
+    input: str
+    output: str
+    max_seq_length: int | None = option(None, bounds=(1, None))
+    doc_stride: int | None = option(None, bounds=(1, None))
+    top: int = option(5, bounds=(1, None))
+    compute_dtype: Literal['auto', 'float32', 'bfloat16'] = 'auto'
 
-    result = predict_file(
-        options.model.where,
-        options.input,
-        options.output,
-        options.file,
-        options.max_seq_length,
-        options.top,
-        options.compute_dtype,
-        options.doc_stride,
-    )
-    if not result.done_before:
-        print(f'{options.output}: {result.counted("answers")}')
+    def __call__(self) -> None:
+        """Answer the records of the input that a run before has not answered."""
+        from bert_jax.inference.predict_file import predict_file
+
+        result = predict_file(
+            self.where,
+            self.input,
+            self.output,
+            self.file,
+            self.max_seq_length,
+            self.top,
+            self.compute_dtype,
+            self.doc_stride,
+        )
+        if not result.done_before:
+            print(f'{self.output}: {result.counted("answers")}')
 
 
 if __name__ == '__main__':
-    app.run(main, Options)
+    app.run(Predict)

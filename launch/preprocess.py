@@ -12,36 +12,41 @@ the same bytes for any number of workers and on Apache Beam (docs/preprocessing.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from bert_jax.cli import app, flags
-from bert_jax.configs.errors import UserError
+from bert_jax.cli import app
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.runs.functions import make_function
 
-# --help has the mixture next to the inputs that it is about; the manifest has it after the others.
-_OF_INPUTS = ('input', 'language_exponent', 'language_repeats')
-flags.define(PreprocessOptions, only=_OF_INPUTS)
-flags.define(PreprocessOptions, without=_OF_INPUTS)
+if TYPE_CHECKING:
+    from bert_jax.input_pipeline.records.shards import Manifest
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run the job, or say that it is done; what follows `--` goes to Beam."""
-    # absl leaves what follows -- among the arguments; anything else there is a slip.
-    pipeline_options = sys.argv[sys.argv.index('--') + 1 :] if '--' in sys.argv else []
-    if argv[1:] != pipeline_options:
-        raise UserError(
-            f'unexpected argument {argv[1]!r}: a flag is written --name=value; only what follows --'
-            ' goes to Beam (see --help)'
-        )
+@dataclass(frozen=True, kw_only=True)
+class Preprocess(PreprocessOptions):
+    """Turn text into records for pre-training, as bert-preprocess does.
 
-    options = flags.read(PreprocessOptions, beam_arguments=tuple(pipeline_options))
+    The options are those of `PreprocessOptions` and `TextOptions`.
 
-    # Imported only now, since --help must be quick.
-    from bert_jax.input_pipeline.preprocess.job import preprocess
+    Raises:
+      UserError: options, text or tokenizer do not fit, in one line.
+    """
 
-    preprocess(options)
+    after_interrupt: ClassVar[str] = 'the same command goes on from here'
 
+    def __call__(self) -> Manifest:
+        """Run the job, or find it done; return the manifest of the records."""
+        # Imported only now, since --help must be quick.
+        from bert_jax.input_pipeline.preprocess.job import preprocess
+
+        # By its own class, which the workers of any engine can import.
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return preprocess(PreprocessOptions(**options))
+
+
+preprocess = make_function(Preprocess)
 
 if __name__ == '__main__':
-    app.run(main, arguments='[-- PIPELINE OPTIONS]')
+    app.run(Preprocess)

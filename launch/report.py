@@ -14,7 +14,6 @@ that loads nothing, so it can be sent by mail and opened without a network.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.cli import app
@@ -23,36 +22,38 @@ from bert_jax.configs.options import option
 
 
 @dataclass(frozen=True)
-class Options:
-    """The runs on the page, and where it goes."""
+class Report:
+    """Show runs and sweeps on one HTML page.
 
-    workdir: tuple[str, ...] = option(
-        (), 'folder of a run or a sweep; what stands beside the flags is taken as one too'
-    )
-    output: str | None = option(None, 'the page; default: report.html in the first folder')
-    samples: int = option(
-        6,
-        'how many masked words of its held-out text each pre-training run fills in, before and'
-        ' after training; 0: none, and no model is loaded',
-        bounds=(0, 1000),
-    )
+    Attributes:
+      workdir: folder of a run or a sweep; what stands beside the flags is taken as one too.
+      folders: folders of runs or sweeps.
+      output: the page; default: report.html in the first folder.
+      samples: how many masked words of its held-out text each pre-training run fills in, before
+        and after training; 0: none, and no model is loaded.
+    """
 
+    workdir: tuple[str, ...] = ()
+    folders: tuple[str, ...] = option((), words='[DIR ...]')
+    output: str | None = None
+    samples: int = option(6, bounds=(0, 1000))
 
-def main(options: Options, words: Sequence[str]) -> None:
-    """Write the page, and say where it is."""
-    folders = [*options.workdir, *words]
-    if not folders:
-        raise UserError('--workdir is required: the folder of a run or a sweep, or several')
+    def __call__(self) -> None:
+        """Write the page, and say where it is."""
+        folders = [*self.workdir, *self.folders]
+        if not folders:
+            raise UserError('--workdir is required: the folder of a run or a sweep, or several')
 
-    from bert_jax.reports.page.page import write_report
-    from bert_jax.reports.page.runs import open_all
+        from bert_jax.reports.page.page import write_report
+        from bert_jax.reports.page.runs import open_all
 
-    # Both ends before the work between them: a folder that is none, a page that cannot be written.
-    open_all(folders)
-    output = options.output or os.path.join(folders[0], 'report.html')
-    app.check_output_file('output', output)
-    print(f'wrote {write_report(folders, output, options.samples)}')
+        # Both ends before the work between them: a folder that is none, a page that cannot be
+        # written.
+        open_all(folders)
+        output = self.output or os.path.join(folders[0], 'report.html')
+        app.check_output_file('output', output)
+        print(f'wrote {write_report(folders, output, self.samples)}')
 
 
 if __name__ == '__main__':
-    app.run(main, Options, '[DIR ...]')
+    app.run(Report)

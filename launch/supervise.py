@@ -13,26 +13,38 @@ start again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from absl import flags
 
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
 from bert_jax.runs.supervision.supervisor import RestartOptions
 
 
-def main(options: RestartOptions, command: Sequence[str]) -> int:
-    """Supervise the command after `--`, of which everything is, flags too (see below)."""
-    if not command:
-        raise UserError(
-            'there is no command: write it after --, as in: bert-jax supervise -- bert-pretrain ...'
-        )
-    from bert_jax.runs.supervision.supervisor import Supervisor
+@dataclass(frozen=True)
+class Supervise(RestartOptions):
+    """Run a command again until it is done.
 
-    return Supervisor(list(command)).run(options)
+    Attributes:
+      command: the command, of which everything is, flags too.
+    """
+
+    command: tuple[str, ...] = option((), words='-- COMMAND')
+
+    def __call__(self) -> int:
+        """Return the exit code of the command."""
+        if not self.command:
+            raise UserError(
+                'there is no command: write it after --, as in: bert-jax supervise --'
+                ' bert-pretrain ...'
+            )
+        from bert_jax.runs.supervision.supervisor import Supervisor
+
+        return Supervisor(list(self.command)).run(self)
 
 
 if __name__ == '__main__':
     flags.FLAGS.set_gnu_getopt(False)  # the flags of a command are its own, with or without --
-    app.run(main, RestartOptions, '-- COMMAND')
+    app.run(Supervise)

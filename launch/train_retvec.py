@@ -13,70 +13,78 @@ spelling. Resumes by itself when the workdir holds a checkpoint.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrackFlag
+from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.configs.options import check_intervals, option
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.relatives.words import recipe
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.mesh import before_jax
+
+if TYPE_CHECKING:
+    from bert_jax.runs.pretraining.train import PretrainResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(TrackFlag):
-    """Whose words are trained on, and how they are misspelt."""
+class TrainRetvec(TrackFlag):
+    """Train the network that makes a vector of a word's characters (RETVec).
 
-    tokenizer: str = required('tokenizer directory of bert-train-vocab --model=words')
-    workdir: str = required('folder of this run: configuration, checkpoints, metrics')
-    forms: int = option(
-        2, 'forms of a word in a batch: itself, and others with typos', within='[2, 16]'
-    )
-    typos: float = option(
-        0.25, "most typos of a form, as a share of the word's characters; one at least",
-        within='(0, 1]',
-    )  # fmt: skip
-    kinds: tuple[str, ...] | None = option(
-        None,
-        'of insertion, deletion, swap, keyboard, homoglyph and leet; default: all of them',
-        commas=True,
-    )
-    eval_words: float = option(
-        0.01, 'share of the words that is held out, to measure on', within='[0, 0.5]'
-    )
-    deterministic: bool = option(False, determinism.HELP)
-    profile: int = option(
-        0, 'trace so many steps, after the first ten, into WORKDIR/profile', bounds=(0, None)
-    )
+    Attributes:
+      config: a preset's name, a Python file with get_config() (it is run), or a saved config.json.
+      settings: changes one setting, as in --set optimizer.peak_lr=2e-5.
+      tokenizer: tokenizer directory of bert-train-vocab --model=words.
+      workdir: folder of this run: configuration, checkpoints, metrics.
+      forms: forms of a word in a batch: itself, and others with typos.
+      typos: most typos of a form, as a share of the word's characters; one at least.
+      kinds: of insertion, deletion, swap, keyboard, homoglyph and leet; default: all of them.
+      eval_words: share of the words that is held out, to measure on.
+      deterministic: on a GPU: only operations that give the same bits each time, so that a
+        resumed run does too (slower).
+      profile: trace so many steps, after the first ten, into WORKDIR/profile.
+    """
+
+    after_interrupt: ClassVar[str] = 'the same command goes on from here'
+
+    tokenizer: str
+    workdir: str
+    forms: int = option(2, within='[2, 16]')
+    typos: float = option(0.25, within='(0, 1]')
+    kinds: tuple[str, ...] | None = option(None, commas=True)
+    eval_words: float = option(0.01, within='[0, 0.5]')
+    config: str | None = None
+    settings: tuple[str, ...] = option((), flag='set', settings=PretrainConfig)
+    deterministic: bool = False
+    profile: int = option(0, bounds=(0, None))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_intervals(self)
 
+    def __call__(self) -> PretrainResult:
+        """Train to the last step."""
+        before_jax.set_up(self.deterministic)
+        begin, _ = load.named(self.config, PretrainConfig, recipe())
+        config = apply(begin, [*self.tracked(), *self.settings])
 
-def main(options: Options) -> int:
-    """Trains to the last step; returns 0, or 128 + the signal that asked it to save and stop."""
-    before_jax.set_up(options.deterministic)
-    config = apply(app.config_named(PretrainConfig, recipe()), [*options.tracked(), *app.changes()])
+        # What can be refused, before jax is imported.
+        from bert_jax.input_pipeline.text.typos import KINDS
+        from bert_jax.input_pipeline.tokenizer import Tokenizer
 
-    # What can be refused, before jax is imported.
-    from bert_jax.input_pipeline.text.typos import KINDS
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+        kinds = tuple(KINDS) if self.kinds is None else self.kinds
+        for kind in kinds:
+            if kind not in KINDS:
+                raise UserError(f'--kinds: {kind!r} is none of {", ".join(KINDS)}')
+        tokenizer = Tokenizer.load(self.tokenizer)
 
-    kinds = tuple(KINDS) if options.kinds is None else options.kinds
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise UserError(f'--kinds: {unknown[0]!r} is none of {", ".join(KINDS)}')
-    tokenizer = Tokenizer.load(options.tokenizer)
+        from bert_jax.runs.pretraining import words
 
-    from bert_jax.runs.pretraining import words
-
-    forms = words.Forms(options.forms, options.typos, kinds)
-    result = words.train(
-        config, tokenizer, options.eval_words, forms, options.workdir, options.profile
-    )
-    return result.exit_code()
+        forms = words.Forms(self.forms, self.typos, kinds)
+        return words.train(config, tokenizer, self.eval_words, forms, self.workdir, self.profile)
 
 
 if __name__ == '__main__':
-    app.run(main, Options, settings=PretrainConfig)
+    app.run(TrainRetvec)

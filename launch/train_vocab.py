@@ -22,156 +22,242 @@ without accents, as BERT's first vocabulary; any other language keeps both, unle
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import option, required
+from bert_jax.configs.options import check_intervals, option, required
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
+from bert_jax.runs.functions import make_function_of_several
+
+if TYPE_CHECKING:
+    from bert_jax.runs.preparation.vocabulary import Text, TokenizerResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is read and written, and what is added where a vocabulary is there already."""
+class _OfText(TextOptions):
+    """Options of what counts the words of a text.
 
-    input: tuple[str, ...] | None = option(
-        None,
-        'text files: a file, a folder, a glob in quotes, or several with commas between; '
-        'or tfds:NAME/SPLIT, or hf:NAME:SPLIT; or these as LANGUAGE=PATTERN. Give the flag as often'
-        ' as there are inputs',
-    )
-    language_exponent: float | None = option(
-        None,
-        'with --input=LANGUAGE=PATTERN: the share of each language, in bytes, is raised to this'
-        ' power, as by bert-preprocess; by default 0.7',
-        within='[0, 1]',
-    )
-    language_repeats: tuple[str, ...] = option(
-        (),
-        "in place of it: how often a language's text is counted, as in ko=4,en=0.5; 1 where it is"
-        ' not named',
-        commas=True,
-    )
-    language: str | None = option(
-        None,
-        'ISO 639 code of the text, as en or vi: only English is lower-cased unless you say so; by'
-        ' default the names of --input=LANGUAGE=PATTERN, or found by the words, and printed',
-    )
-    output: str = required('tokenizer directory to make')
-    extend: str | None = option(None, 'tokenizer directory of a model, WordPiece, to add words to')
-    new_words: int = option(1000, '--extend: how many words of --input to add', bounds=(1, None))
-    words: str | None = option(
-        None, '--extend: a file of words to add, one a line, in place of --input'
-    )
-    markers: tuple[str, ...] = option(
-        (),
-        '--extend: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in'
-        ' text as it stands; beside new words, or alone',
-        commas=True,
-    )
+    Attributes:
+      input: text files: a file, a folder, a glob in quotes, or several with commas between; or
+        tfds:NAME/SPLIT, or hf:NAME:SPLIT; or these as LANGUAGE=PATTERN. Give the flag as often as
+        there are inputs.
+      language_exponent: with --input=LANGUAGE=PATTERN: the share of each language, in bytes, is
+        raised to this power, as by bert-preprocess; by default 0.7.
+      language_repeats: in place of it: how often a language's text is counted, as in ko=4,en=0.5; 1
+        where it is not named.
+    """
+
+    input: str | tuple[str, ...]
+    language_exponent: float | None = option(None, within='[0, 1]')
+    language_repeats: tuple[str, ...] = option((), commas=True)
+    # Words do not depend on where sentences end.
+    segment: bool | None = field(default=False, init=False)
+
+    def check_text(self, output: str) -> None:
+        """Raise UserError for inputs, or shares of languages, that cannot be."""
+        from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
+        from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
+
+        _ = self.text
+        languages = split_inputs('input', self.input)
+        for patterns in languages.values():
+            refuse_inside('output', output, patterns, ('vocab.txt', 'tokenizer_config.json'))
+        check_mixture(self.language_exponent, self.language_repeats, languages)
+
+    def make_text(self) -> Text:
+        """Return the text that words are counted in."""
+        from bert_jax.runs.preparation.vocabulary import Text
+
+        patterns = (self.input,) if isinstance(self.input, str) else self.input
+        return Text(patterns, self.language_exponent, self.language_repeats, self.text)
 
 
-# In this order the help is read: what for, how large, in place of what, and then the details.
-_FIRST = ('input', 'language', 'language_exponent', 'language_repeats', 'output')
-flags.define(Options, only=_FIRST)
-flags.define(VocabularyOptions, only=('vocab_size',))
-flags.define(Options, without=_FIRST)
-flags.define(VocabularyOptions, without=('vocab_size',))
-flags.define(TextOptions, without=('segment', 'language'))
+@dataclass(frozen=True, kw_only=True)
+class TrainVocab(_OfText, VocabularyOptions):
+    """Train a vocabulary on text and write a tokenizer directory.
+
+    Attributes:
+      language: ISO 639 code of the text, as en or vi: only English is lower-cased unless you say
+        so; by default the names of --input=LANGUAGE=PATTERN, or found by the words, and printed.
+      output: tokenizer directory to make.
+    """
+
+    after_interrupt: ClassVar[str] = 'nothing was written; the same command begins anew'
+
+    output: str
+    language: str = ''
+
+    def __post_init__(self) -> None:
+        check_intervals(self)
+        _ = self.vocabulary  # which checks itself
+        self.check_text(self.output)
+
+    @property
+    def vocabulary(self) -> VocabularyOptions:
+        """Return the options of the vocabulary alone."""
+        names = [each.name for each in dataclasses.fields(VocabularyOptions)]
+        return VocabularyOptions(**{name: getattr(self, name) for name in names})
+
+    def __call__(self) -> TokenizerResult:
+        """Train it, or find it done."""
+        from etils import epath
+
+        from bert_jax.runs.preparation.vocabulary import train
+
+        text = self.make_text()
+        return _make(
+            self.output,
+            {**dataclasses.asdict(self.vocabulary), **_describe_mixture(self)},
+            text,
+            lambda: train(self.vocabulary, text, epath.Path(self.output), self.language or None),
+        )
 
 
-def main(argv: Sequence[str]) -> None:
-    """Train a vocabulary, or extend one."""
-    del argv
-    options, vocabulary = flags.read(Options), flags.read(VocabularyOptions)
-    # words do not depend on where sentences end; a wrong code is refused there
-    code = options.language or TextOptions.language
-    text = flags.read(TextOptions, segment=False, language=code)
+@dataclass(frozen=True, kw_only=True)
+class ExtendVocab(_OfText):
+    """Add the words of a text that save most pieces to the vocabulary of a model.
+
+    Attributes:
+      extend: tokenizer directory of a model, WordPiece, to add words to.
+      output: tokenizer directory to make.
+      new_words: how many words of --input to add.
+      min_frequency: do not add words seen less often.
+      markers: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in text
+        as it stands.
+    """
+
+    after_interrupt: ClassVar[str] = 'nothing was written; the same command begins anew'
+
+    extend: str
+    output: str
+    new_words: int = option(1000, bounds=(1, None))
+    min_frequency: int = option(2, within='[1, 2147483647]')
+    markers: tuple[str, ...] = option((), commas=True)
+    language: str = field(default='', init=False)
+
+    def __post_init__(self) -> None:
+        check_intervals(self)
+        self.check_text(self.output)
+
+    def __call__(self) -> TokenizerResult:
+        """Extend it, or find it done."""
+        from etils import epath
+
+        from bert_jax.runs.preparation.vocabulary import extend
+
+        text, names = self.make_text(), ('extend', 'new_words', 'min_frequency', 'markers')
+        return _make(
+            self.output,
+            {name: getattr(self, name) for name in names} | _describe_mixture(self),
+            text,
+            lambda: extend(
+                self.extend,
+                epath.Path(self.output),
+                self.markers,
+                text,
+                self.new_words,
+                self.min_frequency,
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddWords:
+    """Add the words of a list to the vocabulary of a model.
+
+    Attributes:
+      extend: tokenizer directory of a model, WordPiece, to add words to.
+      output: tokenizer directory to make.
+      words: a file of words to add, one a line, in place of --input.
+      markers: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in text
+        as it stands.
+    """
+
+    extend: str
+    output: str
+    words: str
+    markers: tuple[str, ...] = option((), commas=True)
+
+    def __call__(self) -> TokenizerResult:
+        """Add them, or find it done."""
+        from etils import epath
+
+        from bert_jax.runs.preparation.vocabulary import extend
+
+        output = epath.Path(self.output)
+        return _make(
+            self.output,
+            dataclasses.asdict(self),
+            None,
+            lambda: extend(self.extend, output, self.markers, words=self.words),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddMarkers:
+    """Add tokens that mark places in a text to the vocabulary of a model.
+
+    Attributes:
+      extend: tokenizer directory of a model, to add tokens to.
+      output: tokenizer directory to make.
+      markers: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in text
+        as it stands.
+    """
+
+    extend: str
+    output: str
+    markers: tuple[str, ...] = required(commas=True)
+
+    def __call__(self) -> TokenizerResult:
+        """Add them, or find it done."""
+        from etils import epath
+
+        from bert_jax.runs.preparation.vocabulary import extend
+
+        output = epath.Path(self.output)
+        return _make(
+            self.output,
+            dataclasses.asdict(self),
+            None,
+            lambda: extend(self.extend, output, self.markers),
+        )
+
+
+def _describe_mixture(options: _OfText) -> dict[str, Any]:
+    names = ('language', 'language_exponent', 'language_repeats')
+    return {name: getattr(options, name) or None for name in names}
+
+
+def _make(
+    output: str, options: Mapping[str, Any], text: Text | None, make: Callable[[], list[str]]
+) -> TokenizerResult:
+    """Make a tokenizer directory once, and note what it was made from."""
     from etils import epath
 
-    # Everything that can be refused, before hours of reading.
-    output = epath.Path(options.output)
-    check_flags(options, vocabulary.model)
-    from bert_jax.runs.preparation.vocabulary import Text, extend, inputs_of, train
+    from bert_jax.runs.preparation.vocabulary import TokenizerResult, inputs_of
     from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
-    source = Text(options.input or (), options.language_exponent, options.language_repeats, text)
-    of_flags = {**dataclasses.asdict(vocabulary), **dataclasses.asdict(options)}
-    made_from = lambda: inputs_of(of_flags, source)
-    if was_made(options.output, made_from):
-        return
-    # better now than after the training
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    if was_made(output, lambda: inputs_of(options, text)):
+        return TokenizerResult(output, [])
+    # Everything that can be refused, before hours of reading.
+    folder = epath.Path(output)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(
             f'--output={output}: exists and is not an empty folder: remove it, or name another'
         )
-    app.check_output('output', options.output)
-    inputs = made_from()  # before they are read: one that changes meanwhile is not what was read
-
-    # Two jobs by one command: from nothing, or on from a vocabulary that models know.
-    if options.extend:
-        lines = extend(
-            options.extend,
-            source,
-            options.words,
-            options.new_words,
-            vocabulary.min_frequency,
-            options.markers,
-            output,
-        )
-    else:
-        lines = train(vocabulary, source, output, options.language)
-    note_inputs(options.output, inputs)
-    print('\n'.join(lines))
+    app.check_output('output', output)
+    inputs = inputs_of(options, text)  # before: what changes meanwhile is not what was read
+    lines = make()
+    note_inputs(output, inputs)
+    return TokenizerResult(output, lines)
 
 
-def check_flags(options: Options, model: str) -> None:
-    """Raise UserError for flags that contradict each other; `model`: the kind to train."""
-    from bert_jax.configs.options import check_intervals
-    from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
-    from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
-
-    check_intervals(options)
-    languages = split_inputs('input', options.input or ())
-    for patterns in languages.values():
-        refuse_inside('output', options.output, patterns, ('vocab.txt', 'tokenizer_config.json'))
-    check_mixture(options.language_exponent, options.language_repeats, languages or {'': ()})
-
-    of_characters = 'lower_case', 'strip_accents', 'character_coverage'
-    # Each way by what it cannot take: a flag that has no effect would mislead.
-    if not options.extend:
-        if odd := flags.present('new_words', 'words', 'markers'):
-            raise UserError(f'{odd[0]} needs --extend=DIR, the tokenizer to add words to')
-        for kind, its in (
-            ('byte_bpe', 'add_prefix_space'),
-            ('byte_bpe', 'layout'),
-            ('words', 'known_words'),
-        ):
-            if model != kind and (odd := flags.present(its)):
-                raise UserError(f'{odd[0]} is for --model={kind}: leave it out')
-        if model == 'byte_bpe' and (odd := flags.present(*of_characters)):
-            raise UserError(
-                f'{odd[0]} does not go with --model=byte_bpe, which spells every text as it stands'
-            )
-    elif odd := flags.present(
-        'vocab_size',
-        'model',
-        'language',
-        *of_characters,
-        'add_prefix_space',
-        'layout',
-        'known_words',
-    ):
-        raise UserError(
-            f'{odd[0]} does not go with --extend: kind and casing are those of the tokenizer there'
-        )
-    elif options.words and (odd := flags.present('input', 'new_words')):
-        raise UserError(f'{odd[0]} does not go with --words: the words are those of the file')
-    if not options.input and not options.words and not options.markers:
-        raise UserError('--input is required: the text')
-
+ACTIONS = (TrainVocab, ExtendVocab, AddWords, AddMarkers)
+train_vocab = make_function_of_several(ACTIONS, 'input')
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(*ACTIONS)

@@ -14,63 +14,72 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrackFlag
-from bert_jax.configs import schema
+from bert_jax.configs import load, schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import option, required
-from bert_jax.mesh import before_jax, determinism
+from bert_jax.configs.options import option
+from bert_jax.mesh import before_jax
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(TrackFlag):
-    """What is fine-tuned and scored, besides the configuration of the runs."""
+class Transfer(TrackFlag):
+    """Fine-tune on one or several languages and score on all.
 
-    task: tuple[str, ...] = required(
-        "LANGUAGE=TASK for each language: a task's name (mnli, stsb, ...) or a path ending in .json"
-    )
-    data_dir: tuple[str, ...] = option(
-        (), "LANGUAGE=FOLDER: the folder that holds that language's files"
-    )
-    train: tuple[str, ...] = option(
-        (),
-        'a language to fine-tune on, or several with + between, once for each row; by default each'
-        ' that has a train split',
-    )
-    split: str | None = option(
-        None, 'the split to score; default: dev, or test where a language has no dev'
-    )
-    init_from: str = required(
-        'the encoder to start from: a workdir of bert-pretrain, a Hugging Face directory or name,'
-        ' or a Google checkpoint'
-    )
-    workdir: str = required('folder of the matrix and of all its runs')
-    seeds: tuple[int, ...] = option((0,), 'a run of each row for each of them', commas=True)
-    deterministic: bool = option(False, determinism.HELP)
+    Attributes:
+      config: a preset's name, a Python file with get_config() (it is run), or a saved config.json.
+      settings: changes one setting, as in --set optimizer.peak_lr=2e-5.
+      task: LANGUAGE=TASK for each language: a task's name (mnli, stsb, ...) or a path ending in
+        .json.
+      data_dir: LANGUAGE=FOLDER: the folder that holds that language's files.
+      train: a language to fine-tune on, or several with + between, once for each row; by default
+        each that has a train split.
+      split: the split to score; default: dev, or test where a language has no dev.
+      init_from: the encoder to start from: a workdir of bert-pretrain, a Hugging Face directory
+        or name, or a Google checkpoint.
+      workdir: folder of the matrix and of all its runs.
+      seeds: a run of each row for each of them.
+      deterministic: on a GPU: only operations that give the same bits each time, so that a
+        resumed run does too (slower).
+    """
 
+    after_interrupt: ClassVar[str] = 'the same command goes on from here'
 
-def main(options: Options) -> None:
-    """Run what is left to run; a signal ends it with 128 + its number, saved."""
-    before_jax.set_up(options.deterministic)
-    from bert_jax.configs import sweep
-    from bert_jax.configs.presets.finetune import changed, recipe
-    from bert_jax.runs.crosslingual.languages import languages_of, rows_of
+    task: tuple[str, ...]
+    data_dir: tuple[str, ...] = ()
+    train: tuple[str, ...] = ()
+    split: str | None = None
+    init_from: str
+    workdir: str
+    seeds: tuple[int, ...] = option((0,), commas=True)
+    config: str | None = None
+    settings: tuple[str, ...] = option((), flag='set', settings=schema.FinetuneConfig)
+    deterministic: bool = False
 
-    # Tasks and settings first: most mistakes are in them, and to find them needs no jax.
-    languages = languages_of(options.task, options.data_dir, options.split)
-    rows = rows_of(options.train, languages)
-    task, seeds = languages[rows[0][0]].task, ','.join(map(str, options.seeds))
-    if not seeds or len(set(options.seeds)) < len(options.seeds):
-        raise UserError(f'--seeds={seeds}: name one or more, each once')
-    begin = app.config_named(schema.FinetuneConfig, recipe(task.name, task.kind))
-    change = functools.partial(changed, changes=[*options.tracked(), *app.changes()])
-    points = sweep.grid(begin, f'seed={seeds}', change)
+    def __call__(self) -> None:
+        """Run what is left to run; a signal ends it with 128 + its number, saved."""
+        before_jax.set_up(self.deterministic)
+        from bert_jax.configs import sweep
+        from bert_jax.configs.presets.finetune import changed, recipe
+        from bert_jax.runs.crosslingual.languages import languages_of, rows_of
 
-    from bert_jax.runs.crosslingual.transfer import transfer
+        # Tasks and settings first: most mistakes are in them, and to find them needs no jax.
+        languages = languages_of(self.task, self.data_dir, self.split)
+        rows = rows_of(self.train, languages)
+        task, seeds = languages[rows[0][0]].task, ','.join(map(str, self.seeds))
+        if not seeds or len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f'--seeds={seeds}: name one or more, each once')
+        of_task = recipe(task.name, task.kind)
+        begin, _ = load.named(self.config, schema.FinetuneConfig, of_task)
+        change = functools.partial(changed, changes=[*self.tracked(), *self.settings])
+        points = sweep.grid(begin, f'seed={seeds}', change)
 
-    print(transfer(languages, rows, options.init_from, options.workdir, points))
+        from bert_jax.runs.crosslingual.transfer import transfer
+
+        print(transfer(languages, rows, self.init_from, self.workdir, points))
 
 
 if __name__ == '__main__':
-    app.run(main, Options, settings=schema.FinetuneConfig)
+    app.run(Transfer)

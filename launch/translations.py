@@ -17,36 +17,36 @@ from dataclasses import dataclass
 
 from bert_jax.cli import app
 from bert_jax.cli.model_options import TrainedModel
-from bert_jax.configs.options import option, required
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Which texts, and by which model."""
+class FindTranslations(TrainedModel):
+    """Find the translations of texts by an encoder's hidden states, layer by layer.
 
-    model: TrainedModel
-    input: tuple[str, ...] = required(
-        'LANGUAGE=FILE for each language: .conllu, .json in the format of SQuAD, or a text a line'
-    )
-    output: str = required('folder for the table, the numbers and the picture')
-    max_seq_length: int | None = option(
-        None,
-        'word pieces of the longest row, longer texts are cut; default: as many as the model has',
-    )
+    Attributes:
+      input: LANGUAGE=FILE for each language: .conllu, .json in the format of SQuAD, or a text a
+        line.
+      output: folder for the table, the numbers and the picture.
+      max_seq_length: word pieces of the longest row, longer texts are cut; default: as many as
+        the model has.
+    """
 
+    input: tuple[str, ...]
+    output: str
+    max_seq_length: int | None = None
 
-def main(options: Options) -> None:
-    """Print the table."""
-    # Before the model is read: most mistakes are in the files.
-    from bert_jax.runs.crosslingual.parallel import read_parallel
+    def __call__(self) -> None:
+        """Print the table."""
+        # Before the model is read: most mistakes are in the files.
+        from bert_jax.runs.crosslingual.parallel import read_parallel
 
-    texts = read_parallel(options.input)
-    app.check_output('output', options.output)
+        texts = read_parallel(self.input)
+        app.check_output('output', self.output)
 
-    from bert_jax.runs.crosslingual.retrieval import find_translations
+        from bert_jax.runs.crosslingual.retrieval import find_translations
 
-    print(find_translations(options.model.where, texts, options.output, options.max_seq_length))
+        print(find_translations(self.where, texts, self.output, self.max_seq_length))
 
 
 if __name__ == '__main__':
-    app.run(main, Options)
+    app.run(FindTranslations)

@@ -14,12 +14,11 @@ what stands there. DIR is that of records, a run, a vocabulary, or a model of Hu
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.cli import app
-from bert_jax.configs.options import option
+from bert_jax.configs.options import required
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.records.shards import Manifest
@@ -27,53 +26,65 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is shown in place of a check."""
+class Verify:
+    """Read a records directory back and compare it with all that its manifest promises.
 
-    show: tuple[str, ...] = option(
-        (), 'print how the tokenizer in DIR cuts this text, and check nothing; as often as you like'
-    )
+    Attributes:
+      records: the directory.
+    """
 
+    records: str = required(words='RECORDS')
 
-def main(options: Options, words: Sequence[str]) -> int:
-    """Return 0 where everything is as promised, 2 otherwise."""
-    from bert_jax.configs.errors import UserError
-    from bert_jax.input_pipeline.progress import Progress
-    from bert_jax.input_pipeline.records import shards
+    def __call__(self) -> int:
+        """Return 0 where everything is as promised, 2 otherwise."""
+        from bert_jax.input_pipeline.progress import Progress
+        from bert_jax.input_pipeline.records import shards
 
-    if len(words) != 1:
-        raise UserError(
-            f'name one records directory, not {" ".join(words) or "none"}:'
-            ' bert-preprocess verify RECORDS'
+        # Every byte of every shard is read; progress is by bytes.
+        manifest = shards.Manifest.load(self.records)
+        size = sum(shard.bytes for shard in manifest.files)
+        with Progress('verify', size, 'MB', 1e6) as progress:
+            verified = shards.verify(self.records, progress.update)
+
+        # What the manifest promises, then what each split was found to hold.
+        seed = 'unknown' if manifest.seed is None else manifest.seed
+        print(
+            f'{self.records}: seq_len {manifest.seq_len}, max_predictions'
+            f' {manifest.max_predictions}, {manifest.masking} masking, objective'
+            f' {manifest.objective}, vocabulary {manifest.vocab_size:,}, seed {seed}'
         )
-    directory = words[0]
-    if options.show:
-        tokenizer = tokenizer_in(directory)
-        print('\n\n'.join(cut_of(tokenizer, text) for text in options.show))
-        return 0
+        for split, sums in verified.counts.items():
+            for line in describe(manifest, split, sums):
+                print(line)
 
-    # Every byte of every shard is read; progress is by bytes.
-    manifest = shards.Manifest.load(directory)
-    size = sum(shard.bytes for shard in manifest.files)
-    with Progress('verify', size, 'MB', 1e6) as progress:
-        verified = shards.verify(directory, progress.update)
+        # Faults go to stderr, one a line, so that they can be counted and kept.
+        faults = [str(fault) for fault in verified.faults]
+        faults += tokenizer_faults(self.records, manifest)
+        for fault in faults:
+            print(fault, file=sys.stderr)
+        if not faults:
+            print('no faults')
+            return 0
+        print(f'{len(faults):,} faults')
+        return 2
 
-    # What the manifest promises, then what each split was found to hold.
-    print(
-        f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions},'
-        f' {manifest.masking} masking, objective {manifest.objective}, vocabulary'
-        f' {manifest.vocab_size:,}, seed {"unknown" if manifest.seed is None else manifest.seed}'
-    )
-    for split, sums in verified.counts.items():
-        for line in describe(manifest, split, sums):
-            print(line)
 
-    # Faults go to stderr, one a line, so that they can be counted and kept.
-    faults = [str(fault) for fault in verified.faults] + tokenizer_faults(directory, manifest)
-    for fault in faults:
-        print(fault, file=sys.stderr)
-    print(f'{len(faults):,} faults' if faults else 'no faults')
-    return 2 if faults else 0
+@dataclass(frozen=True)
+class ShowPieces:
+    """Print how a tokenizer cuts a text, and check nothing.
+
+    Attributes:
+      directory: that of records, a run, a vocabulary, or a model of Hugging Face.
+      show: print how the tokenizer in DIR cuts this text; as often as you like.
+    """
+
+    directory: str = required(words='DIR')
+    show: tuple[str, ...] = required()
+
+    def __call__(self) -> None:
+        """Print a line for each piece."""
+        tokenizer = tokenizer_in(self.directory)
+        print('\n\n'.join(cut_of(tokenizer, text) for text in self.show))
 
 
 def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
@@ -165,4 +176,4 @@ def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
 
 
 if __name__ == '__main__':
-    app.run(main, Options, 'RECORDS | DIR --show=TEXT')
+    app.run(Verify, ShowPieces)

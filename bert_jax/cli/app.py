@@ -1,10 +1,10 @@
 """How every binary starts and ends: flags, help, one-line errors and exit codes.
 
-A binary has its options as a dataclass, imports what is heavy inside `main(options)`, and ends with
-`if __name__ == '__main__': app.run(main, Options)`. Exit codes: 0 success, 1 a defect of ours (with
-its traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted, 141 when what
-reads the output has closed it (`| head`), as a shell tells of any program. This file knows no flag
-but those of configurations, and nothing of what binaries do.
+A binary has its actions as dataclasses (bert_jax/cli/flags.py), imports what is heavy when they are
+called, and ends with `if __name__ == '__main__': app.run(Action, ...)`. Exit codes: 0 success, 1 a
+defect of ours (with its traceback), 2 a mistake the user can mend (one line on stderr), 130
+interrupted, 141 when what reads the output has closed it (`| head`), as a shell tells of any
+program. This file knows no option, and nothing of what binaries do.
 """
 
 from __future__ import annotations
@@ -22,84 +22,66 @@ import select
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TextIO, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, TextIO
 
-from absl import app, flags
+from absl import app
+from absl import flags as absl_flags
 
 import bert_jax
-from bert_jax.cli import commands, log
-from bert_jax.cli.common_flags import check_growth_ends, configured
-from bert_jax.cli.flags import define, read
+from bert_jax.cli import commands, flags, log
 from bert_jax.configs.errors import UserError, chain, require_extra
-from bert_jax.configs.load import named
+from bert_jax.configs.options import Described, command_options, without_none
 from bert_jax.configs.overrides import describe_settings
-from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
+from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.section import Section, names
 
-C = TypeVar('C', PretrainConfig, FinetuneConfig)
-# What the same command does when it was interrupted, of those that write much.
-_AFTER_INTERRUPT = {
-    **dict.fromkeys(
-        (
-            'preprocess', 'predict', 'extract_features', 'quickstart', 'study', 'pretrain',
-            'finetune', 'feature_based', 'transfer', 'train_retvec',
-        ),
-        ': the same command goes on from here',
-    ),
-    **dict.fromkeys(
-        ('train_vocab', 'export', 'merge'), ': nothing was written; the same command begins anew'
-    ),
-}  # fmt: skip
 _COMMANDS_RUNNING = 0  # a command may run others in its own process
 
 
-def run(
-    main: Callable[..., int | None],
-    options: type | None = None,
-    arguments: str = '',
-    texts: bool = False,
-    settings: type[Section] | None = None,
-) -> None:
-    """Parse the flags, call `main` and exit.
+def run(*actions: type) -> None:
+    """Parse the flags, call the action that they ask for, and exit.
 
     Args:
-      main: what the binary does. It gets its options and, where there may be any, the arguments;
-        without a class of options it gets [program, *arguments].
-      options: the class of its options, of which flags are made (bert_jax/cli/flags.py).
-      arguments: what may follow the flags, as the help shows it ('DIR'); where it is empty anything
-        that is not a flag is refused. What follows `--` counts as such an argument.
-      texts: whether these are texts, in which an address is nothing to be read.
-      settings: the class that --config and --set make, and whose settings --help_settings tells.
+      actions: what the command can do. An action that is interrupted ends with its attribute
+        `after_interrupt`, which says what the same command does then. What it returns is an exit
+        code, or a result whose `show()`, if it has one, prints it and returns the code.
     """
     program = pathlib.Path(sys.argv[0]).stem
-    if options:
-        define(options)
-    if settings:
-        define_config_flags()
+    flags.define(actions)
+    options = [option for action in actions for option in command_options(action).values()]
+    takes_words = [field.option for field in options if field.option and field.option.words]
+    are_texts = any(option.texts for option in takes_words)
+    settings = [field.option.settings for field in options if field.option]
+    settings_class = next(filter(None, settings), None)
+    if settings_class:
         text = 'print every setting, or those of one section: meaning, type, default and interval'
-        flags.DEFINE_string('help_settings', None, text)
+        absl_flags.DEFINE_string('help_settings', None, text)
+    after_interrupt = getattr(actions[0], 'after_interrupt', '')
 
     def parse(argv: Sequence[str]) -> list[str]:
         # What follows -- belongs to another program: its --help is not asked of us.
         ours = argv[1 : argv.index('--')] if '--' in argv else argv[1:]
-        with ending(program):
+        with ending(program, after_interrupt):
             commands.check_no_subcommand(program, ours)
             # Before the flags are parsed, of which others may be required.
             if {'--help', '-help', '-h'} & set(ours):
-                _tell(_usage(main, program, arguments))
+                _tell(_write_help(actions, program))
             if '--version' in ours:
                 _tell(f'bert_jax {bert_jax.__version__}')
-            if settings and (section := _section_asked(ours)) is not None:
-                _tell(describe_settings(settings, section))
-            words = _parsed(argv, program, settings)
+            section = _section_asked(ours)
+            if settings_class and section is not None:
+                _tell(describe_settings(settings_class, section))
+            words = _parsed(argv, program, settings_class)
             # What absl takes without a word. Surely a slip: --flag value.
-            if words[1:] and not arguments:
+            after = list(argv[argv.index('--') + 1 :]) if '--' in argv else []
+            only_after = any(option.words.startswith('[--') for option in takes_words)
+            if words[1:] and (not takes_words or (only_after and words[1:] != after)):
                 slip = 'a flag is written --name=value, without spaces around "=" (see --help)'
                 raise UserError(f'unexpected argument {words[1]!r}: {slip}')
-            _check_values()
+            _check_values(options)
             # Another program's words are its own, and a text is no address.
-            for word in [] if texts or '--' in argv else words[1:]:
+            for word in [] if are_texts or '--' in argv else words[1:]:
                 _check_address(word, word)
 
         # Last, since --verbosity must be read by then.
@@ -107,11 +89,12 @@ def run(
         return words
 
     def guarded(argv: Sequence[str]) -> int | None:
-        with ending(program), _as_command():
-            if options is None:
-                return main(argv)
-            given: Any = read(options)
-            return main(given, argv[1:]) if arguments else main(given)
+        with ending(program, after_interrupt), _as_command():
+            result = flags.read(actions, tuple(argv[1:]))()
+            if isinstance(result, int):
+                return result
+            show = getattr(result, 'show', None)
+            return show() if show else 0
 
     app.run(guarded, flags_parser=parse)
 
@@ -151,8 +134,13 @@ def _section_asked(words: Sequence[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def ending(program: str) -> Iterator[None]:
-    """End the program, in one line, for what is no defect of ours."""
+def ending(program: str, after_interrupt: str = '') -> Iterator[None]:
+    """End the program, in one line, for what is no defect of ours.
+
+    Args:
+      program: the name that begins the line.
+      after_interrupt: what the line says of a program that was interrupted.
+    """
     try:
         try:
             yield
@@ -162,7 +150,7 @@ def ending(program: str) -> Iterator[None]:
         _fail(program, str(error), error.exit_code)
     # Exit codes as a shell tells them: 128 + the signal (SIGINT is 2, SIGPIPE is 13).
     except KeyboardInterrupt:
-        print(f'{program}: interrupted{_AFTER_INTERRUPT.get(program, "")}', file=sys.stderr)
+        print(': '.join(filter(None, (program, 'interrupted', after_interrupt))), file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         if sys.stdout is None or not _is_unread(sys.stdout):  # it was another pipe
@@ -217,44 +205,6 @@ def console() -> None:
     runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
-def define_config_flags() -> None:
-    """Define --config and --set, which `config_from_flags` reads."""
-    flags.DEFINE_string(
-        'config',
-        None,
-        "a preset's name, a Python file with get_config() (it is run), or a saved config.json",
-        allow_overwrite=False,
-    )
-    flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
-
-
-def config_named(cls: type[C], default: C | None = None) -> C:
-    """Return the configuration that --config names, or without it `default`, before any --set.
-
-    Raises UserError where it is none of class `cls`, or there is neither --config nor a default.
-    """
-    return named(config_name(), cls, default)[0]
-
-
-def config_name() -> str | None:
-    """Return what --config says."""
-    return flags.FLAGS['config'].value
-
-
-def changes() -> list[str]:
-    """Return what --set says, in its order."""
-    return flags.FLAGS['set'].value or []
-
-
-def config_from_flags(cls: type[C]) -> C:
-    """Return the configuration that --config names, with every --set applied, for a new run."""
-    config, is_preset = named(config_name(), cls)
-    made = configured(config, changes(), is_preset)
-    if isinstance(made, PretrainConfig):
-        check_growth_ends(made)
-    return made
-
-
 def check_output_file(flag: str, path: str) -> None:
     """Raise UserError where no file can be written at `path`, which --`flag` names; leaves nothing.
 
@@ -287,15 +237,15 @@ def check_output(flag: str, path: str) -> None:
         raise UserError(f'--{flag}={path}: {reason}: name another') from error
 
 
-def own_flags() -> list[flags.Flag]:
+def own_flags() -> list[absl_flags.Flag]:
     """Return the binary's own flags in the order of their definition."""
-    # What the main module defines itself, absl knows by its path; `run` defines all others.
-    by_module = flags.FLAGS.flags_by_module_dict()
-    return by_module.get(sys.argv[0], []) + by_module.get(__name__, [])
+    # flags.py disclaims what it defines, so that absl counts it to this file.
+    return absl_flags.FLAGS.flags_by_module_dict().get(__name__, [])
 
 
-def _check_values() -> None:
+def _check_values(options: Sequence[Described]) -> None:
     """Raise UserError for a flag whose value is empty, nan, or on an unknown kind of storage."""
+    may_be_empty = {field.name for field in options if field.default == ''}
     for flag in own_flags():
         # Only what was given: a default is the program's own affair.
         values = flag.value if isinstance(flag.value, list) else [flag.value]
@@ -309,7 +259,7 @@ def _check_values() -> None:
             # The rest is about names, which are strings.
             if not isinstance(value, str):
                 continue
-            if not value and flag.default in (None, []):
+            if not value and flag.name not in may_be_empty:
                 raise UserError(f'{given}: is empty: give a value, or leave the flag out')
             if re.search('[\ud800-\udfff]', value):  # how Python shows bytes that are no text
                 raise UserError(f'{given!a}: is not UTF-8')
@@ -345,17 +295,16 @@ def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> N
 def _parsed(argv: Sequence[str], program: str, settings: type[Section] | None) -> list[str]:
     """Parse the flags, and return what is none of them."""
     try:
-        return flags.FLAGS(argv)
+        return absl_flags.FLAGS(argv)
     except SystemExit:  # absl's own --helpfull and the like, which exit with 1
         sys.exit(0)
-    except flags.UnrecognizedFlagError as error:
+    except absl_flags.UnrecognizedFlagError as error:
         raise UserError(_describe_unknown(error.flagname, program, settings)) from None
-    except flags.Error as error:
+    except absl_flags.Error as error:
         message = str(error)
 
     # Without repetition, and without Python's words for what is no number.
     for absl_words, ours in (
-        (r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required'),
         (
             r'^flag --(\w+)=(.*): already defined as (.*)$',
             r'--\1=\2: --\1 was given before: give it once',
@@ -364,11 +313,6 @@ def _parsed(argv: Sequence[str], program: str, settings: type[Section] | None) -
         (r'could not convert string to float: .*', 'must be a number'),
     ):
         message = re.sub(absl_words, ours, message)
-    # Of several flags that are missing, one sentence.
-    if missing := re.findall(r'(--\w+) is required', message):
-        message = f'{missing[0]} is required'
-        if len(missing) > 1:
-            message = f'{", ".join(missing[:-1])} and {missing[-1]} are required'
     raise UserError(f'{message} (see --help)')
 
 
@@ -446,26 +390,71 @@ def _unreachable(error: BaseException) -> str | None:
     return None
 
 
-def _usage(main: Callable, program: str, arguments: str) -> str:
-    """Return the binary's docstring and its own flags, in the order of their definition."""
-    # The command's docstring is its manual page; flags follow in the order in which they are
-    # defined, which tells a story where absl's own help is alphabetical.
-    module = sys.modules[main.__module__]
+def _write_help(actions: Sequence[type], program: str) -> str:
+    """Return the docstring of the command's file and its options, action by action."""
+    # The docstring is the manual page; the options follow in the order in which they are declared,
+    # which tells a story where absl's own help is alphabetical.
+    options = [command_options(action) for action in actions]
+    words = [field.option.words for each in options for field in each.values() if field.option]
+    arguments = next(filter(None, words), '')
     lines = [
-        (module.__doc__ or '').strip(),
+        (sys.modules[actions[0].__module__].__doc__ or '').strip(),
         '',
         f'usage: {commands.typed_name(program)} [--flags] {arguments}'.rstrip(),
         *commands.subcommand_lines(program),
-        '',
     ]
-    for flag in own_flags():
-        text = str(flag.help)
-        # A value that says nothing (none, empty) is left out.
-        if flag.default not in (None, [], ''):
-            text += f' (default: {str(flag.default_as_str).strip(chr(39))})'
-        # absl keeps no such mark on a flag: it is known by its validator's message.
-        if any('other than None' in validator.message for validator in flag.validators):
-            text += ' (required)'
-        lines.append(f'  --[no]{flag.name}' if flag.boolean else f'  --{flag.name}')
-        lines.append(flags.text_wrap(text, length=100, indent='      '))
+    shown: dict[str, str] = {}
+    for action, its_options in zip(actions, options):
+        if len(actions) > 1:
+            lines += ['', f'{action.__name__}: {(action.__doc__ or "").strip().splitlines()[0]}']
+        else:
+            lines.append('')
+        again = []
+        for name, field in its_options.items():
+            text = _describe_option(name, field)
+            if field.option and field.option.words:
+                continue
+            # What several actions have in the same way is told once.
+            if shown.get(name) == text:
+                again.append(f'--{name}')
+                continue
+            shown[name] = text
+            lines += [text, *_describe_switch(field)]
+        if again:
+            lines.append(f'  and, as above: {", ".join(again)}')
+    if any(field.option and field.option.settings for each in options for field in each.values()):
+        lines += ['  --help_settings', f'      {absl_flags.FLAGS["help_settings"].help}']
     return '\n'.join(lines)
+
+
+def _describe_option(name: str, field: Described) -> str:
+    """Return the lines of the help about one option."""
+    text = field.option.help if field.option else ''
+    choices = flags.find_choices(field)
+    if choices:
+        text = f'<{"|".join(choices)}>: {text}'
+    # A value that says nothing (none, empty) is left out.
+    if flags.is_required(field):
+        text += ' (required)'
+    elif field.default not in (None, (), ''):
+        text += f' (default: {_write_value(field.default)})'
+    is_switch = without_none(field.type) == [bool]
+    head = f'  --[no]{name}' if is_switch else f'  --{name}'
+    return f'{head}\n{absl_flags.text_wrap(text, length=100, indent="      ")}'
+
+
+def _describe_switch(field: Described) -> list[str]:
+    """Return the lines of the help about the flag that is short for a value of another."""
+    if not field.option or not field.option.switch:
+        return []
+    name, value = field.option.switch
+    return [f'  --[no]{name}', f'      the same as --{field.name}={value}']
+
+
+def _write_value(value: Any) -> str:
+    """Return a value as it is written after a flag."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ','.join(map(str, value))
+    return str(value)

@@ -24,12 +24,14 @@ _GROWTH = 'batch_warmup_steps'  # of a phase
 
 @dataclass(frozen=True, kw_only=True)
 class TrackFlag:
-    """The flag of whatever trains; None: as the configuration says."""
+    """The flag of whatever trains.
 
-    track: Tracker | None = option(
-        None,
-        'where metrics go besides the workdir, as --set runtime.track; tensorboard: no further',
-    )
+    Attributes:
+      track: where metrics go besides the workdir, as --set runtime.track; tensorboard: no further.
+        Default: as the configuration says.
+    """
+
+    track: Tracker | None = None
 
     def __post_init__(self) -> None:
         check_tracker(self.track)
@@ -41,17 +43,21 @@ class TrackFlag:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonFlags(TrackFlag):
-    """The flags that both training commands have; None: as the configuration says."""
+    """The flags that both training commands have; None: as the configuration says.
 
-    steps: int | None = option(
-        None, 'optimizer steps of the whole run; phases keep their shares of them', bounds=(1, None)
-    )
-    batch_size: int | None = option(None, 'sequences or examples a step', bounds=(1, None))
-    learning_rate: float | None = option(
-        None, 'peak of the learning rate, as --set optimizer.peak_lr', bounds=(0, None)
-    )
+    Attributes:
+      steps: optimizer steps of the whole run; phases keep their shares of them.
+      batch_size: sequences or examples a step.
+      learning_rate: peak of the learning rate, as --set optimizer.peak_lr.
+    """
 
-    def settings(self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]) -> list[str]:
+    steps: int | None = option(None, bounds=(1, None))
+    batch_size: int | None = option(None, bounds=(1, None))
+    learning_rate: float | None = option(None, bounds=(0, None))
+
+    def settings_of_flags(
+        self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]
+    ) -> list[str]:
         """Return the settings, as NAME=VALUE, that the flags mean for a run of `config`.
 
         Args:
@@ -83,13 +89,17 @@ class CommonFlags(TrackFlag):
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneFlags(CommonFlags):
-    """The flags of CommonFlags and what fine-tuning has besides."""
+    """The flags of CommonFlags and what fine-tuning has besides.
 
-    epochs: float | None = option(
-        None, 'passes over the training set, in place of --steps', bounds=(0, None)
-    )
+    Attributes:
+      epochs: passes over the training set, in place of --steps.
+    """
 
-    def settings(self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]) -> list[str]:
+    epochs: float | None = option(None, bounds=(0, None))
+
+    def settings_of_flags(
+        self, config: PretrainConfig | FinetuneConfig, named: Sequence[str]
+    ) -> list[str]:
         """Return the settings of all flags. UserError where the run's length is given twice."""
         given = [name for name in ('steps', 'epochs') if getattr(self, name) is not None]
         lengths = [s for s in named if s.partition('=')[0].strip() in ('steps', 'epochs')]
@@ -98,7 +108,7 @@ class FinetuneFlags(CommonFlags):
             raise UserError(f'--{given[0]} and {other} both say how long: give one of them')
         # Steps win over epochs where a configuration has both.
         of_epochs = ['steps=0', f'epochs={self.epochs}'] if self.epochs is not None else []
-        return super().settings(config, named) + of_epochs
+        return super().settings_of_flags(config, named) + of_epochs
 
 
 def _steps(steps: int, shares: Sequence[int]) -> list[str]:

@@ -1,140 +1,282 @@
-"""Options as flags: `define` makes the flags of a dataclass, `read` makes an instance of them.
+"""Actions as flags: `define` makes the flags of a command's actions, `read` the action asked for.
 
-Owns which kind of flag a type becomes; what a field means and may be is written at the field
-(configs/options.py). `app.run(main, Options)` does both; a command whose flags are of several
-classes defines them where it is imported, in the order of its help, and reads them in `main`.
+An action is a frozen dataclass that does one thing when it is called. Its fields are the flags of
+the command and the keywords of the Python function, and its docstring has their help
+(configs/options.py). A command may have several: the options that are given say which is meant.
+
+Owns which kind of flag a type becomes, and the choice between actions.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import shlex
 import typing
-from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from absl import flags
 
+from bert_jax.cli.commands import typed_name
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import (
     Described,
-    described,
-    is_section,
+    Option,
+    command_options,
     item_type,
     without_none,
 )
-
-T = TypeVar('T')
 
 # Of the command that calls `define`, and not of this file: where --help lists them.
 flags.disclaim_key_flags()
 
 
-def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> None:
-    """Define a flag for each field that has a help, in their order.
+def define(actions: Sequence[type]) -> None:
+    """Define a flag for each option of the actions, in their order; what they share once."""
+    defined: dict[str, Described] = {}
+    for action in actions:
+        for name, field in command_options(action).items():
+            if _describe(field).words:
+                continue
+            if name not in defined:
+                _define(name, field, _list_choices(actions, name))
+                defined[name] = field
+            # absl reads a flag in one way, whichever action is meant.
+            same = _find_item(defined[name]) is _find_item(field)
+            assert same, f'--{name} is of two types in {action.__name__} and another'
 
-    `only` for these fields, or for all `without` those. A field that is a dataclass means its
-    own fields; one without a default is a required flag.
+
+def read(actions: Sequence[type], words: Sequence[str] = ()) -> Any:
+    """Return the action that the flags and the words after them ask for.
+
+    Raises:
+      UserError: they do not go together, a required option is not there, or a list holds what is
+        no number.
     """
-    for field in described(options):
-        if (only and field.name not in only) or field.name in without:
-            continue
+    names = dict.fromkeys(name for action in actions for name in command_options(action))
+    given = {name: flags.FLAGS[name].value for name in names if _is_present(name)}
+    switches = {
+        _describe(field).switch: name
+        for action in actions
+        for name, field in command_options(action).items()
+    }
+    for switch, name in switches.items():
+        # The switch wins, as the shorter and so the more deliberate of both.
+        if switch and flags.FLAGS[switch[0]].value:
+            given[name] = switch[1]
+    taking_words = [a for a in actions for f in command_options(a).values() if _describe(f).words]
+    if words and taking_words:
+        given[_name_words(taking_words[0])] = words
+    action = choose(actions, given)
+    options = command_options(action)
+    return action(**{options[n].name: _convert(n, options[n], given[n]) for n in given})
 
-        # Options that several commands share are a field, in whose place their flags are.
-        if is_section(field.type):
-            define(field.type)
-        elif field.option:
-            _define(field)
 
+def choose(actions: Sequence[Any], given: Mapping[str, Any]) -> Any:
+    """Return the action that has all the options that are `given`, by their names.
 
-def read(options: type[T], **given: Any) -> T:
-    """Return the options that the flags say; what is `given` is taken as it is, without a flag.
-
-    Raises UserError where they do not go together, or a list holds what is no number.
+    Raises:
+      UserError: no action has all of them, or what one requires is not there.
     """
-    # The mirror of `define`, field by field.
-    values = dict(given)
-    for field in described(options):
-        if field.name in given:
+    # What fewest actions have says most about what is meant.
+    named = sorted(given, key=lambda name: sum(name in command_options(a) for a in actions))
+    fitting = list(actions)
+    for name in named:
+        before = fitting
+        fitting = [action for action in before if _takes(action, name, given[name])]
+        if not fitting:
+            raise UserError(_say_stranger(name, given[name], actions, before))
+    missing = {action: _find_missing(action, given) for action in fitting}
+    for action in fitting:
+        if not missing[action]:
+            return action
+
+    # Of several, those that lack least may be what is meant.
+    least = min(map(len, missing.values()))
+    if least == 1:
+        names = dict.fromkeys(missing[action][0] for action in fitting if len(missing[action]) == 1)
+        raise UserError(f'{_enumerate(list(names), "or")} is required (see --help)')
+    lacking = next(names for names in missing.values() if len(names) == least)
+    raise UserError(f'{_enumerate(lacking, "and")} are required (see --help)')
+
+
+def format_command(name: str, options: Mapping[str, Any]) -> str:
+    """Return the line that a user would type for a command with these options.
+
+    Args:
+      name: the file of the command in launch, as 'train_vocab'.
+      options: values by the names of flags; a sequence or mapping gives its flag once for each.
+    """
+    words = []
+    for flag, value in options.items():
+        if isinstance(value, bool):
+            words.append(f'--{flag}' if value else f'--no{flag}')
             continue
-        if is_section(field.type):
-            values[field.name] = read(field.type)
-        elif field.option:
-            values[field.name] = _value(field)
-    return options(**values)
+        several = [value]
+        if isinstance(value, Mapping):
+            several = [f'{key}={item}' for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            several = list(value)
+        words += [f'--{flag}={item}' for item in several]
+    return shlex.join([*typed_name(name).split(), *words])
 
 
-def present(*names: str) -> list[str]:
-    """Return those of the flags that are on the command line, with their dashes."""
-    return [f'--{name}' for name in names if flags.FLAGS[name].present]
+def _describe(field: Described) -> Option:
+    assert field.option, f'{field.name} has no help'
+    return field.option
 
 
-def _define(field: Described) -> None:
-    """Define the flag of a field, and the one of its switch after it."""
-    # A field without a default is a required flag, which absl then asks for.
-    name, hint, default, option = field
-    assert option, f'{name} has no help'
-    help, kinds = option.help, without_none(hint)
-    required = default is dataclasses.MISSING
-    default = None if required else default
+def is_required(field: Described) -> bool:
+    """Tell whether an option must be given."""
+    return not field.has_default
 
-    # Bounds are told by absl, with the flag's name, before main begins.
+
+def _is_present(name: str) -> bool:
+    return name in flags.FLAGS and bool(flags.FLAGS[name].present)
+
+
+def _name_words(action: type) -> str:
+    return next(name for name, f in command_options(action).items() if _describe(f).words)
+
+
+def _takes(action: type, name: str, value: Any) -> bool:
+    """Tell whether an action has the option, and the option the value."""
+    field = command_options(action).get(name)
+    if field is None:
+        return False
+    choices = find_choices(field)
+    return not choices or value in choices
+
+
+def _find_missing(action: type, given: Mapping[str, Any]) -> list[str]:
+    options = command_options(action)
+    missing = [name for name in options if is_required(options[name]) and name not in given]
+    return [_describe(options[name]).words or _show(name, options[name]) for name in missing]
+
+
+def _show(name: str, field: Described) -> str:
+    """Return an option as it is typed; with its value where there is only one."""
+    choices = find_choices(field)
+    if len(choices) == 1 and isinstance(choices[0], str):
+        return f'--{name}={choices[0]}'
+    return f'--{name}'
+
+
+def _say_stranger(name: str, value: Any, actions: Sequence[type], meant: Sequence[type]) -> str:
+    """Return the line for an option that is another action's than that which is `meant`."""
+    owners = [_name_action(action, actions) for action in actions if _takes(action, name, value)]
+    shown = f'--{name}'
+    if any(name in command_options(action) for action in meant):
+        shown = f'--{name}={value}'
+    return (
+        f'{shown} is an option of {_enumerate(owners, "or")}, not of'
+        f' {_name_action(meant[0], actions)}: leave it out (see --help)'
+    )
+
+
+def _name_action(action: type, actions: Sequence[type]) -> str:
+    """Return the name of an action, with the option that asks for it: 'MineNegatives (--mine)'."""
+    for name, field in command_options(action).items():
+        shown = _show(name, field)
+        others = [a for a in actions if a is not action and name in command_options(a)]
+        is_its_own = not others or shown != f'--{name}'
+        if is_required(field) and is_its_own and not _describe(field).words:
+            return f'{action.__name__} ({shown})'
+    return action.__name__
+
+
+def _enumerate(names: Sequence[str], word: str) -> str:
+    """Return 'a, b or c'."""
+    if len(names) == 1:
+        return names[0]
+    return f'{", ".join(names[:-1])} {word} {names[-1]}'
+
+
+def _list_choices(actions: Sequence[type], name: str) -> list[str]:
+    """Return the values that any of the actions takes for an option; none where all are taken."""
+    choices: dict[str, None] = {}
+    for action in actions:
+        if name in command_options(action):
+            choices |= dict.fromkeys(find_choices(command_options(action)[name]))
+    return list(choices)
+
+
+def find_choices(field: Described) -> tuple[str, ...]:
+    """Return the values that an option may have; none where it may have any."""
+    kinds = without_none(field.type)
+    if typing.get_origin(kinds[0]) is Literal:
+        return typing.get_args(kinds[0])
+    return ()
+
+
+def _find_item(field: Described) -> Any:
+    """Return the type of the items of a field that takes several; None for any other."""
+    # Whichever stands first: the type may also name one item by itself.
+    items = [item_type(kind) for kind in without_none(field.type)]
+    return next((_flatten(item) for item in items if item), None)
+
+
+def _flatten(kind: Any) -> Any:
+    """Return `str` for a path, which is a str too, and any other type as it is."""
+    return str if str in without_none(kind) else kind
+
+
+def _define(name: str, field: Described, choices: Sequence[str]) -> None:
+    """Define the flag of an option, and the one of its switch after it."""
+    # Without a default: the dataclass has it, and what is not given is not asked for.
+    option = _describe(field)
+    kinds = without_none(field.type)
+    # Bounds are told by absl, with the flag's name, before the command begins.
     low, high = typing.cast(tuple[Any, Any], option.bounds)  # ints or floats, as the field's type
-    common: dict[str, Any] = {'required': required}
     # Given twice, the last would win without a word; only flags for several values may be.
-    once = common | {'allow_overwrite': False}
+    once: dict[str, Any] = {'allow_overwrite': False}
 
     # By the kind of the field, the more special first.
-    if item := _item(kinds):  # before the others: the type may also name str
-        default = default if default is None else [str(value) for value in default]
+    item = _find_item(field)
+    if item:
         if option.commas:
-            flags.DEFINE_list(name, default, help, **once)
+            flags.DEFINE_list(name, None, option.help, **once)
         elif item is int:
-            flags.DEFINE_multi_integer(name, default, help, **common)
+            flags.DEFINE_multi_integer(name, None, option.help)
         else:
-            flags.DEFINE_multi_string(name, default, help, **common)
-    elif typing.get_origin(kinds[0]) is Literal:
-        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), help, **once)
+            flags.DEFINE_multi_string(name, None, option.help)
+    elif choices:
+        flags.DEFINE_enum(name, None, choices, option.help, **once)
     elif kinds == [bool]:
-        flags.DEFINE_bool(name, default, help, **once)
+        flags.DEFINE_bool(name, None, option.help, **once)
     elif kinds == [int]:
-        flags.DEFINE_integer(name, default, help, low, high, **once)
+        flags.DEFINE_integer(name, None, option.help, low, high, **once)
     elif kinds == [float]:
-        flags.DEFINE_float(name, default, help, low, high, **once)
+        flags.DEFINE_float(name, None, option.help, low, high, **once)
     else:
-        assert kinds == [str], f'{name}: no flag is of the type {hint}'
-        flags.DEFINE_string(name, default, help, **once)
+        assert str in kinds, f'{name}: no flag is of the type {field.type}'
+        flags.DEFINE_string(name, None, option.help, **once)
 
     # A second flag that is short for a value of the first.
     if option.switch:
         switch, value = option.switch
-        flags.DEFINE_bool(switch, False, f'the same as --{name}={value}', allow_overwrite=False)
+        flags.DEFINE_bool(switch, None, f'the same as --{name}={value}', **once)
 
 
-def _value(field: Described) -> Any:
-    """Return what a flag says; of a str or a tuple, one value is the str."""
-    # The switch wins, as the shorter and so the more deliberate of both.
-    switch = field.option.switch if field.option else None
-    if switch and flags.FLAGS[switch[0]].value:
-        return switch[1]
-
+def _convert(name: str, field: Described, value: Any) -> Any:
+    """Return the value of a flag in the type of its field; of a str or several, one is the str."""
     # absl has read all but lists: of them, strings are left.
-    value, kinds = flags.FLAGS[field.name].value, without_none(field.type)
-    item = _item(kinds)
-    if item is None or value is None:
+    kinds, item = without_none(field.type), _find_item(field)
+    if _describe(field).words and item is None:
+        if len(value) != 1:
+            shown = _describe(field).words
+            raise UserError(f'name one {shown}, not {len(value)}: {" ".join(value)}')
+        return value[0]
+    if item is None:
         return value
     try:
         items = tuple(item(text) for text in value)
     except ValueError:  # with commas; absl looks at what is given once for each
         numbers = 'whole numbers' if item is int else 'numbers'
-        default = field.default or ()
-        example = ','.join(map(str, default if len(default) > 1 else (item('0'), item('1'))))
+        default = field.default if isinstance(field.default, tuple) else ()
+        if len(default) < 2:
+            default = (item('0'), item('1'))
         raise UserError(
-            f'--{field.name}={",".join(value)}: must be {numbers} with commas between, as in'
-            f' --{field.name}={example}'
+            f'--{name}={",".join(value)}: must be {numbers} with commas between, as in'
+            f' --{name}={",".join(map(str, default))}'
         ) from None
     return items[0] if len(items) == 1 and str in kinds else items
-
-
-def _item(kinds: list[Any]) -> Any:
-    """Return the type of a tuple's items; None where no tuple is among the types."""
-    return next((item for kind in kinds if (item := item_type(kind))), None)

@@ -5,7 +5,7 @@ Flags are made from here (bert_jax/cli/flags.py), so nothing heavy is imported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from bert_jax.configs.errors import UserError
@@ -14,17 +14,16 @@ from bert_jax.configs.options import option
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model by one of two names. UserError where it has both, or none."""
+    """A model by one of two names. UserError where it has both, or none.
 
-    workdir: str | None = option(
-        None,
-        'folder of a run of bert-pretrain or bert-finetune; its newest checkpoint is taken',
-    )
-    init_from: str | None = option(
-        None,
-        'in place of --workdir: a Hugging Face BERT or peft directory or name, or a Google'
-        ' checkpoint',
-    )
+    Attributes:
+      workdir: folder of a run of bert-pretrain or bert-finetune; its newest checkpoint is taken.
+      init_from: in place of --workdir: a Hugging Face BERT or peft directory or name, or a Google
+        checkpoint.
+    """
+
+    workdir: str | None = None
+    init_from: str | None = None
 
     def __post_init__(self) -> None:
         # Checked where the options are made, so each command says it alike.
@@ -41,28 +40,32 @@ OnBadRecord = Literal['stop', 'skip']
 SKIP_BAD_RECORDS = ('skip_bad_records', 'skip')  # what the flag was called before
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordFile:
     """How the records of --input are read, and which of them.
 
     See input_pipeline/text/record_files.py.
+
+    Attributes:
+      format: of the input; default: by its name. text is a text a line.
+      columns: where the columns are called otherwise: "text=sentence,text_b=question", or places
+        from 0.
+      header: whether the first line of TSV or CSV names the columns.
+      on_bad_record: what to do with a record that cannot be read or answered; skip answers it
+        with {"error"}, and counts those.
+      shard: I/N: take every N-th record from the I-th on.
     """
 
-    format: Literal['', 'text', 'tsv', 'csv', 'jsonl'] = option(
-        '', 'of the input; default: by its name. text is a text a line'
-    )
-    columns: str = option(
-        '',
-        'where the columns are called otherwise: "text=sentence,text_b=question", or places from 0',
-    )
-    header: bool = option(True, 'whether the first line of TSV or CSV names the columns')
-    on_bad_record: OnBadRecord = option(
-        'stop',
-        'what to do with a record that cannot be read or answered; skip answers it with {"error"},'
-        ' and counts those',
-        switch=SKIP_BAD_RECORDS,
-    )
-    shard: str = option('0/1', 'I/N: take every N-th record from the I-th on')
+    format: Literal['', 'text', 'tsv', 'csv', 'jsonl'] = ''
+    columns: str = ''
+    header: bool = True
+    on_bad_record: OnBadRecord = option('stop', switch=SKIP_BAD_RECORDS)
+    shard: str = '0/1'
+
+    @property
+    def file(self) -> RecordFile:
+        """Return these options alone, of a command that has others too."""
+        return RecordFile(**{each.name: getattr(self, each.name) for each in fields(RecordFile)})
 
     @property
     def skips(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.configs.options import option
 from bert_jax.input_pipeline.text.lines import TextOptions
 
 if TYPE_CHECKING:
@@ -21,154 +21,109 @@ if TYPE_CHECKING:
     from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
-@dataclass(frozen=True)
-class PreprocessOptions:
+@dataclass(frozen=True, kw_only=True)
+class PreprocessOptions(TextOptions):
     """The options of `bert-preprocess`; None means the default that its help describes.
 
     UserError for what cannot be, or not together.
+
+    Attributes:
+      input: files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT, or
+        hf:NAME:SPLIT (a data set of the Hugging Face Hub); or these as LANGUAGE=PATTERN. Give the
+        flag as often as there are inputs.
+      tokenizer: tokenizer directory (bert-train-vocab makes one).
+      output: folder for the records; it appears whole or not at all.
+      seq_len: tokens a row, [CLS] and [SEP] included.
+      max_predictions: most masked tokens a row; by default seq_len * masked_lm_prob, rounded up:
+        20 at 128, 77 at 512.
+      masked_lm_prob: share of tokens to predict.
+      eval_masked_lm_prob: the share in held-out records; by default as --masked_lm_prob
+        (ModernBERT: 0.15, where it trains on 0.3).
+      mask_mix: shares of predicted tokens that become [MASK], stay the same, become a random
+        token.
+      whole_word: mask all pieces of a word together.
+      ngram: mask runs of up to so many whole words, n of them with a chance in proportion to 1/n
+        (ALBERT: 3).
+      masking: static: masked here; dynamic: records keep the text and each training step draws
+        its masks.
+      mask_rule: bert: as many tokens as the share comes to, rounded, and no more than
+        --max_predictions; roberta, dynamic only: rounded up or down by chance, without a limit,
+        and random tokens are no special ones.
+      packing: put several short examples into one row (not readable by google-research/bert);
+        held-out rows have one each.
+      max_packs: most examples a row, with --packing; by default 8, and in rows of more than 512
+        tokens one for each 32.
+      objective: nsp: is B the next text or a random one; sop: are A and B in order;
+        full_sentences: no pair.
+      sop_noise: sop: a text of one sentence stands beside a random one and is told as swapped, as
+        the released code of ALBERT has it; without, it is cut in two.
+      across_documents: full_sentences: rows are filled from the next document too, with a
+        separator between (RoBERTa: FULL-SENTENCES; without it DOC-SENTENCES), and none is short.
+      cut_sentences: full_sentences: a row ends where it is full, within a sentence too, and the
+        next one goes on there (ModernBERT); packed rows are fuller by that.
+      dupe_factor: passes over the text, each with other pairs and masks; by default 10, and 1
+        with --masking=dynamic.
+      short_seq_prob: share of documents, in each pass, cut into rows of a random shorter length.
+      eval_fraction: share of documents held out, by a hash of their text; by default 0.005, or
+        more for --min_eval_rows, or nothing where that is too few documents; 0: none.
+      min_eval_rows: without --eval_fraction and --eval_input: hold out so many rows at least, by
+        the size of the files, yet no more than a tenth of the documents; 0: 0.005 of any text.
+      eval_input: files as for --input, whose documents are the held-out ones (then
+        --eval_fraction is not used); copies of them in --input are dropped.
+      language_exponent: with --input=LANGUAGE=PATTERN: the share of each language is raised to
+        this power (1: as much as there is; 0: all alike); by default 0.7.
+      language_repeats: with --input=LANGUAGE=PATTERN, in place of --language_exponent: how often
+        a language's text is taken, as in ko=4,en=0.5; 1 where it is not named. Above 4 a warning
+        says so.
+      num_shards: training files to write; by default one for each 64 MB.
+      workers: processes; by default one for each CPU. The output does not depend on it.
+      dedup: leave one of all documents, or of all lines, that have the same tokens (in each
+        split).
+      seed: seed of pairs, masks and order.
+      engine: local: processes on this machine; beam: an Apache Beam pipeline, with what follows
+        -- as its options.
+      beam_arguments: of --engine=beam: options of Beam's pipeline.
+      overwrite: replace what another job left in --output.
     """
 
-    input: str | tuple[str, ...] = required(
-        'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT, or'
-        ' hf:NAME:SPLIT (a data set of the Hugging Face Hub); or these as LANGUAGE=PATTERN. Give'
-        ' the flag as often as there are inputs'
-    )
-    tokenizer: str = required('tokenizer directory (bert-train-vocab makes one)')
-    output: str = required('folder for the records; it appears whole or not at all')
-    seq_len: int = option(128, 'tokens a row, [CLS] and [SEP] included', within='[8, 65536]')
-    max_predictions: int | None = option(
-        None,
-        'most masked tokens a row; by default seq_len * masked_lm_prob, rounded up: 20 at 128, 77'
-        ' at 512',
-    )
-    masked_lm_prob: float = option(0.15, 'share of tokens to predict', within='(0, 1]')
-    eval_masked_lm_prob: float | None = option(
-        None,
-        'the share in held-out records; by default as --masked_lm_prob (ModernBERT: 0.15, where it'
-        ' trains on 0.3)',
-        within='(0, 1]',
-    )
-    mask_mix: tuple[float, float, float] = option(
-        (0.8, 0.1, 0.1),
-        'shares of predicted tokens that become [MASK], stay the same, become a random token',
-        commas=True,
-    )
-    whole_word: bool = option(False, 'mask all pieces of a word together')
-    ngram: int = option(
-        1,
-        'mask runs of up to so many whole words, n of them with a chance in proportion to 1/n'
-        ' (ALBERT: 3)',
-        within='[1, 10]',
-    )
-    masking: Literal['static', 'dynamic'] = option(
-        'static',
-        'static: masked here; dynamic: records keep the text and each training step draws its'
-        ' masks',
-    )
-    mask_rule: Literal['bert', 'roberta'] = option(
-        'bert',
-        'bert: as many tokens as the share comes to, rounded, and no more than --max_predictions;'
-        ' roberta, dynamic only: rounded up or down by chance, without a limit, and random tokens'
-        ' are no special ones',
-    )
-    packing: bool = option(
-        False,
-        'put several short examples into one row (not readable by google-research/bert); held-out'
-        ' rows have one each',
-    )
-    max_packs: int | None = option(
-        None,
-        'most examples a row, with --packing; by default 8, and in rows of more than 512 tokens one'
-        ' for each 32',
-        within='[2, 1024]',
-    )
-    objective: Literal['nsp', 'sop', 'full_sentences'] = option(
-        'nsp',
-        'nsp: is B the next text or a random one; sop: are A and B in order; full_sentences: no'
-        ' pair',
-    )
-    sop_noise: bool = option(
-        False,
-        'sop: a text of one sentence stands beside a random one and is told as swapped, as the'
-        ' released code of ALBERT has it; without, it is cut in two',
-    )
-    across_documents: bool = option(
-        False,
-        'full_sentences: rows are filled from the next document too, with a separator between'
-        ' (RoBERTa: FULL-SENTENCES; without it DOC-SENTENCES), and none is short',
-    )
-    cut_sentences: bool = option(
-        False,
-        'full_sentences: a row ends where it is full, within a sentence too, and the next one goes'
-        ' on there (ModernBERT); packed rows are fuller by that',
-    )
-    dupe_factor: int | None = option(
-        None,
-        'passes over the text, each with other pairs and masks; by default 10, and 1 with'
-        ' --masking=dynamic',
-        within='[1, 10000]',
-    )
-    short_seq_prob: float = option(
-        0.1,
-        'share of documents, in each pass, cut into rows of a random shorter length',
-        within='[0, 1]',
-    )
-    eval_fraction: float | None = option(
-        None,
-        'share of documents held out, by a hash of their text; by default 0.005, or more for'
-        ' --min_eval_rows, or nothing where that is too few documents; 0: none',
-        within='[0, 1)',
-    )
-    min_eval_rows: int = option(
-        500,
-        'without --eval_fraction and --eval_input: hold out so many rows at least, by the size of'
-        ' the files, yet no more than a tenth of the documents; 0: 0.005 of any text',
-        within='[0, 2147483647]',
-    )
-    eval_input: str | tuple[str, ...] | None = option(
-        None,
-        'files as for --input, whose documents are the held-out ones (then --eval_fraction is not'
-        ' used); copies of them in --input are dropped',
-    )
-    language_exponent: float | None = option(
-        None,
-        'with --input=LANGUAGE=PATTERN: the share of each language is raised to this power '
-        '(1: as much as there is; 0: all alike); by default 0.7',
-        within='[0, 1]',
-    )
-    language_repeats: tuple[str, ...] = option(
-        (),
-        "with --input=LANGUAGE=PATTERN, in place of --language_exponent: how often a language's"
-        ' text is taken, as in ko=4,en=0.5; 1 where it is not named. Above 4 a warning says so',
-        commas=True,
-    )
-    num_shards: int | None = option(
-        None, 'training files to write; by default one for each 64 MB', within='[1, 99999]'
-    )
-    workers: int | None = option(
-        None,
-        'processes; by default one for each CPU. The output does not depend on it',
-        within='[1, 1024]',
-    )
-    dedup: Literal['none', 'documents', 'lines'] = option(
-        'none',
-        'leave one of all documents, or of all lines, that have the same tokens (in each split)',
-    )
-    seed: int = option(12345, 'seed of pairs, masks and order', within='[0, 9223372036854775808)')
-    engine: Literal['local', 'beam'] = option(
-        'local',
-        'local: processes on this machine; beam: an Apache Beam pipeline, with what follows -- as'
-        ' its options',
-    )
-    beam_arguments: tuple[str, ...] = ()  # no flag: what follows --
-    overwrite: bool = option(False, 'replace what another job left in --output')
-    text: TextOptions = dataclasses.field(default_factory=TextOptions)
+    input: str | tuple[str, ...]
+    tokenizer: str
+    output: str
+    seq_len: int = option(128, within='[8, 65536]')
+    max_predictions: int | None = None
+    masked_lm_prob: float = option(0.15, within='(0, 1]')
+    eval_masked_lm_prob: float | None = option(None, within='(0, 1]')
+    mask_mix: tuple[float, float, float] = option((0.8, 0.1, 0.1), commas=True)
+    whole_word: bool = False
+    ngram: int = option(1, within='[1, 10]')
+    masking: Literal['static', 'dynamic'] = 'static'
+    mask_rule: Literal['bert', 'roberta'] = 'bert'
+    packing: bool = False
+    max_packs: int | None = option(None, within='[2, 1024]')
+    objective: Literal['nsp', 'sop', 'full_sentences'] = 'nsp'
+    sop_noise: bool = False
+    across_documents: bool = False
+    cut_sentences: bool = False
+    dupe_factor: int | None = option(None, within='[1, 10000]')
+    short_seq_prob: float = option(0.1, within='[0, 1]')
+    eval_fraction: float | None = option(None, within='[0, 1)')
+    min_eval_rows: int = option(500, within='[0, 2147483647]')
+    eval_input: str | tuple[str, ...] | None = None
+    language_exponent: float | None = option(None, within='[0, 1]')
+    language_repeats: tuple[str, ...] = option((), commas=True)
+    num_shards: int | None = option(None, within='[1, 99999]')
+    workers: int | None = option(None, within='[1, 1024]')
+    dedup: Literal['none', 'documents', 'lines'] = 'none'
+    seed: int = option(12345, within='[0, 9223372036854775808)')
+    engine: Literal['local', 'beam'] = 'local'
+    beam_arguments: tuple[str, ...] = option((), words='[-- PIPELINE OPTIONS]')
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
 
         # Each by itself: its interval, then what an interval cannot say.
-        check_intervals(self)
+        super().__post_init__()
         if self.max_predictions is not None and not 1 <= self.max_predictions <= self.seq_len:
             raise UserError(
                 f'--max_predictions={self.max_predictions}: must be from 1 to'

@@ -39,44 +39,37 @@ _MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How files are read; alike in every binary that reads text."""
+    """How files are read; alike in every binary that reads text.
 
-    segment: bool | None = option(
-        None,
-        'lines are paragraphs: cut them into sentences; by default for all but text files',
-    )
-    language: str = option('en', 'language of the text, for --segment')
-    text_column: str = option('text', 'jsonl, parquet, tfds, hf: the field that holds the document')
+    Attributes:
+      segment: lines are paragraphs: cut them into sentences; by default for all but text files.
+      language: language of the text, for --segment.
+      text_column: jsonl, parquet, tfds, hf: the field that holds the document.
+      on_bad_utf8: what to do with a line that is not UTF-8; each is counted and reported; by
+        default replace, and from 5 % of the lines of a file (20 or more) on the file is refused.
+      on_bad_record: jsonl, parquet, tfds, hf: what to do with a record that has no text; skip
+        counts and reports those left out.
+      max_line_bytes: longer lines are split at a space.
+      join_lines: lines are broken at a width, as in most books and mails: join those of a
+        paragraph, and cut it into sentences.
+      hyphens: --join_lines: what becomes of the hyphen of a word that is parted at the end of a
+        line: keep, for words that have one (well-/known), or drop (syl-/lable).
+      documents: what ends a document of a text file: a blank line, or only the end of the file,
+        blank lines parting paragraphs.
+    """
+
+    segment: bool | None = None
+    language: str = 'en'
+    text_column: str = 'text'
     on_bad_utf8: Literal['replace', 'error', 'skip'] | None = option(
-        None,
-        'what to do with a line that is not UTF-8; each is counted and reported; by default'
-        ' replace, and from 5 % of the lines of a file (20 or more) on the file is refused',
-        switch=('strict', 'error'),
+        None, switch=('strict', 'error')
     )
-    on_bad_record: Literal['stop', 'skip'] = option(
-        'stop',
-        'jsonl, parquet, tfds, hf: what to do with a record that has no text; skip counts and'
-        ' reports those left out',
-    )
-    max_line_bytes: int = option(
-        1 << 20, 'longer lines are split at a space', within=f'[64, {MAX_DOCUMENT_BYTES}]'
-    )
+    on_bad_record: Literal['stop', 'skip'] = 'stop'
+    max_line_bytes: int = option(1 << 20, within=f'[64, {MAX_DOCUMENT_BYTES}]')
 
-    join_lines: bool = option(
-        False,
-        'lines are broken at a width, as in most books and mails: join those of a paragraph, and '
-        'cut it into sentences',
-    )
-    hyphens: Literal['keep', 'drop'] = option(
-        'keep',
-        '--join_lines: what becomes of the hyphen of a word that is parted at the end of a line: '
-        'keep, for words that have one (well-/known), or drop (syl-/lable)',
-    )
-    documents: Literal['blank_line', 'file'] = option(
-        'blank_line',
-        'what ends a document of a text file: a blank line, or only the end of the file, blank '
-        'lines parting paragraphs',
-    )
+    join_lines: bool = False
+    hyphens: Literal['keep', 'drop'] = 'keep'
+    documents: Literal['blank_line', 'file'] = 'blank_line'
 
     def __post_init__(self) -> None:
         check_intervals(self)
@@ -87,6 +80,12 @@ class TextOptions:
                 f'--language={self.language}: must be an ISO 639 code such as en, de, ko or zh'
             )
 
+    @property
+    def text(self) -> TextOptions:
+        """Return these options alone, of a command that has others too."""
+        options = {field.name: getattr(self, field.name) for field in fields(TextOptions)}
+        return TextOptions(**options | {'language': self.language or TextOptions.language})
+
     def described(self) -> dict[str, Any]:
         """Return the options by name, as a manifest keeps them.
 
@@ -96,7 +95,7 @@ class TextOptions:
         """
         described = {
             each.name: value
-            for each in fields(self)
+            for each in fields(TextOptions)
             if (value := getattr(self, each.name)) != each.default or each.name not in _LATER
         }
         return described | {'on_bad_utf8': self.on_bad_utf8 or 'replace'}

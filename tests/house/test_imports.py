@@ -141,39 +141,6 @@ def test_no_data_format_runs_code():
                 assert 'allow_pickle=False' in ast.unparse(call), f'{path}:{call.lineno}'
 
 
-def test_binaries_import_at_their_top_only_what_help_needs():
-    files = {f'launch/{name}.py' for name in BINARIES}
-    allowed = sys.stdlib_module_names | {'absl'}
-    light = (
-        'bert_jax.cli.app',
-        'bert_jax.cli.common_flags.CommonFlags',
-        'bert_jax.cli.common_flags.FinetuneFlags',
-        'bert_jax.cli.common_flags.TrackFlag',
-        'bert_jax.cli.flags',
-        'bert_jax.mesh.before_jax',
-        'bert_jax.mesh.determinism',
-        'bert_jax.input_pipeline.preprocess.options.PreprocessOptions',
-        'bert_jax.input_pipeline.text.lines.TextOptions',
-        'bert_jax.input_pipeline.vocabulary_options.VocabularyOptions',
-        'bert_jax.cli.model_options.OnBadRecord',
-        'bert_jax.cli.model_options.RecordFile',
-        'bert_jax.cli.model_options.SKIP_BAD_RECORDS',
-        'bert_jax.cli.model_options.TrainedModel',
-        'bert_jax.reports.quickstart.stages.Options',
-        'bert_jax.runs.pretraining.planning.Options',
-        'bert_jax.runs.calls.vectors.VectorOptions',
-        'bert_jax.runs.supervision.supervisor.RestartOptions',
-    )
-    at_top = [i for i in IMPORTS['launch'] if i.file in files and not i.deferred]
-    refuse(
-        [
-            i
-            for i in at_top
-            if not (i.top in allowed or i.name in light or i.name.startswith('bert_jax.configs.'))
-        ]
-    )
-
-
 def test_help_imports_nothing_heavy():
     code = f"""
 import sys

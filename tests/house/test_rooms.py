@@ -27,7 +27,7 @@ FLOORS = {
         {'runs.finetuning'},
         {'runs.pretraining', 'runs.robustness', 'inference'},
         {'reports.page', 'runs.crosslingual', 'runs.sentences'},
-        {'runs.calls', 'reports.quickstart'},
+        {'runs.functions', 'reports.quickstart'},
         {'reports.studies'},
         {'launch'},
     ),

@@ -1,4 +1,4 @@
-"""Options as flags: what the flags say comes back in the types of the fields."""
+"""Actions as flags: what the flags say comes back in the types of the fields of one action."""
 
 from __future__ import annotations
 
@@ -9,40 +9,79 @@ import pytest
 from tests.helpers import commands
 from tests.helpers.processes import ROOT
 
-# Words do not depend on where sentences end; the quickstart always looks for them.
 PROGRAM = '''"""Shears sheep."""
 from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.configs.options import check_intervals, option, required
-from bert_jax.cli import app, flags
+from bert_jax.cli import app
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Wool:
-    colour: Literal['white', 'black'] = option('white', 'of the wool', switch=('dark', 'black'))
-    share: float = option(0.5, 'how much of it', within='[0, 1)')
+    """What is shorn.
+
+    Attributes:
+      colour: of the wool.
+      share: how much of it,
+        in all.
+    """
+    colour: Literal['white', 'black'] = option('white', switch=('dark', 'black'))
+    share: float = option(0.5, within='[0, 1)')
 
     def __post_init__(self):
         check_intervals(self)
 
+    def __call__(self):
+        print(self)
+
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    flock: str = required('where they are')
-    sheep: int | None = option(None, 'how many of them', bounds=(1, 9))
-    wool: Wool
-    lengths: tuple[int, ...] = option((3, -1), 'of the wool', commas=True)
-    names: str | tuple[str, ...] | None = option(None, 'of the sheep')
-    days: tuple[int, ...] = option((), 'when')
-    gently: bool = option(True, 'how')
+class Shear(Wool):
+    """Shear a flock.
+
+    Attributes:
+      flock: where they are.
+      sheep: how many of them.
+      lengths: of the wool.
+      names: of the sheep.
+      days: when.
+      gently: how.
+    """
+    flock: str
+    sheep: int | None = option(None, bounds=(1, 9))
+    lengths: tuple[int, ...] = option((3, -1), commas=True)
+    names: str | tuple[str, ...] | None = None
+    days: tuple[int, ...] = ()
+    gently: bool = True
     dog: str = 'none'
 
-flags.define(Options)
+@dataclass(frozen=True, kw_only=True)
+class Sell(Wool):
+    """Sell wool.
 
-def main(argv):
-    print(flags.read(Options, dog='Rex'), flags.present('sheep', 'share'))
+    Attributes:
+      price: in full.
+      kind: of the market.
+    """
+    price: int
+    kind: Literal['fair'] = 'fair'
+
+@dataclass(frozen=True, kw_only=True)
+class Give:
+    """Give wool away.
+
+    Attributes:
+      kind: of the gift.
+      names: of those who get it.
+    """
+    kind: Literal['gift']
+    names: tuple[str, ...] = ()
+
+    def __call__(self):
+        print(self)
+        return 3
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(Shear, Sell, Give)
 '''
 
 
@@ -55,16 +94,15 @@ def program(tmp_path):
 
 def test_no_command_defines_a_flag_by_hand():
     for path in (ROOT / 'launch').rglob('*.py'):
-        if path.name not in ('app.py', 'flags.py'):
-            assert 'DEFINE_' not in path.read_text(), path
+        assert 'DEFINE_' not in path.read_text(), path
 
 
 def test_what_is_not_given_is_the_fields_default(program):
     done = program('--flock=hill')
     assert (done.returncode, done.stderr) == (0, '')
     assert done.stdout == (
-        "Options(flock='hill', sheep=None, wool=Wool(colour='white', share=0.5), lengths=(3, -1),"
-        " names=None, days=(), gently=True, dog='Rex') []\n"
+        "Shear(colour='white', share=0.5, flock='hill', sheep=None, lengths=(3, -1), names=None,"
+        " days=(), gently=True, dog='none')\n"
     )
 
 
@@ -75,18 +113,33 @@ def test_what_is_given_has_the_fields_type(program):
     )
     assert (done.returncode, done.stderr) == (0, '')
     assert done.stdout == (
-        "Options(flock='hill', sheep=2, wool=Wool(colour='black', share=0.0), lengths=(4, 5),"
-        " names='Dolly', days=(1, 2), gently=False, dog='Rex') ['--sheep', '--share']\n"
+        "Shear(colour='black', share=0.0, flock='hill', sheep=2, lengths=(4, 5), names='Dolly',"
+        " days=(1, 2), gently=False, dog='none')\n"
     )
     assert (
         "names=('Dolly', 'Shaun')" in program('--flock=a', '--names=Dolly', '--names=Shaun').stdout
     )
 
 
+def test_the_options_say_which_action_is_meant(program):
+    assert program('--price=3', '--share=0.1').stdout.startswith('Sell(')
+    gift = program('--kind=gift', '--names=Dolly')
+    assert (gift.returncode, gift.stdout) == (3, "Give(kind='gift', names=('Dolly',))\n")
+
+
+def test_help_has_each_option_once_where_it_is_declared(program):
+    shown = program('--help').stdout
+    assert 'Shear: Shear a flock.\n  --flock\n      where they are (required)\n' in shown
+    assert '  --share\n      how much of it, in all (default: 0.5)\n' in shown
+    assert shown.count('how much of it') == 1
+    assert '  --kind\n      <fair>: of the market (default: fair)\n' in shown
+    assert '  and, as above: --colour, --share\n' in shown and '--dog' not in shown
+
+
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        ([], '--flock is required'),
+        ([], '--flock, --price or --kind=gift is required'),
         (['--flock=a', '--flock=b'], '--flock=b: --flock was given before: give it once'),
         *(
             (['--flock=a', first, second], f'{second}: {first.partition("=")[0]} was given before')
@@ -102,6 +155,18 @@ def test_what_is_given_has_the_fields_type(program):
         (
             ['--flock=a', '--lengths=long'],
             '--lengths=long: must be whole numbers with commas between, as in --lengths=3,-1',
+        ),
+        (
+            ['--flock=a', '--price=3'],
+            '--price is an option of Sell (--price), not of Shear (--flock): leave it out',
+        ),
+        (
+            ['--flock=a', '--kind=gift'],
+            '--kind is an option of Give (--kind=gift), not of Shear (--flock)',
+        ),
+        (
+            ['--price=3', '--kind=gift'],
+            '--kind=gift is an option of Give (--kind=gift), not of Sell (--price)',
         ),
     ],
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,6 +70,15 @@ class FinetuneResult(RunResult):
         """Return the folder of the run, of a sweep that of the best one."""
         name = sweep.best_of(self.runs).get('name') if self.runs else None
         return Workdir(os.path.join(self.workdir, 'runs', name) if name else self.workdir)
+
+    def show(self) -> int:
+        """Print the scores, and return the exit code of the command."""
+        # The report is beside the result, which programs read.
+        if self.report:
+            print(self.report, file=sys.stderr)
+        if self.text:
+            print(self.text, flush=True)
+        return self.exit_code()
 
     def verdict(self) -> str | None:
         """Say how the score compares with guessing; None where there is none."""

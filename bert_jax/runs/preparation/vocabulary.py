@@ -28,6 +28,24 @@ from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
 
 
+class TokenizerResult(NamedTuple):
+    """What `train_vocab` has made.
+
+    Attributes:
+      output: the tokenizer directory.
+      lines: what there is to say about it; none where it was there already.
+    """
+
+    output: str
+    lines: list[str]
+
+    def show(self) -> int:
+        """Print the lines."""
+        if self.lines:
+            print('\n'.join(self.lines))
+        return 0
+
+
 class Text(NamedTuple):
     """The text that words are counted in.
 
@@ -94,14 +112,16 @@ class Text(NamedTuple):
             progress.update(begun)
 
 
-def inputs_of(flags: Mapping[str, Any], text: Text) -> dict[str, Any]:
-    """Return what a vocabulary is made from: the flags, and for files what is in them."""
-    units = plan.units_of('input', text.patterns, text.options, Report()) if text.patterns else []
-    inputs = {name: flags[name] for name in flags if name not in ('input', 'output')}
-    if flags['extend']:
-        inputs['extend'] = Tokenizer.load(flags['extend']).fingerprint
-    if flags['words']:
-        inputs['words'] = _lines_of(flags['words'])
+def inputs_of(options: Mapping[str, Any], text: Text | None) -> dict[str, Any]:
+    """Return what a vocabulary is made from: the options, and for files what is in them."""
+    inputs = {name: options[name] for name in options if name not in ('input', 'output')}
+    if options.get('extend'):
+        inputs['extend'] = Tokenizer.load(options['extend']).fingerprint
+    if options.get('words'):
+        inputs['words'] = _lines_of(options['words'])
+    if text is None:
+        return inputs
+    units = plan.units_of('input', text.patterns, text.options, Report())
     marks = [digest.marks(unit) for unit in units]
     return {
         **inputs,
@@ -151,23 +171,23 @@ def train(
 
 def extend(
     directory: str,
-    text: Text,
-    words: str | None,
-    new_words: int,
-    min_frequency: int,
-    markers: Sequence[str],
     output: epath.Path,
+    markers: Sequence[str],
+    text: Text | None = None,
+    new_words: int = 0,
+    min_frequency: int = 1,
+    words: str | None = None,
 ) -> list[str]:
     """Add new words to the tokenizer in `directory`; return lines about it.
 
     Args:
       directory: the tokenizer that is extended.
-      text: in which `new_words` words are looked for, where `words` names no file.
-      words: a file of words, one a line.
+      output: where the extended tokenizer goes.
+      markers: tokens to add besides.
+      text: in which `new_words` words are looked for.
       new_words: how many words of the text to add.
       min_frequency: of a word of the text.
-      markers: tokens to add besides.
-      output: where the extended tokenizer goes.
+      words: a file of words, one a line, in place of a text.
 
     Raises:
       UserError: nothing is new.
@@ -176,7 +196,7 @@ def extend(
     if words:
         listed = extension.normalize(tokenizer, _lines_of(words), words)
         extended = extension.extend(tokenizer, listed)
-    elif text.patterns:
+    elif text:
         extended, lines, fit = _worthwhile(tokenizer, text, new_words, min_frequency)
     else:
         extended, markers = extension.mark(tokenizer, markers), ()

@@ -1,7 +1,7 @@
 """The whole plan of a pre-training run as data: what bert-plan prints and writes as JSON.
 
-Owns what is asked (Options) and the order in which bert_jax/costs answers it, phase by phase. It
-prints nothing and must not know the wording, which is plan_text.py's. What is heavy is imported
+Owns what is asked and the order in which bert_jax/costs answers it, phase by phase. It prints
+nothing and must not know the wording, which is plan_text.py's. What is heavy is imported
 inside functions, for --help reads the options.
 """
 
@@ -14,7 +14,7 @@ from absl import logging
 
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.configs.options import check_intervals, option
 
 if TYPE_CHECKING:
     from bert_jax.configs.schema import PretrainConfig
@@ -22,35 +22,30 @@ if TYPE_CHECKING:
     from bert_jax.costs.plan import Task
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is planned besides the configuration, and how long it may take."""
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What is planned besides the configuration, and how long it may take.
 
-    topology: str = required(
-        'chips and wiring, as in v5e:16x16 or, as gcloud calls it, v5litepod-256; a wrong name'
-        ' lists those that exist'
-    )
-    mfu: float = option(
-        0.4,
-        "share of the chips' peak that the run is assumed to reach: a guess",
-        within='(0, 1]',
-    )
-    price_per_chip_hour: float | None = option(
-        None, 'what a chip costs for an hour, in any currency', within='[0, inf)'
-    )
-    max_predictions: tuple[int, ...] = option(
-        (), 'masked positions a row, once a phase; by default 15 %, rounded up'
-    )
-    compile: bool = option(
-        True,
-        'compile the step, which takes minutes for a large model; without, only what shapes tell',
-    )
-    all_layers: bool = option(
-        False,
-        'compile all layers of an unrolled model for a TPU, a quarter of an hour for BERT-large;'
-        ' by default two and four are compiled, from which the rest follows',
-    )
-    json: str | None = option(None, 'also write the plan to this file')
+    Attributes:
+      topology: chips and wiring, as in v5e:16x16 or, as gcloud calls it, v5litepod-256; a wrong
+        name lists those that exist.
+      mfu: share of the chips' peak that the run is assumed to reach: a guess.
+      price_per_chip_hour: what a chip costs for an hour, in any currency.
+      max_predictions: masked positions a row, once a phase; by default 15 %, rounded up.
+      compile: compile the step, which takes minutes for a large model; without, only what shapes
+        tell.
+      all_layers: compile all layers of an unrolled model for a TPU, a quarter of an hour for
+        BERT-large; by default two and four are compiled, from which the rest follows.
+      json: also write the plan to this file.
+    """
+
+    topology: str
+    mfu: float = option(0.4, within='(0, 1]')
+    price_per_chip_hour: float | None = option(None, within='[0, inf)')
+    max_predictions: tuple[int, ...] = ()
+    compile: bool = True
+    all_layers: bool = False
+    json: str | None = None
 
     def __post_init__(self) -> None:
         check_intervals(self)
@@ -67,7 +62,7 @@ def check_json(path: str) -> None:
 
 
 def make_plan(
-    config: PretrainConfig, topology: Topology, options: Options
+    config: PretrainConfig, topology: Topology, options: PlanOptions
 ) -> tuple[dict[str, Any], list[UserError]]:
     """Plan the whole run; return JSON data, and the refusals of the phases that do not fit.
 

@@ -77,6 +77,8 @@ class PretrainResult(RunResult):
 
     def exit_code(self) -> int:
         """Return the exit code of the command, and log what a stopped run goes on from."""
+        if self.signal is None and not self.step:  # --dry_run makes none
+            return 0
         if self.signal is None:
             logging.info(f'done: {self.step} steps')
         else:

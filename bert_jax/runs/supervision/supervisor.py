@@ -25,20 +25,19 @@ NOT_STARTED = 127
 
 @dataclass(frozen=True)
 class RestartOptions:
-    """When and how often the command is started again."""
+    """When and how often the command is started again.
 
-    max_restarts: int = option(1000, 'give up after so many restarts', bounds=(0, None))
-    pause_s: float = option(
-        5.0,
-        'seconds before the first restart; doubled after each short run, up to max_pause_s',
-        bounds=(0.0, None),
-    )
-    max_pause_s: float = option(
-        300.0, 'longest pause before a restart, in seconds', bounds=(0.0, None)
-    )
-    long_run_s: float = option(
-        600.0, 'after a run of so many seconds the pause starts small again', bounds=(0.0, None)
-    )
+    Attributes:
+      max_restarts: give up after so many restarts.
+      pause_s: seconds before the first restart; doubled after each short run, up to max_pause_s.
+      max_pause_s: longest pause before a restart, in seconds.
+      long_run_s: after a run of so many seconds the pause starts small again.
+    """
+
+    max_restarts: int = option(1000, bounds=(0, None))
+    pause_s: float = option(5.0, bounds=(0.0, None))
+    max_pause_s: float = option(300.0, bounds=(0.0, None))
+    long_run_s: float = option(600.0, bounds=(0.0, None))
 
 
 class Supervisor:

@@ -6,8 +6,10 @@ Owns what the results of all calls have in common. What the scores are is the ca
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +93,15 @@ class EvaluateResult(Result):
         """Return the scores by their names."""
         return numbers(self.report.get('metrics', self.report))
 
+    def show(self) -> int:
+        """Print the scores as one JSON object, or the table that is there in its place."""
+        # Of scores the text is beside the result, which programs read.
+        if self.text:
+            print(self.text, file=sys.stderr if self.report else sys.stdout)
+        if self.report:
+            print(json.dumps(self.report, indent=2))
+        return 0
+
 
 @dataclass(frozen=True, repr=False)
 class RunResult(Result):
@@ -107,6 +118,10 @@ class RunResult(Result):
     def folder(self) -> Workdir:
         """Return the folder of the run."""
         return Workdir(self.workdir)
+
+    def show(self) -> int:
+        """Print what the command prints, and return its exit code, by which a supervisor goes."""
+        return self.exit_code()
 
     def exit_code(self) -> int:
         """Return the exit code of the command, and log how a run that is done turned out."""

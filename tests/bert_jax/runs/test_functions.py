@@ -17,7 +17,7 @@ import pytest
 
 import bert_jax
 from bert_jax.configs.errors import UserError
-from bert_jax.runs.calls.finetuning import TaskOptions
+from bert_jax.launch.finetune import Finetune
 from bert_jax.runs.workdir import trackers
 from tests.helpers import commands, mood
 from tests.helpers.encoder import ENCODER_WORDS
@@ -133,7 +133,8 @@ def run_as_printed(result, texts: str = '', **filled: object) -> list[str]:
 def test_columns_of_a_table_are_a_mapping_or_text(task):
     table, roles = str(task.parent / 'train.jsonl'), {'text': 'text', 'text_b': 'text_b'}
     found = [
-        TaskOptions(table, columns=given).load() for given in (roles, 'text=text,text_b=text_b')
+        Finetune(table, '', '', columns=given).load_task()
+        for given in (roles, 'text=text,text_b=text_b')
     ]
     assert found[0].description == found[1].description and found[0].task.kind == 'pair'
 
@@ -186,8 +187,8 @@ def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_pa
             'none: no manifest.json in it',
         ),
         (
-            lambda path: bert_jax.evaluate(path, vectors=bert_jax.VectorOptions(pool='cls')),
-            'pool needs --retrieval',
+            lambda path: bert_jax.evaluate(path, pool='cls'),
+            'retrieval, --sts, --pairs or --translations is required',
         ),
         (
             lambda path: bert_jax.pretrain('bert_tiny', path, path / 'run', track='mlflow'),
@@ -229,9 +230,8 @@ def test_a_call_logs_as_the_commands_do():
     code = """
 import bert_jax
 from absl import logging
-from bert_jax.runs.calls import called
-with called():
-    logging.info('hello')
+from bert_jax.runs.functions import make_function
+make_function(lambda: lambda: logging.info('hello'))()
 """
     done = python('-c', code)
     assert (done.returncode, done.stdout) == (0, '')
