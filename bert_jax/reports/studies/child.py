@@ -11,6 +11,7 @@ import pickle
 import pkgutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import bert_jax
 from bert_jax.cli import app
@@ -22,7 +23,7 @@ from bert_jax.runs.workdir.results import RunResult
 
 def pretrain(config: PretrainConfig, data: Sequence[str], workdir: str) -> RunResult:
     """Pre-train a row, and score the held-out records of its last length."""
-    manifest = read_object(f'{data[0]}/manifest.json')
+    manifest = read_object(Path(data[0]) / 'manifest.json')
     model = dataclasses.replace(config.model, vocab_size=manifest['vocab_size'])
     result = bert_jax.pretrain(dataclasses.replace(config, model=model), data, workdir)
     if result.signal is None and manifest['statistics']['records'].get('eval'):

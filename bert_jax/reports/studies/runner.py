@@ -199,6 +199,17 @@ class Plan:
         )
 
 
+def name_texts(study: Study, corpus: Sequence[str]) -> dict[str, list[str]]:
+    """Return the patterns of --corpus by the names of texts, which are those that rows ask for."""
+    texts: dict[str, list[str]] = {}
+    for given in corpus:
+        name, equals, pattern = given.partition('=')
+        if not equals or name not in [row.text for row in study.rows]:
+            name, pattern = '', given
+        texts.setdefault(name, []).append(pattern)
+    return texts
+
+
 def note_inputs(plan: Plan) -> None:
     """Check what a study reads, and note it in its folder by the names and sizes of files.
 
@@ -244,7 +255,7 @@ def list_files(patterns: str | Sequence[str]) -> Any:
     if not patterns or str(patterns).startswith('tfds:'):
         return patterns
     found = matching(patterns)
-    return [found.names, found.sizes]
+    return [list(found.names), list(found.sizes)]
 
 
 def run_steps(plan: Plan) -> bool:
