@@ -94,6 +94,8 @@ class RunStudy:
             print(''.join(f'  {step.about}\n' for step in left), end='')
             return 0
         done = True
+        if self.table and not (folder / runner.NOTE).exists():
+            raise UserError(f'--workdir={folder}: no study was run there')
         if not self.table:
             runner.note_inputs(plan)
             done = runner.run_steps(plan)

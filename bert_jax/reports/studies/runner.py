@@ -23,6 +23,7 @@ from bert_jax.configs.studies.study import Column, HeldOut, Row, Study, as_text
 from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.runs.supervision.handlers import handlers_restored
 
+NOTE = 'inputs.json'  # what was read, in the folder of a study
 _HELD_OUT = 0.005  # share of the documents, where a study does not say
 _POLL_S = 2.0  # between looks at what another process is making
 _STARTS = 4  # of a run that ends with TRY_AGAIN
@@ -240,7 +241,7 @@ def note_inputs(plan: Plan) -> None:
                 raise UserError(f'column {column.name!r}: no {column.metric!r}, but {names}')
             now[flag] = list_files(folder)
 
-    file = plan.store.path / 'inputs.json'
+    file = plan.store.path / NOTE
     before = read_note(file) or {}
     for flag in changed(before, before | now):
         if flag in before:

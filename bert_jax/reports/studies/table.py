@@ -87,12 +87,15 @@ def write_table(plan: Plan, folder: Path) -> str:
 def read_cell(plan: Plan, line: str, column: Column | HeldOut) -> Cell:
     """Return the cell of a line and a column, from what is there."""
     by_rate: dict[float | None, dict[tuple[int, int | None], float]] = {}
-    failed, missing, failures = [], [], []
+    failed: list[float | None] = []
+    missing: list[int] = []
+    failures: list[str] = []
     for seed in plan.study.seeds:
         step = plan.cells[line, column.name, seed]
         if not plan.store.done(step):
             missing.append(seed)
-            failures += filter(None, [plan.failure(step)])
+            if why := plan.failure(step):
+                failures.append(why)
         elif isinstance(column, HeldOut):
             for score in read_held_out(plan, step, column):
                 by_rate.setdefault(None, {})[seed, None] = score
@@ -118,10 +121,10 @@ def read_cell(plan: Plan, line: str, column: Column | HeldOut) -> Cell:
         by_seed.setdefault(seed, []).append(score)
     over, values = 'pre-training', {seed: statistics.fmean(by_seed[seed]) for seed in by_seed}
     if len(by_seed) == 1 and isinstance(column, Column):
-        over, values = 'fine-tuning', {tuned or 0: chosen[of, tuned] for of, tuned in chosen}
-    mean = statistics.fmean(values.values()) if values else None
+        over, values = 'fine-tuning', {pair[1] or 0: chosen[pair] for pair in chosen}
+    middle = statistics.fmean(values.values()) if values else None
     sd = statistics.stdev(values.values()) if len(values) > 1 else None
-    return Cell(chosen, best, over, values, mean, sd, failed.count(best), missing, failures)
+    return Cell(chosen, best, over, values, middle, sd, failed.count(best), missing, failures)
 
 
 def read_held_out(plan: Plan, step: str, column: HeldOut) -> list[float]:
