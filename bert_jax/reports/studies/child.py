@@ -6,12 +6,12 @@ is that of a command: 0, 2 for a mistake of the user's, 128 + the signal that st
 
 from __future__ import annotations
 
-import dataclasses
-import pickle
+import json
 import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import bert_jax
 from bert_jax.cli import app
@@ -21,11 +21,11 @@ from bert_jax.mesh import before_jax
 from bert_jax.runs.workdir.results import RunResult
 
 
-def pretrain(config: PretrainConfig, data: Sequence[str], workdir: str) -> RunResult:
+def pretrain(config: dict[str, Any], data: Sequence[str], workdir: str) -> RunResult:
     """Pre-train a row, and score the held-out records of its last length."""
     manifest = read_object(Path(data[0]) / 'manifest.json')
-    model = dataclasses.replace(config.model, vocab_size=manifest['vocab_size'])
-    result = bert_jax.pretrain(dataclasses.replace(config, model=model), data, workdir)
+    config['model']['vocab_size'] = manifest['vocab_size']
+    result = bert_jax.pretrain(PretrainConfig.from_json(config), data, workdir)
     if result.signal is None and manifest['statistics']['records'].get('eval'):
         bert_jax.evaluate(workdir, data=data[-1])
     return result
@@ -33,7 +33,7 @@ def pretrain(config: PretrainConfig, data: Sequence[str], workdir: str) -> RunRe
 
 def main() -> int:
     """Call the function that standard input names."""
-    function, keywords = pickle.load(sys.stdin.buffer)
+    function, keywords = json.load(sys.stdin)
     before_jax.set_up()
     result = pkgutil.resolve_name(function)(**keywords)
     if callable(result):  # the action of a command, which has no function

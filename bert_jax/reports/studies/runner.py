@@ -6,8 +6,8 @@ thing share it, and what is done is passed over. Several runners may share the f
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -141,8 +141,8 @@ class Plan:
             vocabulary.setdefault('lower_case', True)
         needs, records = [], []
         if not tokenizer:
-            made_from, about = [row.text, vocabulary], f'vocabulary of {row.name}'
-            needs = [self._add('vocabulary', about, made_from, [], input=text, **vocabulary)]
+            made_from, title = [row.text, vocabulary], f'vocabulary of {row.name}'
+            needs = [self._add('vocabulary', title, made_from, [], input=text, **vocabulary)]
             tokenizer = str(self.store.of(needs[0]))
 
         # What is held out is said: bert-preprocess by itself holds nothing out where that would be
@@ -154,9 +154,9 @@ class Plan:
         for length in dict.fromkeys(phase.seq_len for phase in config.phases):
             options['seq_len'] = length
             made_from = [row.text, vocabulary, options]
-            about = f'records of {row.name}, {length} word pieces a row'
+            title = f'records of {row.name}, {length} word pieces a row'
             read = {'input': text, 'tokenizer': tokenizer}
-            name = self._add('records', about, made_from, needs, **read, **options)
+            name = self._add('records', title, made_from, needs, **read, **options)
             self.records[row.name, length] = name
             records.append(name)
         self.pretraining[row.name, seed] = self._add(
@@ -164,7 +164,7 @@ class Plan:
             f'pre-training of {row.name}, seed {seed}',
             [records, schema.to_dict(config)],
             records,
-            config=config,
+            config=schema.to_dict(config),
             data=[str(self.store.of(name)) for name in records],
         )
 
@@ -255,8 +255,8 @@ def list_files(patterns: str | Sequence[str]) -> Any:
 
     if not patterns or str(patterns).startswith('tfds:'):
         return patterns
-    found = matching(patterns)
-    return [list(found.names), list(found.sizes)]
+    files = matching(patterns)
+    return [list(files.names), list(files.sizes)]
 
 
 def run_steps(plan: Plan) -> bool:
@@ -326,10 +326,10 @@ def run_child(step: Step, log: Path, lock: int) -> int:
     """
     from bert_jax.runs.supervision.signals import StopSignal
 
-    call = FUNCTIONS[step.kind], step.keywords
+    call = json.dumps([FUNCTIONS[step.kind], step.keywords]).encode()
     with handlers_restored(), open(log, 'ab') as output:
         stop = StopSignal()
-        output.write(f'{call}\n'.encode())
+        output.write(call + b'\n')
         output.flush()
         child = subprocess.Popen(
             [sys.executable, '-P', '-m', 'bert_jax.reports.studies.child'],
@@ -340,7 +340,7 @@ def run_child(step: Step, log: Path, lock: int) -> int:
             env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
         )
         with cast(BinaryIO, child.stdin) as pipe:
-            pickle.dump(call, pipe)
+            pipe.write(call)
         while child.poll() is None and stop.received is None:
             time.sleep(0.1)
         if stop.received is not None:

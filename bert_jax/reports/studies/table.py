@@ -75,12 +75,12 @@ def write_table(plan: Plan, folder: Path) -> str:
         page += [f'| {" | ".join(row)} |' for row in (rows[0], rule, *rows[1:])]
     page += ['', *(f'- {note}' for note in notes)]
 
-    found = []
+    results = []
     for key, cell in cells.items():
-        found.append({'cell': key, **vars(cell), 'scores': [*cell.scores.items()]})
+        results.append({'cell': key, **vars(cell), 'scores': [*cell.scores.items()]})
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / 'table.md', '\n'.join(page) + '\n')
-    atomic_write(folder / 'table.json', json.dumps(found, indent=2) + '\n')
+    atomic_write(folder / 'table.json', json.dumps(results, indent=2) + '\n')
     return '\n'.join([*text, '', *notes])
 
 
@@ -148,8 +148,8 @@ def make_parts(plan: Plan, cells: Cells) -> list[tuple[str, list[list[str]]]]:
     costs = [['', 'word pieces', 'predictions', 'PFLOP', 'seconds', 'fine-tuning seconds']]
     digits = {}
     for column in columns:
-        found = [cells[line, column].mean for line in plan.lines]
-        digits[column] = 4 if all(abs(mean) < _FEW for mean in found if mean is not None) else 2
+        of_column = [cells[line, column].mean or 0 for line in plan.lines]
+        digits[column] = 4 if all(abs(mean) < _FEW for mean in of_column) else 2
     first_row, first_line = plan.study.rows[0].name, next(iter(plan.lines))
     for line, (_, checkpoint) in plan.lines.items():
         # A line is compared with the first row at its checkpoint, if that has it.

@@ -87,7 +87,7 @@ def test_steps_and_what_they_call(tmp_path):
         'seq_len': 32,
         'output': folder(short),
     }
-    assert pretraining.keywords['config'].model.attention == 'left_to_right'
+    assert pretraining.keywords['config']['model']['attention'] == 'left_to_right'
     assert tuned.keywords['sweep'] == 'optimizer.peak_lr=0.001,0.0001;seed=0'
     assert tuned.keywords['init_from'] == folder(pretraining)
     assert tagged.keywords['approaches'] == ('last',)

@@ -9,7 +9,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.configs import schema
 from bert_jax.configs.files.store import write_note
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
@@ -77,7 +76,7 @@ def finish_pretraining(plan: Plan, *which: tuple[int, int]) -> None:
         finish(
             plan,
             step,
-            config_json=schema.dumps(plan.steps[step].keywords['config']),
+            config_json={'kind': 'pretrain', **plan.steps[step].keywords['config']},
             metrics_jsonl=''.join(json.dumps(line) + '\n' for line in lines),
             eval__eval_json={'metrics': metrics},
         )
